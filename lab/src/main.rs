@@ -1,0 +1,2 @@
+//! `dogwild-lab`.
+fn main() {}

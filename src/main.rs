@@ -1,0 +1,2 @@
+//! The program `dogwild`.
+fn main() {}

@@ -1,0 +1,4 @@
+//! The shared weight buffer.
+
+mod view;
+pub use view::WeightsView;

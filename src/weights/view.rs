@@ -1,0 +1,76 @@
+//! A view of shared weights: raw pointer and length behind a type.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Weights that other threads and processes read and write at the same time.
+///
+/// No `&[f32]` over them exists, ever: each weight is 32 bits, loaded and stored with
+/// relaxed ordering, and foreign code (BLAS, kernel, NIC) gets pointer and length.
+#[derive(Clone, Copy)]
+pub struct WeightsView<'a> {
+    ptr: *mut f32,
+    len: usize,
+    _buffer: PhantomData<&'a [AtomicU32]>,
+}
+
+// SAFETY: every access goes through relaxed atomics (or kernels that stand for them),
+// so a view may be used from any thread.
+unsafe impl Send for WeightsView<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for WeightsView<'_> {}
+
+impl<'a> WeightsView<'a> {
+    /// A view of `len` weights from `ptr` on.
+    ///
+    /// # Safety
+    /// `ptr` must be valid for reads and writes of `len` f32 for `'a`, 4-byte aligned, and
+    /// no `&[f32]`/`&mut [f32]` over the same memory may exist during `'a`.
+    pub unsafe fn from_raw(ptr: *mut f32, len: usize) -> Self {
+        Self { ptr, len, _buffer: PhantomData }
+    }
+
+    /// A view of memory that this process holds as atomics (tests, private copies).
+    pub fn of(words: &'a [AtomicU32]) -> Self {
+        Self { ptr: words.as_ptr() as *mut f32, len: words.len(), _buffer: PhantomData }
+    }
+
+    /// Number of weights.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if the view holds no weight.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part `start..start+len`. Panics if it is out of bounds.
+    pub fn slice(&self, start: usize, len: usize) -> WeightsView<'a> {
+        assert!(start <= self.len && len <= self.len - start, "weights {start}+{len} of {}", self.len);
+        // SAFETY: in bounds of a valid view, as just checked.
+        unsafe { Self::from_raw(self.ptr.add(start), len) }
+    }
+
+    /// Pointer for foreign code (GEMM, kernel, NIC).
+    pub fn as_ptr(&self) -> *mut f32 {
+        self.ptr
+    }
+
+    fn word(&self, i: usize) -> &'a AtomicU32 {
+        assert!(i < self.len, "weight {i} of {}", self.len);
+        // SAFETY: in bounds; AtomicU32 has the size and alignment of f32.
+        unsafe { &*self.ptr.add(i).cast::<AtomicU32>() }
+    }
+
+    /// Weight `i`.
+    pub fn load(&self, i: usize) -> f32 {
+        f32::from_bits(self.word(i).load(Relaxed))
+    }
+
+    /// Sets weight `i`.
+    pub fn store(&self, i: usize, value: f32) {
+        self.word(i).store(value.to_bits(), Relaxed);
+    }
+}

@@ -1,0 +1,2 @@
+//! `cargo xtask`: one command that checks the whole tree.
+fn main() {}
