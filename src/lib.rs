@@ -4,3 +4,4 @@ pub mod solver;
 pub mod snapshot;
 pub mod watch;
 pub mod weights;
+pub mod wire;
