@@ -117,6 +117,9 @@ impl Lab {
         spec.validate()?;
         let tools = Tools::find(spec)?;
         let (hosts, hub) = hold_all(spec)?;
+        if let Some(sh) = &tools.sh {
+            steer_receive(sh, &hosts)?;
+        }
         join(spec, &tools, &hosts, hub.as_ref())?;
         for host in &hosts {
             set_up(spec, &tools, host)?;
@@ -205,7 +208,7 @@ struct Tools {
     ip: Tool,
     tc: Option<Tool>,
     nft: Option<Tool>,
-    unshare: Option<Tool>,
+    sh: Option<Tool>,
 }
 
 impl Tools {
@@ -216,7 +219,7 @@ impl Tools {
             ip: Tool::find("ip", "iproute2")?,
             tc: when(spec.rate.is_some(), "tc", "iproute2")?,
             nft: when(spec.loss_per_million().is_some(), "nft", "nftables")?,
-            unshare: when(spec.steer_receive, "unshare", "util-linux")?,
+            sh: when(spec.steer_receive, "sh", "dash")?,
         })
     }
 }
@@ -323,16 +326,18 @@ fn set_up(spec: &Spec, tools: &Tools, host: &LabHost) -> Result<(), LabError> {
         );
         nft.feed(place, inside, &["-f", "-"], &rule)?;
     }
-    if let Some(unshare) = &tools.unshare {
-        // The machine's /sys shows the machine's interfaces: a mount of the host's own, seen by
-        // this one shell only.
-        let script = format!(
-            "mount -t sysfs sysfs /sys || exit 1\n\
-             for queue in /sys/class/net/eth0/queues/rx-*; do\n\
-             echo {} > $queue/rps_cpus || exit 1\ndone\n",
-            cpu_mask()
-        );
-        unshare.feed(place, inside, &["--mount", "sh", "-s"], &script)?;
+    Ok(())
+}
+
+/// Receive packet steering over all cores. The namespace's default, taken by interfaces made later,
+/// is the only switch that root of a user namespace may turn; Linux 6.3 or later has it.
+fn steer_receive(sh: &Tool, hosts: &[LabHost]) -> Result<(), LabError> {
+    let script = format!(
+        "echo {} > /proc/sys/net/core/rps_default_mask\n",
+        cpu_mask()
+    );
+    for host in hosts {
+        sh.feed(&host.name, &host.namespaces, &["-s"], &script)?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ pub struct Spec {
     /// How the hosts are joined.
     pub cable: Cable,
     /// Spread receive work over all cores (receive packet steering), else it stays on the core
-    /// that sends. Lifts one-way traffic where cores are to spare.
+    /// that sends. Lifts one-way traffic where cores are to spare. Needs Linux 6.3.
     pub steer_receive: bool,
 }
 
