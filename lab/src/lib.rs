@@ -18,12 +18,15 @@
 //! makes one for itself. Mount namespaces are not used (entering one loses the working
 //! directory), so files, /dev/shm included, are shared among the hosts.
 //!
-//! Rooms: `spec` (what is wanted), `lab` (making it), `sys` (system calls, the only `unsafe`),
+//! Rooms: `spec` (what is wanted), `lab` (all of it together), `host` (one namespace), `setup` (cables and
+//! rules), `tool` (`ip` and its like), `sys` (system calls, the only `unsafe`),
 //! `enter` (tests of ordinary users), `skip`.
 
 pub mod enter;
 mod error;
+mod host;
 mod lab;
+mod setup;
 pub mod skip;
 mod spec;
 #[doc(hidden)]
@@ -32,5 +35,6 @@ mod tool;
 
 pub use enter::inside;
 pub use error::LabError;
-pub use lab::{Lab, LabHost};
+pub use host::{LabHost, command_beside};
+pub use lab::Lab;
 pub use spec::{Cable, Spec};

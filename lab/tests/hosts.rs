@@ -2,6 +2,9 @@
 
 use dogwild_lab::{Cable, Lab, Spec};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
@@ -229,4 +232,57 @@ fn a_command_runs_in_its_host() {
         assert!(seen.contains(&format!("{}/24", host.ipv4())), "{seen}");
         assert!(!seen.contains("inet6"), "{seen}");
     }
+}
+
+#[test]
+fn a_lab_outlives_the_thread_that_made_it() {
+    dogwild_lab::enter_or_return!();
+    let lab = std::thread::spawn(|| Lab::up(&Spec::of(2)).unwrap())
+        .join()
+        .unwrap();
+    assert_eq!(arrived(&lab, 10, 100), 10);
+    for host in lab.hosts() {
+        let path = format!("/proc/{}/ns/net", host.pid());
+        assert!(
+            std::fs::read_link(&path).is_ok(),
+            "the holder of {} ended",
+            host.name()
+        );
+    }
+}
+
+#[test]
+fn an_inner_run_without_its_test_is_a_failure() {
+    if dogwild_lab::enter::privileged() {
+        return;
+    }
+    match dogwild_lab::inside("hosts::no_such_test") {
+        Ok(_) => dogwild_lab::skip::skip("this kernel makes no user namespaces"),
+        Err(error) => assert!(error.to_string().contains("no test of that name"), "{error}"),
+    }
+}
+
+/// All tests of this file again, as somebody without any privilege.
+#[test]
+fn an_ordinary_user_can_do_all_this() {
+    const NOBODY_IN_PARTICULAR: u32 = 23_456;
+    let root = std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
+    if !root || std::env::var_os("DOGWILD_LAB_INSIDE").is_some() {
+        // The others just showed it, or this is the inner run of an ordinary user.
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open.clone()).unwrap();
+    let program = folder.path().join("hosts");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::set_permissions(&program, open).unwrap();
+    let status = Command::new(&program)
+        .args(["--skip", "an_ordinary_user"])
+        .current_dir("/")
+        .uid(NOBODY_IN_PARTICULAR)
+        .gid(NOBODY_IN_PARTICULAR)
+        .status()
+        .unwrap();
+    assert!(status.success(), "as an ordinary user: {status}");
 }
