@@ -27,7 +27,11 @@ use std::time::Duration;
 
 mod book;
 pub mod fault;
+#[cfg(target_os = "linux")]
+pub mod iface;
 pub mod memory;
+#[cfg(target_os = "linux")]
+pub mod udp;
 
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
