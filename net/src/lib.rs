@@ -31,6 +31,8 @@ pub mod fault;
 pub mod iface;
 pub mod memory;
 #[cfg(target_os = "linux")]
+pub mod packet_mmap;
+#[cfg(target_os = "linux")]
 pub mod udp;
 
 /// Where a frame goes.
