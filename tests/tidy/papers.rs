@@ -98,7 +98,7 @@ fn the_readmes_commands_exist() {
     }
     let binaries = binaries();
     for (line, command) in commands {
-        for word in missing_program(&command, &binaries) {
+        if let Some(word) = missing_program(&command, &binaries) {
             complaints.push(format!(
                 "README.md:{line}: `{command}`: there is no `{word}` (programs: {}; subcommands \
                  are files of src/cli)",
