@@ -258,7 +258,10 @@ fn an_inner_run_without_its_test_is_a_failure() {
     }
     match dogwild_lab::inside("hosts::no_such_test") {
         Ok(_) => dogwild_lab::skip::skip("this kernel makes no user namespaces"),
-        Err(error) => assert!(error.to_string().contains("no test of that name"), "{error}"),
+        Err(error) => assert!(
+            error.to_string().contains("no test of that name"),
+            "{error}"
+        ),
     }
 }
 
