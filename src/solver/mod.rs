@@ -1,1 +1,2 @@
 //! Room: solver.
+pub mod data;
