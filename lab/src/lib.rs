@@ -26,6 +26,7 @@ pub mod enter;
 mod error;
 mod host;
 mod lab;
+pub mod process;
 mod setup;
 pub mod skip;
 mod spec;
