@@ -28,20 +28,12 @@ impl<'a> WeightsView<'a> {
     /// `ptr` must be valid for reads and writes of `len` f32 for `'a`, 4-byte aligned, and
     /// no `&[f32]`/`&mut [f32]` over the same memory may exist during `'a`.
     pub unsafe fn from_raw(ptr: *mut f32, len: usize) -> Self {
-        Self {
-            ptr,
-            len,
-            _buffer: PhantomData,
-        }
+        Self { ptr, len, _buffer: PhantomData }
     }
 
     /// A view of memory that this process holds as atomics (tests, private copies).
     pub fn of(words: &'a [AtomicU32]) -> Self {
-        Self {
-            ptr: words.as_ptr() as *mut f32,
-            len: words.len(),
-            _buffer: PhantomData,
-        }
+        Self { ptr: words.as_ptr() as *mut f32, len: words.len(), _buffer: PhantomData }
     }
 
     /// Number of weights.
@@ -56,11 +48,7 @@ impl<'a> WeightsView<'a> {
 
     /// The part `start..start+len`. Panics if it is out of bounds.
     pub fn slice(&self, start: usize, len: usize) -> WeightsView<'a> {
-        assert!(
-            start <= self.len && len <= self.len - start,
-            "weights {start}+{len} of {}",
-            self.len
-        );
+        assert!(start <= self.len && len <= self.len - start, "weights {start}+{len} of {}", self.len);
         // SAFETY: in bounds of a valid view, as just checked.
         unsafe { Self::from_raw(self.ptr.add(start), len) }
     }
