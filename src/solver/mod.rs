@@ -1,2 +1,58 @@
-//! Room: solver.
+//! Solver: stochastic gradient descent on weights that others change at the same time.
+//!
+//! A [`SolverSpec`] is a Caffe solver file, checked; its [`NetSpec`] is the net file. [`Net`]
+//! gives the net shapes and memory for one solver, computes gradients from a
+//! [`WeightsView`](crate::weights::WeightsView), and [`update`] adds a step to the weights,
+//! racily. Several solvers on one buffer are Hogwild.
+//!
+//! ```
+//! use std::sync::atomic::AtomicU32;
+//! use dogwild::solver::{Net, Phase, SolverSpec, update};
+//! use dogwild::weights::WeightsView;
+//!
+//! # fn main() -> Result<(), dogwild::solver::ModelError> {
+//! let spec = SolverSpec::builtin("lenet")?;
+//! let mut net = Net::new(&spec.net, Phase::Train, 2, [1, 28, 28], 10)?;
+//! let words: Vec<AtomicU32> = (0..net.extent()).map(|_| AtomicU32::new(0)).collect();
+//! let history: Vec<AtomicU32> = (0..net.extent()).map(|_| AtomicU32::new(0)).collect();
+//! let w = WeightsView::of(&words);
+//! net.initialise(w, 1);
+//! let mut grads = vec![0.0; net.extent()];
+//! let loss = net.forward_backward(w, &[0.5; 2 * 784], &[3, 7], &mut grads);
+//! update(&spec, &net, w, &mut grads, WeightsView::of(&history), spec.rate_at(0));
+//! assert!(loss > 0.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! May touch: model files (reading), the weights through a view. No threads, no clock, no
+//! global randomness. `unsafe` only in `gemm.rs`.
+
 pub mod data;
+mod error;
+mod filler;
+mod gemm;
+mod kernels;
+mod layers;
+mod net;
+mod net_spec;
+mod proto;
+mod rate;
+mod run;
+mod spec;
+mod update;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ModelError, Place};
+pub use filler::{Filler, VarianceNorm};
+pub use net::{Net, TENSOR_ALIGN, Tensor};
+pub use net_spec::{
+    LAYER_TYPES, LayerOp, LayerSpec, NetSpec, Normalization, ParamSpec, Phase, PoolMethod,
+    TransformSpec, Window,
+};
+pub use rate::LrPolicy;
+pub use run::Evaluation;
+pub use spec::{Regularization, SolverSpec};
+pub use update::update;

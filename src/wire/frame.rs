@@ -60,7 +60,9 @@ pub enum Dtype {
 
 impl Dtype {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::None, Self::F32].into_iter().find(|dtype| *dtype as u8 == byte)
+        [Self::None, Self::F32]
+            .into_iter()
+            .find(|dtype| *dtype as u8 == byte)
     }
 }
 
@@ -79,7 +81,9 @@ pub enum ParseError {
     #[error("not a dogwild frame (magic {0:#06x})")]
     Magic(u16),
     /// A later or earlier format.
-    #[error("frame format version {0}, this program speaks {VERSION}: run the same release on all nodes")]
+    #[error(
+        "frame format version {0}, this program speaks {VERSION}: run the same release on all nodes"
+    )]
     Version(u8),
     /// Unknown kind.
     #[error("unknown frame kind {0}")]
@@ -157,7 +161,11 @@ pub const fn acks_len(acks: u8) -> usize {
 impl Header {
     /// Bytes of the whole frame, tag included.
     pub fn frame_len(&self) -> usize {
-        let tag = if self.flags & flags::SEALED != 0 { TAG_LEN } else { 0 };
+        let tag = if self.flags & flags::SEALED != 0 {
+            TAG_LEN
+        } else {
+            0
+        };
         self.payload_at() + self.payload_len as usize + tag
     }
 
@@ -170,7 +178,11 @@ impl Header {
     /// # Panics
     /// If `slot` is not [`frame_len`](Self::frame_len) bytes long: the caller asked for it.
     pub fn emit<'s>(&self, slot: &'s mut [u8]) -> (&'s mut [u8], &'s mut [u8]) {
-        assert_eq!(slot.len(), self.frame_len(), "transmit slot of another size than the frame");
+        assert_eq!(
+            slot.len(),
+            self.frame_len(),
+            "transmit slot of another size than the frame"
+        );
         let raw = RawHeader {
             magic: MAGIC.into(),
             version: VERSION,
@@ -193,7 +205,10 @@ impl Header {
         head.copy_from_slice(raw.as_bytes());
         let (acks, payload) = rest.split_at_mut(acks_len(self.acks));
         acks.fill(0);
-        (&mut acks[..self.acks as usize], &mut payload[..self.payload_len as usize])
+        (
+            &mut acks[..self.acks as usize],
+            &mut payload[..self.payload_len as usize],
+        )
     }
 }
 
@@ -211,9 +226,11 @@ pub struct Frame<'b> {
 impl<'b> Frame<'b> {
     /// Checks `bytes` and lends their parts. Bytes behind the frame (Ethernet padding) are ignored.
     pub fn parse(bytes: &'b [u8]) -> Result<Self, ParseError> {
-        let short = |need| ParseError::Short { have: bytes.len(), need };
-        let (raw, rest) =
-            RawHeader::ref_from_prefix(bytes).map_err(|_| short(HEADER_LEN))?;
+        let short = |need| ParseError::Short {
+            have: bytes.len(),
+            need,
+        };
+        let (raw, rest) = RawHeader::ref_from_prefix(bytes).map_err(|_| short(HEADER_LEN))?;
         let header = raw.check()?;
         if bytes.len() < header.frame_len() {
             return Err(short(header.frame_len()));
@@ -279,7 +296,11 @@ mod tests {
             Header {
                 kind,
                 flags: codes.1,
-                dtype: if kind == Kind::Hello { Dtype::None } else { Dtype::F32 },
+                dtype: if kind == Kind::Hello {
+                    Dtype::None
+                } else {
+                    Dtype::F32
+                },
                 acks: codes.2,
                 seq: codes.3,
                 session: ids.0,
@@ -361,7 +382,16 @@ mod tests {
         assert_eq!(with(5, 0), ParseError::Dtype(0));
         assert_eq!(with(40, 63), ParseError::Payload(63));
         assert_eq!(with(42, 255), ParseError::Payload(64 + (255 << 16)));
-        assert_eq!(with(40, 68), ParseError::Short { have: 112, need: 116 });
-        assert_eq!(Frame::parse(&good[..40]).unwrap_err(), ParseError::Short { have: 40, need: 48 });
+        assert_eq!(
+            with(40, 68),
+            ParseError::Short {
+                have: 112,
+                need: 116
+            }
+        );
+        assert_eq!(
+            Frame::parse(&good[..40]).unwrap_err(),
+            ParseError::Short { have: 40, need: 48 }
+        );
     }
 }

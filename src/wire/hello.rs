@@ -20,7 +20,9 @@ pub enum RangeSeen {
 
 impl RangeSeen {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Nothing, Self::Part, Self::All].into_iter().find(|seen| *seen as u8 == byte)
+        [Self::Nothing, Self::Part, Self::All]
+            .into_iter()
+            .find(|seen| *seen as u8 == byte)
     }
 }
 
@@ -81,7 +83,10 @@ impl Hello {
             fingerprint: raw.fingerprint.get(),
             chunk_weights: raw.chunk_weights.get(),
             chunks: raw.chunks.get(),
-            seen: rest.iter().map(|b| RangeSeen::from_byte(*b)).collect::<Option<_>>()?,
+            seen: rest
+                .iter()
+                .map(|b| RangeSeen::from_byte(*b))
+                .collect::<Option<_>>()?,
         })
     }
 }

@@ -1,0 +1,248 @@
+//! Pooling: the largest or the mean value of each window, and the way back.
+
+use pulp::{Arch, Simd};
+
+use super::{BLOCK, pixels, pixels_mut, with_block_vectors};
+
+/// Where the windows lie. Windows are clipped to the image; `divisor` counts padding too.
+pub(crate) struct Windows {
+    /// Per output pixel: first input pixel, rows, columns, and 1 / divisor.
+    windows: Vec<(u32, u32, u32, f32)>,
+    width: usize,
+    inputs: usize,
+}
+
+impl Windows {
+    /// Caffe's windows: start, clipping and divisor as in its `PoolingLayer`.
+    pub(crate) fn new(
+        kernel: [usize; 2],
+        stride: [usize; 2],
+        pad: [usize; 2],
+        image: [usize; 2],
+        out: [usize; 2],
+    ) -> Self {
+        // Start, length inside the image, length with padding, along one axis.
+        let along = |axis: usize, o: usize| {
+            let from = o * stride[axis];
+            let to = (from + kernel[axis]).min(image[axis] + 2 * pad[axis]);
+            let (first, last) = (from.max(pad[axis]), to.min(image[axis] + pad[axis]));
+            (first - pad[axis], last - first, to - from)
+        };
+        let mut windows = Vec::with_capacity(out[0] * out[1]);
+        for (y, rows, rows_padded) in (0..out[0]).map(|o| along(0, o)) {
+            for (x, columns, columns_padded) in (0..out[1]).map(|o| along(1, o)) {
+                let scale = 1.0 / (rows_padded * columns_padded) as f32;
+                windows.push((
+                    (y * image[1] + x) as u32,
+                    rows as u32,
+                    columns as u32,
+                    scale,
+                ));
+            }
+        }
+        Self {
+            windows,
+            width: image[1],
+            inputs: image[0] * image[1],
+        }
+    }
+
+    /// Largest value of each window; `which` gets its place in the (clipped) window.
+    pub(crate) fn max_forward(
+        &self,
+        arch: Arch,
+        bottom: &[f32],
+        top: &mut [f32],
+        which: &mut [f32],
+    ) {
+        arch.dispatch(MaxForward {
+            windows: self,
+            bottom,
+            top,
+            which,
+        });
+    }
+
+    /// Sends each gradient to the pixel the largest value came from.
+    pub(crate) fn max_backward(
+        &self,
+        arch: Arch,
+        top_diff: &[f32],
+        which: &[f32],
+        bottom_diff: &mut [f32],
+    ) {
+        arch.dispatch(MaxBackward {
+            windows: self,
+            top_diff,
+            which,
+            bottom_diff,
+        });
+    }
+
+    /// Mean of each window.
+    pub(crate) fn mean_forward(&self, arch: Arch, bottom: &[f32], top: &mut [f32]) {
+        arch.dispatch(MeanForward {
+            windows: self,
+            bottom,
+            top,
+        });
+    }
+
+    /// Spreads each gradient over its window.
+    pub(crate) fn mean_backward(&self, arch: Arch, top_diff: &[f32], bottom_diff: &mut [f32]) {
+        arch.dispatch(MeanBackward {
+            windows: self,
+            top_diff,
+            bottom_diff,
+        });
+    }
+
+    /// Input pixels of one window.
+    #[inline(always)]
+    fn places(
+        &self,
+        &(first, rows, columns, _): &(u32, u32, u32, f32),
+    ) -> impl Iterator<Item = usize> + use<> {
+        let width = self.width;
+        (0..rows as usize).flat_map(move |r| {
+            let start = first as usize + r * width;
+            start..start + columns as usize
+        })
+    }
+}
+
+struct MaxForward<'a> {
+    windows: &'a Windows,
+    bottom: &'a [f32],
+    top: &'a mut [f32],
+    which: &'a mut [f32],
+}
+
+with_block_vectors!(MaxForward<'_>);
+
+impl MaxForward<'_> {
+    #[inline(always)]
+    fn run<S: Simd, const NV: usize>(self, simd: S) {
+        let (inputs, outputs) = (self.windows.inputs, self.windows.windows.len());
+        let planes = self.bottom.chunks_exact(inputs * BLOCK);
+        let tops = self
+            .top
+            .chunks_exact_mut(outputs * BLOCK)
+            .zip(self.which.chunks_exact_mut(outputs * BLOCK));
+        for (plane, (top, which)) in planes.zip(tops) {
+            let plane = pixels::<S, NV>(plane);
+            let out = pixels_mut::<S, NV>(top)
+                .iter_mut()
+                .zip(pixels_mut::<S, NV>(which));
+            for (window, (top, which)) in self.windows.windows.iter().zip(out) {
+                let mut best = [simd.splat_f32s(f32::NEG_INFINITY); NV];
+                let mut place = [simd.splat_f32s(0.0); NV];
+                for (i, at) in self.windows.places(window).enumerate() {
+                    let x = plane[at];
+                    let i = simd.splat_f32s(i as f32);
+                    for v in 0..NV {
+                        let larger = simd.greater_than_f32s(x[v], best[v]);
+                        best[v] = simd.select_f32s(larger, x[v], best[v]);
+                        place[v] = simd.select_f32s(larger, i, place[v]);
+                    }
+                }
+                *top = best;
+                *which = place;
+            }
+        }
+    }
+}
+
+struct MaxBackward<'a> {
+    windows: &'a Windows,
+    top_diff: &'a [f32],
+    which: &'a [f32],
+    bottom_diff: &'a mut [f32],
+}
+
+with_block_vectors!(MaxBackward<'_>);
+
+impl MaxBackward<'_> {
+    #[inline(always)]
+    fn run<S: Simd, const NV: usize>(self, simd: S) {
+        let (inputs, outputs) = (self.windows.inputs, self.windows.windows.len());
+        let diffs = self
+            .top_diff
+            .chunks_exact(outputs * BLOCK)
+            .zip(self.which.chunks_exact(outputs * BLOCK));
+        let zero = simd.splat_f32s(0.0);
+        for (plane, (diff, which)) in self.bottom_diff.chunks_exact_mut(inputs * BLOCK).zip(diffs) {
+            plane.fill(0.0);
+            let plane = pixels_mut::<S, NV>(plane);
+            let from = pixels::<S, NV>(diff).iter().zip(pixels::<S, NV>(which));
+            for (window, (diff, which)) in self.windows.windows.iter().zip(from) {
+                for (i, at) in self.windows.places(window).enumerate() {
+                    let i = simd.splat_f32s(i as f32);
+                    let to = &mut plane[at];
+                    for v in 0..NV {
+                        let here = simd.equal_f32s(which[v], i);
+                        to[v] = simd.add_f32s(to[v], simd.select_f32s(here, diff[v], zero));
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct MeanForward<'a> {
+    windows: &'a Windows,
+    bottom: &'a [f32],
+    top: &'a mut [f32],
+}
+
+with_block_vectors!(MeanForward<'_>);
+
+impl MeanForward<'_> {
+    #[inline(always)]
+    fn run<S: Simd, const NV: usize>(self, simd: S) {
+        let (inputs, outputs) = (self.windows.inputs, self.windows.windows.len());
+        let planes = self.bottom.chunks_exact(inputs * BLOCK);
+        for (plane, top) in planes.zip(self.top.chunks_exact_mut(outputs * BLOCK)) {
+            let plane = pixels::<S, NV>(plane);
+            for (window, top) in self.windows.windows.iter().zip(pixels_mut::<S, NV>(top)) {
+                let mut sum = [simd.splat_f32s(0.0); NV];
+                for at in self.windows.places(window) {
+                    let x = plane[at];
+                    for v in 0..NV {
+                        sum[v] = simd.add_f32s(sum[v], x[v]);
+                    }
+                }
+                *top = sum.map(|s| simd.mul_f32s(s, simd.splat_f32s(window.3)));
+            }
+        }
+    }
+}
+
+struct MeanBackward<'a> {
+    windows: &'a Windows,
+    top_diff: &'a [f32],
+    bottom_diff: &'a mut [f32],
+}
+
+with_block_vectors!(MeanBackward<'_>);
+
+impl MeanBackward<'_> {
+    #[inline(always)]
+    fn run<S: Simd, const NV: usize>(self, simd: S) {
+        let (inputs, outputs) = (self.windows.inputs, self.windows.windows.len());
+        let diffs = self.top_diff.chunks_exact(outputs * BLOCK);
+        for (plane, diff) in self.bottom_diff.chunks_exact_mut(inputs * BLOCK).zip(diffs) {
+            plane.fill(0.0);
+            let plane = pixels_mut::<S, NV>(plane);
+            for (window, diff) in self.windows.windows.iter().zip(pixels::<S, NV>(diff)) {
+                let share = diff.map(|d| simd.mul_f32s(d, simd.splat_f32s(window.3)));
+                for at in self.windows.places(window) {
+                    let to = &mut plane[at];
+                    for v in 0..NV {
+                        to[v] = simd.add_f32s(to[v], share[v]);
+                    }
+                }
+            }
+        }
+    }
+}
