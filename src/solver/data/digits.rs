@@ -88,8 +88,8 @@ fn draw(seed: u64, split: Split, i: u64, canvas: &mut Canvas, image: &mut [u8]) 
 struct Hand {
     /// Standard deviation by which points of a stroke are off, in boxes.
     shake: f32,
-    /// Displacements at the corners of the grid's cells, in boxes.
-    bend: [[Point; GRID + 1]; GRID + 1],
+    /// Displacements of the grid's control points, in boxes.
+    bend: [[Point; GRID + 2]; GRID + 2],
     /// Turn, slant and stretch: pixels per box.
     matrix: [[f32; 2]; 2],
     /// Where the middle of the box comes to lie, in pixels.
@@ -109,7 +109,7 @@ impl Hand {
         let height = HEIGHT_PIXELS * (1.0 + 0.09 * bell(rng)).clamp(0.72, 1.2);
         let width = height * (0.95 + 0.16 * bell(rng)).clamp(0.5, 1.35);
         let slant = (0.12 + 0.18 * bell(rng)).clamp(-0.4, 0.65);
-        let turn = (0.11 * bell(rng)).clamp(-0.3, 0.3);
+        let turn = (0.14 * bell(rng)).clamp(-0.4, 0.4);
         // A turn without sine and cosine: the same bits everywhere.
         let cos = 1.0 / (1.0 + turn * turn).sqrt();
         let sin = turn * cos;
@@ -118,15 +118,15 @@ impl Hand {
             [sin * width, cos * height - sin * slant * height],
         ];
         let middle = SIDE as f32 / 2.0;
-        let mut bend = [[(0.0, 0.0); GRID + 1]; GRID + 1];
+        let mut bend = [[(0.0, 0.0); GRID + 2]; GRID + 2];
         for corner in bend.iter_mut().flatten() {
-            *corner = (0.045 * bell(rng), 0.04 * bell(rng));
+            *corner = (0.095 * bell(rng), 0.08 * bell(rng));
         }
         Self {
-            shake: 0.018 + 0.014 * unit(rng),
+            shake: 0.006 + 0.016 * unit(rng),
             bend,
             matrix,
-            centre: (middle + 1.1 * bell(rng), middle + 1.0 * bell(rng)),
+            centre: (middle + 1.5 * bell(rng), middle + 1.2 * bell(rng)),
             radius: (1.15 + 0.38 * bell(rng)).clamp(0.5, 2.2),
             softness: 0.9 + 0.7 * unit(rng),
             ink: 150.0 + 105.0 * (1.0 - unit(rng) * unit(rng)),
@@ -146,19 +146,31 @@ impl Hand {
         )
     }
 
-    /// The grid's displacement at a point, smooth between the corners of its cell.
+    /// The displacement at a point of the box: a quadratic B-spline over the grid, so that
+    /// curves stay smooth across cells.
     fn displacement(&self, x: f32, y: f32) -> Point {
         let cell = |at: f32| {
             let at = (at * GRID as f32).clamp(0.0, GRID as f32);
             let index = (at as usize).min(GRID - 1);
             let t = at - index as f32;
-            (index, t * t * (3.0 - 2.0 * t))
+            (
+                index,
+                [
+                    0.5 * (1.0 - t) * (1.0 - t),
+                    0.5 + t * (1.0 - t),
+                    0.5 * t * t,
+                ],
+            )
         };
-        let ((i, tx), (j, ty)) = (cell(x), cell(y));
-        let mix = |a: Point, b: Point, t: f32| (a.0 + (b.0 - a.0) * t, a.1 + (b.1 - a.1) * t);
-        let upper = mix(self.bend[j][i], self.bend[j][i + 1], tx);
-        let lower = mix(self.bend[j + 1][i], self.bend[j + 1][i + 1], tx);
-        mix(upper, lower, ty)
+        let ((i, across), (j, down)) = (cell(x), cell(y));
+        let mut sum = (0.0, 0.0);
+        for (row, down) in self.bend[j..j + 3].iter().zip(down) {
+            for (corner, across) in row[i..i + 3].iter().zip(across) {
+                sum.0 += down * across * corner.0;
+                sum.1 += down * across * corner.1;
+            }
+        }
+        sum
     }
 }
 

@@ -125,7 +125,9 @@ fn the_last_cursors_are_no_problem() {
 fn dropping_ends_the_thread_whether_it_waits_or_works() {
     for used in 0..4 {
         let mut batches = batches(100, Phase::Train, 50, (0, 1), 1, 0);
-        (0..used).for_each(|_| drop(batches.next()));
+        for _ in 0..used {
+            batches.next();
+        }
         let stop = Arc::clone(&batches.stop);
         drop(batches);
         assert_eq!(
