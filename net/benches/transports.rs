@@ -23,6 +23,9 @@ struct Args {
     words: Vec<String>,
 }
 
+/// Links, payload in bytes, time to run.
+type Run = fn(Vec<Link>, usize, Duration) -> Vec<Tally>;
+
 /// What one node did.
 #[derive(Default)]
 struct Tally {
@@ -113,8 +116,7 @@ fn links_in(lab: &Lab, open: impl Fn() -> Link + Sync) -> Vec<Link> {
 }
 
 fn measure(args: &Args, name: &str, payload: usize, open: impl Fn() -> Vec<Link>) {
-    let runs: [(&str, fn(Vec<Link>, usize, Duration) -> Vec<Tally>); 2] =
-        [("one-way", one_way), ("both-ways", both_ways)];
+    let runs: [(&str, Run); 2] = [("one-way", one_way), ("both-ways", both_ways)];
     for (direction, run) in runs {
         let title = format!("{name} {payload} {direction}");
         if !args.words.iter().all(|word| title.contains(word.as_str())) {
@@ -230,10 +232,13 @@ fn both_ways(links: Vec<Link>, payload: usize, time: Duration) -> Vec<Tally> {
     let node = |mut link: Link| {
         let (mut sink, bytes) = (vec![0; payload], vec![7u8; payload]);
         while start.elapsed() < time {
-            if !send_some(&mut *link.tx, &bytes, TURN) {
+            let sent = send_some(&mut *link.tx, &bytes, TURN);
+            if !sent {
                 link.tx.flush().expect("flush");
             }
-            receive_some(&mut *link.rx, &mut sink);
+            if receive_some(&mut *link.rx, &mut sink) == 0 && !sent {
+                thread::yield_now();
+            }
         }
         link.tx.flush().expect("flush");
         let end = Instant::now();
