@@ -1,6 +1,6 @@
 //! Built-in data: 28×28 grey digits that look handwritten, as many as wanted, from a seed.
 //!
-//! A digit is one of several [`templates`] of its class: strokes through points. The points are
+//! A digit is one of several templates of its class: strokes through points. The points are
 //! shaken, the curves bent by a coarse random displacement grid (the elastic distortion of
 //! Simard, Steinkraus and Platt 2003, applied to the centre of the pen instead of to pixels,
 //! which is some 50 times cheaper), turned, slanted, stretched and shifted, and drawn

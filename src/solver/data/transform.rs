@@ -185,34 +185,40 @@ impl Checked {
             }
             mirror = self.mirror && below(rng, 2) == 1;
         }
+        // Rows that lie one after the other in both are one run.
+        let whole = out_w == width && !mirror;
+        let (runs, run_len) = if whole {
+            (1, out_h * width)
+        } else {
+            (out_h, out_w)
+        };
         for c in 0..channels {
-            for y in 0..out_h {
+            for y in 0..runs {
                 let from = (c * height + top + y) * width + left;
-                let to = (c * out_h + y) * out_w;
-                let row = &image[from..from + out_w];
-                let out = &mut out[to..to + out_w];
-                match &self.mean {
-                    Subtract::Nothing => put(out, row, |p, _| p * self.scale),
-                    Subtract::Channels(means) => {
-                        let mean = means[c];
-                        put(out, row, |p, _| (p - mean) * self.scale);
-                    }
-                    Subtract::Pixels(means) => {
-                        let means = &means[from..from + out_w];
-                        put(out, row, |p, x| (p - means[x]) * self.scale);
-                    }
-                }
+                let to = c * out_h * out_w + y * out_w;
+                let out = &mut out[to..to + run_len];
+                self.apply_run(&image[from..from + run_len], c, from, out);
                 if mirror {
                     out.reverse();
                 }
             }
         }
     }
-}
 
-fn put(out: &mut [f32], row: &[u8], f: impl Fn(f32, usize) -> f32) {
-    for (x, (out, &pixel)) in out.iter_mut().zip(row).enumerate() {
-        *out = f(f32::from(pixel), x);
+    /// Mean and scale for pixels of channel `c` that begin at `from` in the image.
+    fn apply_run(&self, pixels: &[u8], c: usize, from: usize, out: &mut [f32]) {
+        let scale = self.scale;
+        let pairs = out.iter_mut().zip(pixels);
+        match &self.mean {
+            Subtract::Nothing => pairs.for_each(|(out, &p)| *out = f32::from(p) * scale),
+            Subtract::Channels(means) => {
+                let mean = means[c];
+                pairs.for_each(|(out, &p)| *out = (f32::from(p) - mean) * scale);
+            }
+            Subtract::Pixels(means) => pairs
+                .zip(&means[from..])
+                .for_each(|((out, &p), mean)| *out = (f32::from(p) - mean) * scale),
+        }
     }
 }
 

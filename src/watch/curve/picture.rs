@@ -303,7 +303,7 @@ fn number(value: f64, span: f64) -> String {
     } else {
         value
     };
-    if span >= 1e6 || span < 1e-4 {
+    if !(1e-4..1e6).contains(&span) {
         return format!("{value:.2e}");
     }
     let decimals = (1.0 - (span / 10.0).log10().floor()).clamp(0.0, 6.0) as usize;

@@ -11,7 +11,7 @@ fn row(iteration: u64) -> CurveRow {
     let seconds = iteration as f64 * 0.5;
     let (loss, test_accuracy) = (
         Some(2.0 / (iteration + 1) as f64),
-        (iteration % 2 == 0).then_some(0.9),
+        (iteration.is_multiple_of(2)).then_some(0.9),
     );
     CurveRow {
         node: 1,

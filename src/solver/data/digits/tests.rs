@@ -100,7 +100,7 @@ fn sheet() {
         }
     }
     let mut file = std::fs::File::create(path).unwrap();
-    write!(file, "P5 {} {} 255\n", COLUMNS * SIDE, 10 * SIDE).unwrap();
+    writeln!(file, "P5 {} {} 255", COLUMNS * SIDE, 10 * SIDE).unwrap();
     file.write_all(&sheet).unwrap();
 }
 
