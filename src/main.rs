@@ -1,2 +1,5 @@
-//! The program `dogwild`.
-fn main() {}
+//! The program `dogwild`: see `dogwild::cli`.
+
+fn main() -> std::process::ExitCode {
+    dogwild::cli::main()
+}

@@ -758,7 +758,9 @@ impl Reader<'_> {
             0 => PoolMethod::Max,
             1 => PoolMethod::Average,
             _ => {
-                return Err(self.wrong(Some("pool"), "STOCHASTIC is not supported; MAX and AVE are"));
+                return Err(
+                    self.wrong(Some("pool"), "STOCHASTIC is not supported; MAX and AVE are")
+                );
             }
         };
         let global = p.bool("global_pooling");

@@ -9,11 +9,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::counters::DropReason;
 use super::streamer::chunk_flags::{GIVEN, JOINED};
 use super::{Dest, Outbox, Streamer};
 use crate::weights::kernels;
-use crate::wire::{Dtype, Frame, Header, Hello, Kind, RangeSeen};
+use crate::wire::{DropReason, Dtype, Frame, Header, Hello, Kind, RangeSeen};
 
 /// Time between hellos until everybody has been heard, and from then on, ns.
 const HELLO_SOON_NS: u64 = 20_000_000;

@@ -2,10 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::counters::DropReason;
 use super::{Dest, Outbox, Streamer};
 use crate::weights::{Kind as Work, kernels};
-use crate::wire::{Dtype, Frame, Header, Kind, flags};
+use crate::wire::{DropReason, Dtype, Frame, Header, Kind, flags};
 
 /// A delta that answers a position this many versions back is refused: its 8-bit sequence
 /// number could be mistaken for a later one.
@@ -168,10 +167,13 @@ impl Streamer<'_> {
     /// Positions that the flow window lets go now. The slave that is furthest on counts, so that
     /// nobody waits for a slow or silent one.
     fn window_left(&mut self, now_ns: u64) -> usize {
-        let window = u64::from(self.config.window_frames);
-        if window == 0 {
+        if self.config.window_frames == 0 {
             return usize::MAX;
         }
+        // At most one pass over the range: a chunk whose last position is not answered yet would only
+        // make its slave send the same delta again.
+        let range = self.ranges.of(self.config.node).len() as u64;
+        let window = u64::from(self.config.window_frames).min(range);
         let answered = self
             .peers
             .iter()

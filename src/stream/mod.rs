@@ -22,7 +22,7 @@ mod streamer;
 #[cfg(test)]
 mod tests;
 
-pub use counters::{Counters, DropReason};
+pub use counters::Counters;
 pub use range::Ranges;
 pub use streamer::{Peer, Streamer};
 

@@ -11,12 +11,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::counters::DropReason;
 use super::hello::Standing;
 use super::streamer::chunk_flags::{GIVEN, JOINED, OUTSTANDING};
 use super::{Dest, Outbox, Streamer};
 use crate::weights::{ChunkState, Kind as Work, Taken, kernels};
-use crate::wire::{Dtype, Frame, Header, Kind};
+use crate::wire::{DropReason, Dtype, Frame, Header, Kind};
 
 /// True if `version` comes after `than`, modulo 2^32.
 pub(super) fn newer(version: u32, than: u32) -> bool {

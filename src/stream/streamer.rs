@@ -3,11 +3,10 @@
 
 use hdrhistogram::Histogram;
 
-use super::counters::DropReason;
 use super::hello::Standing;
 use super::{Config, Counters, Deltas, Outbox, Ranges};
 use crate::weights::{ChunkState, Kind as Work, StreamState, WeightsView, Writes};
-use crate::wire::{Frame, Kind};
+use crate::wire::{DropReason, Frame, Kind};
 
 /// Bits of [`ChunkState::flags`].
 pub(super) mod chunk_flags {

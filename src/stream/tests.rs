@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::sim::{Faults, Fleet, World};
+use crate::wire::DropReason;
 
 const NODES: u16 = 3;
 const CHUNKS: u32 = 7;

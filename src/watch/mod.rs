@@ -1,5 +1,9 @@
-//! Watching a job: what it did, for people and programs.
+//! What can be seen of a running job: counters in shared memory, learning curves.
 //!
-//! Holds learning curves ([`curve`]): their rows as CSV and their picture. Writes files only.
+//! Names the counters of component slots ([`StreamMeter`], [`SolverMeter`]) and holds learning curves
+//! ([`curve`]): their rows as CSV and their picture. Changes no weights and no protocol state.
 
 pub mod curve;
+mod meters;
+
+pub use meters::{DROPS_AT, SolverMeter, StreamMeter, drops};

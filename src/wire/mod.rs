@@ -19,9 +19,11 @@
 //!    tag (16 bytes, only with flag SEALED)
 //! ```
 
+mod drop_reason;
 mod frame;
 mod hello;
 
+pub use drop_reason::DropReason;
 pub use frame::{
     ACK_ALIGN, Dtype, Frame, HEADER_LEN, Header, Kind, MAGIC, MAX_PAYLOAD, ParseError, TAG_LEN,
     VERSION, acks_len, flags,

@@ -135,6 +135,14 @@ impl fmt::Display for Source {
 }
 
 impl Source {
+    /// Channels, height, width of the images, and the number of classes, without reading any.
+    pub fn shape(&self) -> ([usize; 3], usize) {
+        match self {
+            Source::Digits { .. } | Source::Mnist(_) => ([1, 28, 28], 10),
+            Source::Cifar10(_) => ([3, 32, 32], 10),
+        }
+    }
+
     /// Generates or reads the data set.
     ///
     /// # Errors

@@ -1,2 +1,56 @@
 //! `dogwild-rawbench`: what the pieces of dogwild can do on this machine.
-fn main() {}
+
+mod conserve;
+mod fleet;
+mod raw;
+mod stream;
+
+use clap::{Parser, Subcommand};
+
+/// Measures the stream, its conservation and lost updates; every figure beside what bounds it.
+#[derive(Debug, Parser)]
+#[command(name = "dogwild-rawbench", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// How fast buffers are kept in step, beside the raw rate of the transport and memcpy
+    Stream(stream::Args),
+    /// Whether anything that is added gets lost or doubled on the way
+    Conserve(conserve::Args),
+    /// A part of another benchmark
+    #[command(hide = true)]
+    Component {
+        #[command(subcommand)]
+        part: Part,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    Stream(dogwild::cli::stream::Args),
+    Raw(raw::Args),
+    Adder(conserve::AdderArgs),
+}
+
+fn main() -> anyhow::Result<()> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+        .format_target(false)
+        .init();
+    match Cli::parse().command {
+        Command::Stream(args) => args.run(),
+        Command::Conserve(args) => args.run(),
+        Command::Component {
+            part: Part::Stream(args),
+        } => args.run(),
+        Command::Component {
+            part: Part::Raw(args),
+        } => args.run(),
+        Command::Component {
+            part: Part::Adder(args),
+        } => args.run(),
+    }
+}

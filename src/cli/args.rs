@@ -1,0 +1,276 @@
+//! Groups of arguments that several subcommands share, and how they are passed on to components.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use dogwild_net::fault;
+
+use crate::node::{Transport, TransportSpec};
+use crate::solver::SolverSpec;
+use crate::stream::Deltas;
+use crate::weights::Writes;
+
+/// How nodes reach each other.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Transport")]
+pub struct TransportArgs {
+    /// How frames travel
+    #[arg(long, value_enum, default_value = "udp")]
+    pub transport: Transport,
+    /// Network interface (udp: loopback if none is given)
+    #[arg(long, value_name = "NAME")]
+    pub iface: Option<String>,
+    /// MTU of the link in bytes; the same on all nodes [default: the interface's, at most 9000]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_536))]
+    pub mtu: Option<u32>,
+    /// UDP port of the group [default: from the session]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// No segmentation offload (udp): each frame is a packet of its own, as emulated loss needs
+    #[arg(long)]
+    pub no_segmentation: bool,
+}
+
+/// What happens to received frames on purpose.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Faults on purpose (each receiver by itself)")]
+pub struct FaultArgs {
+    /// Share of frames to drop, as 0.1 or 10%
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    pub loss: f64,
+    /// Share of frames to deliver twice
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    pub duplicate: f64,
+    /// Share of frames to deliver late
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    pub reorder: f64,
+    /// Longest extra delay of every frame, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = delay_ms)]
+    pub delay: f64,
+    /// Seed of these faults
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub fault_seed: u64,
+}
+
+/// How the stream behaves.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Stream")]
+pub struct StreamArgs {
+    /// What becomes of deltas whose frame is lost
+    #[arg(long, value_enum, default_value = "exactly-once")]
+    pub deltas: DeltasArg,
+    /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
+    #[arg(long, value_name = "RATE", default_value = "64MB", value_parser = rate)]
+    pub rate: Rate,
+    /// Positions on the way without any answer, at most; 0: no limit
+    #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
+    pub window: u32,
+    /// Local writers add atomically: the streamer then loses none of their additions (slower)
+    #[arg(long)]
+    pub atomic: bool,
+}
+
+/// See [`Deltas`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeltasArg {
+    /// A lost delta is sent again
+    ExactlyOnce,
+    /// A lost delta is lost (the 2014 paper's behaviour)
+    FireAndForget,
+}
+
+/// Bytes per second, or no limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate(pub Option<f64>);
+
+impl TransportArgs {
+    /// What to open, with `fault` on top.
+    pub fn spec(&self, fault: &FaultArgs) -> TransportSpec {
+        TransportSpec {
+            transport: self.transport,
+            iface: self.iface.clone(),
+            mtu: self.mtu.map(|mtu| mtu as usize),
+            segmentation: !self.no_segmentation,
+            port: self.port,
+            fault: fault.config(),
+        }
+    }
+
+    /// The same as command-line arguments.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = vec!["--transport".into(), self.transport.name().into()];
+        let mut add = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                args.extend([name.to_owned(), value]);
+            }
+        };
+        add("--iface", self.iface.clone());
+        add("--mtu", self.mtu.map(|mtu| mtu.to_string()));
+        add("--port", self.port.map(|port| port.to_string()));
+        if self.no_segmentation {
+            args.push("--no-segmentation".into());
+        }
+        args
+    }
+}
+
+impl FaultArgs {
+    fn config(&self) -> fault::Config {
+        fault::Config {
+            seed: self.fault_seed,
+            drop: self.loss,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            delay: Duration::ZERO..Duration::from_secs_f64(self.delay / 1000.0),
+            ..fault::Config::default()
+        }
+    }
+
+    /// The same as command-line arguments; each node gets its own seed.
+    pub fn to_args(&self, node: u16) -> Vec<String> {
+        [
+            ("--loss", self.loss.to_string()),
+            ("--duplicate", self.duplicate.to_string()),
+            ("--reorder", self.reorder.to_string()),
+            ("--delay", self.delay.to_string()),
+            (
+                "--fault-seed",
+                self.fault_seed.wrapping_add(u64::from(node)).to_string(),
+            ),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
+    }
+}
+
+impl StreamArgs {
+    /// See [`Deltas`].
+    pub fn deltas(&self) -> Deltas {
+        match self.deltas {
+            DeltasArg::ExactlyOnce => Deltas::ExactlyOnce,
+            DeltasArg::FireAndForget => Deltas::FireAndForget,
+        }
+    }
+
+    /// See [`Writes`].
+    pub fn writes(&self) -> Writes {
+        if self.atomic {
+            Writes::Atomic
+        } else {
+            Writes::Racy
+        }
+    }
+
+    /// The same as command-line arguments.
+    pub fn to_args(&self) -> Vec<String> {
+        let deltas = self
+            .deltas
+            .to_possible_value()
+            .map_or(String::new(), |v| v.get_name().to_owned());
+        let rate = self
+            .rate
+            .0
+            .map_or("max".to_owned(), |rate| rate.to_string());
+        let mut args = vec![
+            "--deltas".into(),
+            deltas,
+            "--rate".into(),
+            rate,
+            "--window".into(),
+            self.window.to_string(),
+        ];
+        if self.atomic {
+            args.push("--atomic".into());
+        }
+        args
+    }
+}
+
+/// A model named on the command line: a built-in name or a solver prototxt.
+pub fn model(name: &str) -> Result<SolverSpec, crate::solver::ModelError> {
+    if SolverSpec::builtin_names().any(|builtin| builtin == name) {
+        SolverSpec::builtin(name)
+    } else {
+        SolverSpec::from_file(name)
+    }
+}
+
+/// The session number of a job's name.
+pub fn session(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = text
+        .strip_suffix('%')
+        .map_or((text, 1.0), |number| (number, 100.0));
+    let share = number
+        .trim()
+        .parse::<f64>()
+        .map_err(|_| format!("`{text}` is no share: write 0.1 or 10%"))?
+        / scale;
+    if (0.0..1.0).contains(&share) {
+        Ok(share)
+    } else {
+        Err(format!("`{text}` is not between 0 and 1 (100 %)"))
+    }
+}
+
+fn delay_ms(text: &str) -> Result<f64, String> {
+    let delay = text
+        .parse::<f64>()
+        .map_err(|_| format!("`{text}` is no number of milliseconds"))?;
+    if (0.0..=10_000.0).contains(&delay) {
+        Ok(delay)
+    } else {
+        Err(format!("`{text}` is not between 0 and 10000 ms"))
+    }
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    if text == "max" {
+        return Ok(Rate(None));
+    }
+    let wrong =
+        || format!("`{text}` is no rate: write bytes per second as 64MB, 2GB or 500kB, or max");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "" | "B" => 1.0,
+        "k" | "K" | "kB" | "KB" => 1e3,
+        "M" | "MB" => 1e6,
+        "G" | "GB" => 1e9,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<f64>().map_err(|_| wrong())? * scale;
+    // Less than one frame in a few seconds is a mistyped unit, not a rate.
+    if bytes.is_finite() && bytes >= 1000.0 {
+        Ok(Rate(Some(bytes)))
+    } else {
+        Err(wrong())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_numbers_or_per_cent() {
+        assert_eq!(share("0.25"), Ok(0.25));
+        assert_eq!(share("10%"), Ok(0.1));
+        for wrong in ["", "ten", "1.0", "-1", "100%", "NaN"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(rate("max"), Ok(Rate(None)));
+        assert_eq!(rate("64MB"), Ok(Rate(Some(64e6))));
+        assert_eq!(rate("1.5G"), Ok(Rate(Some(1.5e9))));
+        for wrong in ["", "fast", "0", "-3MB", "5 apples", "inf", "1e400"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

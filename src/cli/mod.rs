@@ -1,0 +1,57 @@
+//! The command line: one file per subcommand, arguments in, one call out.
+//!
+//! Holds no logic of its own: it parses, validates, calls a room and prints errors.
+
+pub mod args;
+mod init;
+mod snapshot;
+mod solver;
+pub mod stream;
+mod train;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps the weights of a model in step across processes and machines, without locks and without
+/// waiting, over networks that lose packets.
+#[derive(Debug, Parser)]
+#[command(name = "dogwild", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train on this machine: makes the buffers, starts all components, ends with a report
+    Train(train::Args),
+    /// Make the shared weight buffer of one node
+    Init(init::Args),
+    /// Run a solver on a buffer
+    Solver(solver::Args),
+    /// Stream a buffer to and from the other nodes
+    Stream(stream::Args),
+    /// Write a buffer's weights as .safetensors
+    Snapshot(snapshot::Args),
+}
+
+/// Parses the command line of this process and runs it.
+pub fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
+        .format_target(false)
+        .init();
+    let result = match cli.command {
+        Command::Train(args) => args.run(),
+        Command::Init(args) => args.run(),
+        Command::Solver(args) => args.run(),
+        Command::Stream(args) => args.run(),
+        Command::Snapshot(args) => args.run(),
+    };
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dogwild: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

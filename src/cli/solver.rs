@@ -1,0 +1,86 @@
+//! `dogwild solver`: one solver on a buffer.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use super::args;
+use crate::node::{SolverJob, run_solver, stop_on_signals};
+use crate::solver::data::{Shard, Source};
+
+/// Arguments of `dogwild solver`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The node's buffer (dogwild init makes it)
+    #[arg(long, value_name = "FILE")]
+    buffer: PathBuf,
+    /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file
+    #[arg(long, value_name = "NAME|FILE", default_value = "lenet")]
+    solver: String,
+    /// Pictures: digits, mnist:DIR, cifar10:DIR
+    #[arg(long, value_name = "SOURCE", default_value = "digits")]
+    data: Source,
+    /// This solver's number on this buffer
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    index: u32,
+    /// Solvers on each node
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    solvers: u32,
+    /// This node, from 0
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    node: u16,
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    nodes: u16,
+    /// Seed of the order of pictures
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval]
+    #[arg(long, value_name = "N")]
+    test_every: Option<u64>,
+    /// Test pictures of a test on the way; 0: all
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    test_images: usize,
+    /// End when a test reaches this share of right answers
+    #[arg(long, value_name = "SHARE")]
+    target_accuracy: Option<f32>,
+    /// Append rows of the learning curve to this CSV file
+    #[arg(long, value_name = "FILE")]
+    curve: Option<PathBuf>,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<()> {
+        ensure!(
+            self.index < self.solvers,
+            "--index {} of --solvers {}: they count from 0",
+            self.index,
+            self.solvers
+        );
+        ensure!(
+            self.node < self.nodes,
+            "--node {} of --nodes {}: they count from 0",
+            self.node,
+            self.nodes
+        );
+        let stop = stop_on_signals()?;
+        let spec = args::model(&self.solver)?;
+        let job = SolverJob {
+            test_every: self.test_every.unwrap_or(spec.test_interval),
+            spec,
+            data: self.data,
+            index: self.index,
+            shard: Shard {
+                index: u32::from(self.node) * self.solvers + self.index,
+                of: u32::from(self.nodes) * self.solvers,
+            },
+            node: self.node,
+            seed: self.seed,
+            test_images: self.test_images,
+            target_accuracy: self.target_accuracy,
+            curve: self.curve,
+            buffer: self.buffer,
+        };
+        Ok(run_solver(&job, &stop)?)
+    }
+}

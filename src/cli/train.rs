@@ -1,0 +1,148 @@
+//! `dogwild train`: arguments of a whole job on this machine.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
+use crate::job::{Summary, TrainPlan, train};
+use crate::node::{Transport, stop_on_signals};
+use crate::solver::data::Source;
+
+/// Iterations when neither a solver file nor `--iterations` says otherwise: enough for the
+/// built-in digits, and over in less than a minute.
+const DEFAULT_ITERATIONS: u64 = 3000;
+
+/// Arguments of `dogwild train`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Number of nodes, each with its own buffer
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: u16,
+    /// Solvers on each node (more than one: Hogwild on its buffer)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
+    solvers: u32,
+    /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default: lenet]
+    #[arg(long, value_name = "NAME|FILE")]
+    solver: Option<String>,
+    /// Pictures: digits (generated), mnist:DIR, cifar10:DIR
+    #[arg(long, value_name = "SOURCE", default_value = "digits")]
+    data: Source,
+    /// Iterations of all solvers together [default: the solver file's max_iter; 3000 without one]
+    #[arg(long, value_name = "N")]
+    iterations: Option<u64>,
+    /// Stop when a test reaches this share of right answers
+    #[arg(long, value_name = "SHARE")]
+    target_accuracy: Option<f32>,
+    /// Seed of weights, pictures and their order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Start from these weights instead of random ones
+    #[arg(long, value_name = "FILE.safetensors")]
+    weights: Option<PathBuf>,
+    /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+    /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport says otherwise
+    #[arg(long)]
+    lab: bool,
+    #[command(flatten)]
+    transport: TransportArgs,
+    #[command(flatten)]
+    stream: StreamArgs,
+    #[command(flatten)]
+    fault: FaultArgs,
+}
+
+impl Args {
+    pub(super) fn run(mut self) -> Result<()> {
+        let stop = stop_on_signals()?;
+        let model = self.solver.clone().unwrap_or_else(|| "lenet".into());
+        let spec = args::model(&model)?;
+        if self.lab {
+            self.enter_lab();
+        } else if self.transport.transport == Transport::PacketMmap
+            && self.transport.iface.is_none()
+            && self.nodes > 1
+        {
+            bail!(
+                "raw Ethernet between processes of one host needs a cable: use --lab (namespaces, no root needed), \
+                 or start `dogwild stream --transport packet_mmap --iface NAME` on each host"
+            );
+        }
+        let iterations = self.iterations.unwrap_or(match self.solver {
+            Some(_) => spec.max_iter,
+            None => DEFAULT_ITERATIONS,
+        });
+        let out = self.out.clone();
+        let summary = train(&self.plan(spec, model, iterations), &stop)?;
+        report(&summary, &out);
+        Ok(())
+    }
+
+    /// In a lab the hosts have one interface, and raw Ethernet is what it is for.
+    fn enter_lab(&mut self) {
+        let asked =
+            std::env::args().any(|arg| arg == "--transport" || arg.starts_with("--transport="));
+        if !asked {
+            self.transport.transport = Transport::PacketMmap;
+        }
+        self.transport.iface.get_or_insert_with(|| "eth0".into());
+    }
+
+    fn plan(self, spec: crate::solver::SolverSpec, model: String, iterations: u64) -> TrainPlan {
+        let deltas = self
+            .stream
+            .deltas
+            .to_possible_value()
+            .map_or(String::new(), |v| v.get_name().to_owned());
+        let mtu = self.transport.mtu.unwrap_or(1500);
+        TrainPlan {
+            nodes: self.nodes,
+            solvers: self.solvers,
+            spec,
+            model,
+            data: self.data,
+            iterations,
+            target_accuracy: self.target_accuracy,
+            seed: self.seed,
+            weights: self.weights,
+            out: self.out,
+            lab: self.lab.then(|| dogwild_lab::Spec {
+                mtu,
+                ..dogwild_lab::Spec::of(self.nodes.into())
+            }),
+            transport: self.transport.transport.name().into(),
+            deltas,
+            rate_bytes_per_s: self.stream.rate.0,
+            stream_args: Box::new(move |node| {
+                [
+                    self.transport.to_args(),
+                    self.stream.to_args(),
+                    self.fault.to_args(node),
+                ]
+                .concat()
+            }),
+        }
+    }
+}
+
+fn report(summary: &Summary, out: &std::path::Path) {
+    println!("{}", summary.table());
+    println!(
+        "{} iterations in {:.1} s; replicas {}; ended by {}",
+        summary.iterations,
+        summary.train_s,
+        if summary.replicas_identical {
+            "identical bit for bit"
+        } else {
+            "not compared after delivery"
+        },
+        summary.ended_by,
+    );
+    println!(
+        "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
+        out.display()
+    );
+}

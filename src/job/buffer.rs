@@ -1,0 +1,102 @@
+//! Makes the buffer of a node: the model's tensors, initial weights, the job's numbers.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::node::{NetError, bound_net};
+use crate::snapshot::{self, LoadError};
+use crate::solver::{Phase, SolverSpec};
+use crate::weights::{
+    BufferSpec, CreateError, Created, Existing, SharedWeights, SolverState, StreamState,
+};
+
+/// What to make.
+pub struct BufferPlan<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// The model.
+    pub spec: &'a SolverSpec,
+    /// Channels, height and width of the pictures.
+    pub input: [usize; 3],
+    /// Classes of the pictures.
+    pub classes: usize,
+    /// Which job.
+    pub session: u64,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// Seed of the initial weights.
+    pub seed: u64,
+    /// Iterations of the cluster at which solvers end; 0: never.
+    pub iterations: u64,
+    /// Weights to start from instead of random ones.
+    pub weights: Option<&'a Path>,
+    /// What to do with a file that is there.
+    pub existing: Existing,
+}
+
+/// Why a buffer could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BufferError {
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] NetError),
+    /// The buffer.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The weights to start from.
+    #[error(transparent)]
+    Weights(#[from] LoadError),
+    /// A file of an earlier job that could not be removed.
+    #[error("cannot remove {path} of an earlier job: {source}")]
+    Remove {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Makes (or, with [`Existing::Resume`], opens) the buffer that `plan` describes.
+pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> {
+    let (net, manifest) = bound_net(&plan.spec.net, Phase::Train, 1, plan.input, plan.classes)?;
+    if plan.existing == Existing::Fresh {
+        remove_states(plan.path)?;
+    }
+    let spec = BufferSpec {
+        session: plan.session,
+        manifest,
+    };
+    let shared = match SharedWeights::create(plan.path, &spec, plan.existing)? {
+        Created::Resumed(shared) => shared,
+        Created::New(new) => {
+            match plan.weights {
+                Some(file) => {
+                    snapshot::load(file, &spec.manifest, new.view())?;
+                }
+                None => net.initialise(new.view(), plan.seed),
+            }
+            new.ready()
+        }
+    };
+    let globals = shared.globals();
+    globals.target_iterations.store(plan.iterations, Relaxed);
+    globals.stop.store(0, Relaxed);
+    globals.ready.store(u32::from(plan.nodes == 1), Relaxed);
+    Ok(shared)
+}
+
+/// State files of an earlier job would speak of weights that no longer exist.
+fn remove_states(buffer: &Path) -> Result<(), BufferError> {
+    let solvers = (0..)
+        .map(|k| SolverState::path_beside(buffer, k))
+        .take_while(|path| path.exists());
+    for path in std::iter::once(StreamState::path_beside(buffer)).chain(solvers) {
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(BufferError::Remove { path, source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

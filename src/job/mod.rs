@@ -1,0 +1,14 @@
+//! From one command to a running job on this machine: buffers, component processes, progress, report.
+//!
+//! Starts the component programs as separate processes and watches them through the counters in
+//! the buffers and nothing else; restarts what died; cleans up after itself.
+
+mod buffer;
+mod children;
+mod progress;
+mod summary;
+mod train;
+
+pub use buffer::{BufferError, BufferPlan, make_buffer};
+pub use summary::{NodeSummary, Summary};
+pub use train::{TrainPlan, train};

@@ -1,0 +1,224 @@
+//! What a finished job reports: `summary.json` and the table on the terminal.
+//!
+//! Every field is documented in `docs/guide-train.md`; units are in the names.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::node::TestResult;
+use crate::watch::{SolverMeter, StreamMeter, drops};
+use crate::weights::{Role, SharedWeights};
+
+/// A whole job.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Version of the program.
+    pub dogwild: String,
+    /// Name of the model.
+    pub model: String,
+    /// Where the pictures came from.
+    pub data: String,
+    /// Weights in the buffer.
+    pub weights: usize,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// Solvers on each node.
+    pub solvers_per_node: u32,
+    /// How frames travelled.
+    pub transport: String,
+    /// Whether nodes were namespaces of a lab.
+    pub lab: bool,
+    /// What became of lost deltas.
+    pub deltas: String,
+    /// The limit of each node, bytes per second; null: none.
+    pub rate_bytes_per_s: Option<f64>,
+    /// Seed of weights and pictures.
+    pub seed: u64,
+    /// Why the job ended: iterations, target_accuracy or interrupted.
+    pub ended_by: String,
+    /// Time from the start of training to its end.
+    pub train_s: f64,
+    /// Iterations of all solvers.
+    pub iterations: u64,
+    /// Whether the weights of all nodes were equal, bit for bit, once everything had been delivered.
+    pub replicas_identical: bool,
+    /// Components that died and were started again.
+    pub restarts: u32,
+    /// Each node.
+    pub per_node: Vec<NodeSummary>,
+}
+
+/// One node of a job.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeSummary {
+    /// Index.
+    pub node: u16,
+    /// Share of right answers on all test pictures, with this node's weights at the end.
+    pub test_accuracy: f32,
+    /// Mean loss on them.
+    pub test_loss: f32,
+    /// Test pictures.
+    pub test_images: usize,
+    /// Smoothed training loss at the end.
+    pub train_loss: f32,
+    /// Iterations of this node's solvers.
+    pub iterations: u64,
+    /// Training pictures per second, all solvers of the node.
+    pub images_per_s: f64,
+    /// Passes over the own range per second.
+    pub cycles_per_s: f64,
+    /// Share of the positions of other nodes that never arrived.
+    pub positions_lost_share: f64,
+    /// CPU time of the streamer as a share of the training time.
+    pub streamer_cpu_share: f64,
+    /// Age of foreign chunks when their next position came.
+    pub age_us: Ages,
+    /// Counters of the streamer, by name.
+    pub stream: BTreeMap<&'static str, u64>,
+    /// Frames that changed nothing, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
+}
+
+/// A distribution of ages, µs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Ages {
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+impl NodeSummary {
+    /// Reads the counters of `node` from its buffer.
+    pub fn read(node: u16, shared: &SharedWeights, train_s: f64, test: TestResult) -> Self {
+        let slots = shared.slots();
+        let solvers: Vec<_> = slots
+            .iter()
+            .filter(|slot| slot.role == Role::Solver)
+            .collect();
+        let none = [0; crate::weights::METERS];
+        let stream = slots
+            .iter()
+            .find(|slot| slot.role == Role::Stream)
+            .map_or(&none, |slot| &slot.meters);
+        let per_s = |count: u64| {
+            if train_s > 0.0 {
+                count as f64 / train_s
+            } else {
+                0.0
+            }
+        };
+        let sum = |meter: SolverMeter| {
+            solvers
+                .iter()
+                .map(|slot| meter.of(&slot.meters))
+                .sum::<u64>()
+        };
+        let losses: Vec<f32> = solvers
+            .iter()
+            .map(|slot| f32::from_bits(SolverMeter::LossBits.of(&slot.meters) as u32))
+            .collect();
+        let missed = StreamMeter::PositionsMissed.of(stream) as f64;
+        let taken = StreamMeter::PositionsTaken.of(stream) as f64;
+        let ages = [
+            StreamMeter::AgeP50,
+            StreamMeter::AgeP99,
+            StreamMeter::AgeMax,
+        ];
+        Self {
+            node,
+            test_accuracy: test.accuracy,
+            test_loss: test.loss,
+            test_images: test.images,
+            train_loss: losses.iter().sum::<f32>() / losses.len().max(1) as f32,
+            iterations: sum(SolverMeter::Iterations),
+            images_per_s: per_s(sum(SolverMeter::Images)),
+            cycles_per_s: per_s(StreamMeter::Cycles.of(stream)),
+            positions_lost_share: missed / (missed + taken).max(1.0),
+            streamer_cpu_share: per_s(StreamMeter::CpuNs.of(stream)) / 1e9,
+            age_us: Ages {
+                p50: ages[0].of(stream),
+                p99: ages[1].of(stream),
+                max: ages[2].of(stream),
+            },
+            stream: StreamMeter::ALL
+                .iter()
+                .filter(|meter| !ages.contains(meter))
+                .map(|meter| (meter.name(), meter.of(stream)))
+                .collect(),
+            dropped: drops(stream)
+                .map(|(reason, frames)| (reason.name(), frames))
+                .chain([("kernel", StreamMeter::KernelDrops.of(stream))])
+                .collect(),
+        }
+    }
+}
+
+impl Summary {
+    /// The table for the terminal: one column per node.
+    pub fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        let title = |node: &NodeSummary| format!("node {}", node.node);
+        table.set_header(std::iter::once(String::new()).chain(self.per_node.iter().map(title)));
+        let mut row = |name: &str, value: &dyn Fn(&NodeSummary) -> String| {
+            table.add_row(std::iter::once(name.to_owned()).chain(self.per_node.iter().map(value)));
+        };
+        row("test accuracy", &|n| {
+            format!("{:.2} %", n.test_accuracy * 100.0)
+        });
+        row("test loss", &|n| format!("{:.4}", n.test_loss));
+        row("iterations", &|n| n.iterations.to_string());
+        row("images/s", &|n| format!("{:.0}", n.images_per_s));
+        row("cycles/s", &|n| format!("{:.1}", n.cycles_per_s));
+        row("frames sent", &|n| n.stream["frames_sent"].to_string());
+        row("frames received", &|n| {
+            n.stream["frames_received"].to_string()
+        });
+        row("positions lost", &|n| {
+            format!("{:.2} %", n.positions_lost_share * 100.0)
+        });
+        row("deltas sent again", &|n| {
+            n.stream["deltas_repeated"].to_string()
+        });
+        row("dropped", &|n| drop_text(n));
+        row("age p50 / p99 / max", &|n| {
+            let ms = |us: u64| format!("{:.1}", us as f64 / 1000.0);
+            format!(
+                "{} / {} / {} ms",
+                ms(n.age_us.p50),
+                ms(n.age_us.p99),
+                ms(n.age_us.max)
+            )
+        });
+        row("streamer CPU", &|n| {
+            format!("{:.0} %", n.streamer_cpu_share * 100.0)
+        });
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string()
+    }
+}
+
+fn drop_text(node: &NodeSummary) -> String {
+    let fault = node.stream["fault_dropped"];
+    let mut parts: Vec<String> = node
+        .dropped
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(reason, n)| format!("{reason} {n}"))
+        .collect();
+    if fault > 0 {
+        parts.push(format!("on purpose {fault}"));
+    }
+    if parts.is_empty() {
+        "none".into()
+    } else {
+        parts.join(", ")
+    }
+}

@@ -1,0 +1,16 @@
+//! The loops that join a room to a transport and a clock, one file per component.
+//!
+//! Each attaches to a buffer, runs at its own pace until it is told to stop, and can be killed and
+//! started again alone.
+
+mod clock;
+mod model;
+mod solver;
+mod streamer;
+mod transport;
+
+pub use clock::{Clock, cpu_ns, stop_on_signals};
+pub use model::{NetError, bound_net};
+pub use solver::{SolverError, SolverJob, TestResult, Tester, Transforms, run_solver};
+pub use streamer::{StreamJob, StreamerError, run_streamer};
+pub use transport::{Transport, TransportError, TransportSpec, job_group, open_link};

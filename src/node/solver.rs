@@ -1,0 +1,434 @@
+//! The solver component: SGD on the shared buffer, at its own pace.
+//!
+//! Reads weights that others change meanwhile, computes a gradient on its own batch, adds its
+//! update racily. The learning rate follows the iterations of the whole cluster. Momentum and the
+//! place in the data live in a file beside the buffer, so that a killed solver goes on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::clock::{Clock, cpu_ns};
+use super::model::{NetError, bound_net, train_batch, transform};
+use crate::solver::data::{
+    self, Batches, BatchesError, DataError, Images, Shard, Source, Transform,
+};
+use crate::solver::{Evaluation, Net, Phase, SolverSpec, update};
+use crate::watch::SolverMeter as Meter;
+use crate::watch::curve::{CurveError, CurveRow, CurveWriter};
+use crate::weights::{
+    Expect, METERS, Manifest, OpenError, Role, SharedWeights, SlotError, SolverState, StateError,
+    WeightsView,
+};
+
+/// Share of the newest loss in the smoothed one.
+const LOSS_SMOOTHING: f32 = 0.05;
+
+/// What a solver is started with.
+#[derive(Clone, Debug)]
+pub struct SolverJob {
+    /// The buffer to train.
+    pub buffer: PathBuf,
+    /// Model and hyper-parameters.
+    pub spec: SolverSpec,
+    /// Training and test pictures.
+    pub data: Source,
+    /// This solver's number on this buffer, from 0.
+    pub index: u32,
+    /// This solver's number in the whole cluster, and how many there are: its share of the data (of the whole cluster).
+    pub shard: Shard,
+    /// Node index, for the rows of the curve.
+    pub node: u16,
+    /// Seed of the order of pictures and of mirroring and cropping.
+    pub seed: u64,
+    /// Iterations between tests, of the cluster; 0: no tests.
+    pub test_every: u64,
+    /// Test pictures of a test on the way; 0: all.
+    pub test_images: usize,
+    /// Stop when a test reaches this share of right answers.
+    pub target_accuracy: Option<f32>,
+    /// Where rows of the learning curve go.
+    pub curve: Option<PathBuf>,
+}
+
+/// Why a solver could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SolverError {
+    /// The buffer.
+    #[error(transparent)]
+    Buffer(#[from] OpenError),
+    /// The component slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+    /// The solver's own state file.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] NetError),
+    /// Model and pictures do not fit.
+    #[error(transparent)]
+    Batches(#[from] BatchesError),
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The learning-curve file.
+    #[error(transparent)]
+    Curve(#[from] CurveError),
+}
+
+/// Trains until the target that the buffer names is reached or `stop` is set.
+pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError> {
+    let set = job.data.load()?;
+    let mean_from = Transforms::of(&job.spec, &set.train);
+    let mut trainer = Trainer::new(&job.spec, &set.train)?;
+    let expect = Expect {
+        session: None,
+        fingerprint: Some(trainer.manifest.fingerprint()),
+    };
+    let shared = SharedWeights::open(&job.buffer, &expect)?;
+    let path = SolverState::path_beside(&job.buffer, job.index);
+    let (state, resumed) = SolverState::open_or_create(
+        &path,
+        shared.session(),
+        shared.fingerprint(),
+        shared.padded(),
+    )?;
+    let slot = shared.claim_slot(Role::Solver, job.index)?;
+    if resumed {
+        log::info!(
+            "going on at batch {} with the momentum left by the last solver",
+            state.cursor().load(Relaxed)
+        );
+    }
+    if !wait_until_ready(&shared, stop) {
+        return Ok(());
+    }
+    let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    trainer.net.seed_dropout(seed);
+    let mut batches = Batches::new(
+        Arc::new(set.train),
+        mean_from.train,
+        data::Phase::Train,
+        trainer.net.batch_size(),
+        job.shard,
+        seed,
+        state.cursor().load(Relaxed),
+    )?;
+    let mut curve = match &job.curve {
+        Some(path) => Some(CurveWriter::append(path)?),
+        None => None,
+    };
+    let tester = if job.index == 0 && job.test_every > 0 {
+        Some(Tester::new(
+            &job.spec,
+            mean_from.test,
+            set.test,
+            job.test_images,
+        )?)
+    } else {
+        None
+    };
+    let mut run = Run {
+        job,
+        shared: &shared,
+        state: &state,
+        meters: slot.meters(),
+        clock: Clock::start(),
+        loss: None,
+    };
+    run.train(
+        &mut trainer,
+        &mut batches,
+        tester,
+        curve.as_mut(),
+        stop,
+        || slot.heartbeat(),
+    )
+}
+
+/// Waits until the streamer has seen every range; says so. False if told to stop meanwhile.
+fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
+    let mut said = false;
+    while shared.globals().ready.load(Relaxed) == 0 {
+        if stop.load(Relaxed) || shared.globals().stop.load(Relaxed) != 0 {
+            return false;
+        }
+        if !said {
+            said = true;
+            let streams = shared
+                .slots()
+                .iter()
+                .any(|slot| slot.role == Role::Stream && slot.alive);
+            log::info!(
+                "waiting for {}",
+                if streams {
+                    "the streamer of this buffer to have seen the ranges of all other nodes"
+                } else {
+                    "a streamer on this buffer (dogwild stream), none runs"
+                }
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// What happens to pictures on their way into the net.
+pub struct Transforms {
+    /// Of training pictures.
+    pub train: Transform,
+    /// Of test pictures.
+    pub test: Transform,
+}
+
+impl Transforms {
+    /// As the model's data layers say, with the mean image of `train`.
+    pub fn of(spec: &SolverSpec, train: &Images) -> Self {
+        Self {
+            train: transform(&spec.net, Phase::Train, train),
+            test: transform(&spec.net, Phase::Test, train),
+        }
+    }
+}
+
+/// A training net with its gradient memory.
+struct Trainer {
+    net: Net,
+    manifest: Manifest,
+    grads: Vec<f32>,
+}
+
+impl Trainer {
+    fn new(spec: &SolverSpec, images: &Images) -> Result<Self, NetError> {
+        let batch = train_batch(&spec.net)?;
+        let (net, manifest) =
+            bound_net(&spec.net, Phase::Train, batch, images.shape, images.classes)?;
+        let grads = vec![0.0; net.extent()];
+        Ok(Self {
+            net,
+            manifest,
+            grads,
+        })
+    }
+}
+
+/// A test net with its pictures.
+pub struct Tester {
+    net: Net,
+    transform: Transform,
+    images: Arc<Images>,
+    most: usize,
+}
+
+/// What a test found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TestResult {
+    /// Mean loss.
+    pub loss: f32,
+    /// Share of right answers, 0 to 1.
+    pub accuracy: f32,
+    /// Pictures tested.
+    pub images: usize,
+}
+
+impl Tester {
+    /// A tester over the first `most` of `images` (0: all).
+    pub fn new(
+        spec: &SolverSpec,
+        transform: Transform,
+        images: Images,
+        most: usize,
+    ) -> Result<Self, SolverError> {
+        let most = if most == 0 {
+            images.len()
+        } else {
+            most.min(images.len())
+        };
+        // The batch only groups the pictures; a divisor of their number leaves none out.
+        let batch = (1..=100)
+            .rev()
+            .find(|batch| most.is_multiple_of(*batch))
+            .unwrap_or(1);
+        let (net, _) = bound_net(&spec.net, Phase::Test, batch, images.shape, images.classes)?;
+        Ok(Self {
+            net,
+            transform,
+            images: Arc::new(images),
+            most,
+        })
+    }
+
+    /// Tests the weights as they are now; `None` if `stop` was set meanwhile.
+    pub fn test(
+        &mut self,
+        w: WeightsView<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Option<TestResult>, SolverError> {
+        let batch = self.net.batch_size();
+        let (images, transform) = (self.images.clone(), self.transform.clone());
+        let mut batches = Batches::new(
+            images,
+            transform,
+            data::Phase::Test,
+            batch,
+            Shard::WHOLE,
+            0,
+            0,
+        )?;
+        let mut found = Evaluation::default();
+        for _ in 0..self.most / batch {
+            if stop.load(Relaxed) {
+                return Ok(None);
+            }
+            let batch = batches.next();
+            found += self.net.evaluate(w, &batch.images, &batch.labels);
+        }
+        Ok(Some(TestResult {
+            loss: found.loss() as f32,
+            accuracy: found.accuracy() as f32,
+            images: found.count,
+        }))
+    }
+}
+
+struct Run<'a> {
+    job: &'a SolverJob,
+    shared: &'a SharedWeights,
+    state: &'a SolverState,
+    meters: &'a [AtomicU64; METERS],
+    clock: Clock,
+    loss: Option<f32>,
+}
+
+impl Run<'_> {
+    /// Iterations of all solvers of all nodes, as far as known here.
+    fn cluster_iterations(&self) -> u64 {
+        self.shared.globals().iterations()
+    }
+
+    fn finished(&self, stop: &AtomicBool) -> bool {
+        let globals = self.shared.globals();
+        let target = globals.target_iterations.load(Relaxed);
+        stop.load(Relaxed)
+            || globals.stop.load(Relaxed) != 0
+            || (target > 0 && self.cluster_iterations() >= target)
+    }
+
+    fn train(
+        &mut self,
+        trainer: &mut Trainer,
+        batches: &mut Batches,
+        mut tester: Option<Tester>,
+        mut curve: Option<&mut CurveWriter>,
+        stop: &AtomicBool,
+        heartbeat: impl Fn(),
+    ) -> Result<(), SolverError> {
+        let mut next_test = self.cluster_iterations();
+        while !self.finished(stop) {
+            if let Some(tester) = &mut tester
+                && self.cluster_iterations() >= next_test
+            {
+                next_test =
+                    (self.cluster_iterations() / self.job.test_every + 1) * self.job.test_every;
+                self.test(tester, curve.as_deref_mut(), stop)?;
+                continue;
+            }
+            self.step(trainer, batches);
+            heartbeat();
+        }
+        if let (Some(tester), false) = (&mut tester, stop.load(Relaxed)) {
+            self.test(tester, curve, stop)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, trainer: &mut Trainer, batches: &mut Batches) {
+        let globals = self.shared.globals();
+        let rate = match f32::from_bits(globals.rate_bits.load(Relaxed)) {
+            0.0 => self.job.spec.rate_at(self.cluster_iterations()),
+            set_by_operator => set_by_operator,
+        };
+        let w = self.shared.view();
+        let (mut loss, mut images, mut train_ns) = (0.0, 0, 0);
+        for part in 0..self.job.spec.iter_size {
+            let batch = batches.next();
+            let start = self.clock.now_ns();
+            loss += match part {
+                0 => trainer.net.forward_backward(
+                    w,
+                    &batch.images,
+                    &batch.labels,
+                    &mut trainer.grads,
+                ),
+                _ => trainer
+                    .net
+                    .add_gradients(w, &batch.images, &batch.labels, &mut trainer.grads),
+            };
+            images += batch.labels.len() as u64;
+            train_ns += self.clock.now_ns() - start;
+            self.state.cursor().store(batch.cursor, Relaxed);
+        }
+        loss /= self.job.spec.iter_size as f32;
+        let start = self.clock.now_ns();
+        update(
+            &self.job.spec,
+            &trainer.net,
+            w,
+            &mut trainer.grads,
+            self.state.history(),
+            rate,
+        );
+        globals.local_iterations.fetch_add(1, Relaxed);
+        let smoothed = self
+            .loss
+            .map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before));
+        self.loss = Some(smoothed);
+        Meter::Iterations.add(self.meters, 1);
+        Meter::Images.add(self.meters, images);
+        Meter::TrainNs.add(self.meters, train_ns + self.clock.now_ns() - start);
+        Meter::LossBits.set(self.meters, u64::from(smoothed.to_bits()));
+        Meter::RateBits.set(self.meters, u64::from(rate.to_bits()));
+    }
+
+    fn test(
+        &mut self,
+        tester: &mut Tester,
+        curve: Option<&mut CurveWriter>,
+        stop: &AtomicBool,
+    ) -> Result<(), SolverError> {
+        let iteration = self.cluster_iterations();
+        let Some(found) = tester.test(self.shared.view(), stop)? else {
+            return Ok(());
+        };
+        Meter::AccuracyBits.set(self.meters, u64::from(found.accuracy.to_bits()));
+        Meter::CpuNs.set(self.meters, cpu_ns());
+        log::info!(
+            "iteration {iteration}: test accuracy {:.2} %, test loss {:.4}",
+            found.accuracy * 100.0,
+            found.loss
+        );
+        if let Some(curve) = curve {
+            let row = CurveRow {
+                node: self.job.node,
+                solver: self.job.index,
+                iteration,
+                seconds: self.clock.now_ns() as f64 / 1e9,
+                loss: self.loss.map(f64::from),
+                test_loss: Some(f64::from(found.loss)),
+                test_accuracy: Some(f64::from(found.accuracy)),
+            };
+            curve.write(&row)?;
+        }
+        if self
+            .job
+            .target_accuracy
+            .is_some_and(|target| found.accuracy >= target)
+        {
+            log::info!("target accuracy reached");
+            self.shared.globals().stop.store(1, Relaxed);
+        }
+        Ok(())
+    }
+}

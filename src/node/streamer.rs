@@ -1,0 +1,360 @@
+//! The streamer component: joins [`Streamer`] to a transport, a clock and the counters.
+//!
+//! One thread, one loop: take what has come in (answering each position at once), send the next
+//! positions, hand everything to the kernel; sleep only when there is nothing to do. It never
+//! waits for a peer.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use dogwild_net::{Link, To, Transmit};
+
+use super::clock::{Clock, cpu_ns};
+use super::transport::{TransportError, TransportSpec, open_link};
+use crate::stream::{Config, Deltas, Dest, Outbox, Streamer, chunk_weights_for};
+use crate::watch::{DROPS_AT, StreamMeter as Meter};
+use crate::weights::{
+    Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
+    StreamStateSpec, Writes,
+};
+
+/// Positions sent before the loop looks at receiving again, at most; twice as many frames are taken
+/// before it looks at sending again.
+const MOST_BATCH: usize = 128;
+/// Time between two publications of the counters, ns.
+const PUBLISH_EVERY_NS: u64 = 50_000_000;
+/// A node is called silent after this time without a frame, ns.
+const SILENT_NS: u64 = 2_000_000_000;
+
+/// What a streamer is started with.
+#[derive(Clone, Debug)]
+pub struct StreamJob {
+    /// The buffer to stream.
+    pub buffer: PathBuf,
+    /// This node.
+    pub node: u16,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// How to reach the others.
+    pub transport: TransportSpec,
+    /// What becomes of lost deltas.
+    pub deltas: Deltas,
+    /// How local solvers write.
+    pub writes: Writes,
+    /// Bytes per second that the node sends at most; `None`: as fast as it can.
+    pub rate_bytes_per_s: Option<f64>,
+    /// Positions on the way without an answer, at most; 0: no limit.
+    pub window_frames: u32,
+}
+
+/// Why a streamer could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamerError {
+    /// The buffer.
+    #[error(transparent)]
+    Buffer(#[from] OpenError),
+    /// The component slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+    /// The streamer's own state file.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The transport.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// Node and nodes do not fit.
+    #[error("node {node} of {nodes}: nodes count from 0, there are 1 to 255 of them")]
+    Node {
+        /// Given.
+        node: u16,
+        /// Given.
+        nodes: u16,
+    },
+    /// The MTU holds no chunk.
+    #[error("frames of {mtu} bytes are too small for one chunk: raise --mtu")]
+    Mtu {
+        /// Bytes of a frame.
+        mtu: usize,
+    },
+    /// The transport broke.
+    #[error("the transport failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+struct Port<'t>(&'t mut dyn Transmit);
+
+impl Outbox for Port<'_> {
+    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        let to = match to {
+            Dest::Group => To::Group,
+            Dest::Node(node) => To::Node(node),
+        };
+        self.0.send(to, len, fill)
+    }
+}
+
+/// How much may be sent by now: a budget in bytes that grows with time.
+struct Pace {
+    bytes_per_ns: f64,
+    budget: f64,
+    seen_bytes: u64,
+    seen_ns: u64,
+}
+
+impl Pace {
+    /// Longest time whose unused budget is kept, ns.
+    const BURST_NS: u64 = 2_000_000;
+
+    fn new(rate_bytes_per_s: f64) -> Self {
+        Self {
+            bytes_per_ns: rate_bytes_per_s / 1e9,
+            budget: 0.0,
+            seen_bytes: 0,
+            seen_ns: 0,
+        }
+    }
+
+    /// Positions of `frame_len` bytes that may go now, `sent_bytes` having gone in all.
+    fn frames(&mut self, now_ns: u64, sent_bytes: u64, frame_len: usize) -> usize {
+        let earned = (now_ns - self.seen_ns) as f64 * self.bytes_per_ns;
+        let most = (Self::BURST_NS as f64 * self.bytes_per_ns).max(frame_len as f64);
+        self.budget = (self.budget + earned - (sent_bytes - self.seen_bytes) as f64).min(most);
+        (self.seen_ns, self.seen_bytes) = (now_ns, sent_bytes);
+        if self.budget <= 0.0 {
+            0
+        } else {
+            (self.budget / frame_len as f64).ceil() as usize
+        }
+    }
+
+    /// Time until something may go.
+    fn wait(&self) -> Duration {
+        Duration::from_nanos(if self.budget > 0.0 {
+            0
+        } else {
+            (-self.budget / self.bytes_per_ns) as u64 + 1
+        })
+    }
+}
+
+/// Runs the streamer of one node until `stop` is set.
+pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerError> {
+    if job.node >= job.nodes || job.nodes > crate::stream::MAX_NODES {
+        return Err(StreamerError::Node {
+            node: job.node,
+            nodes: job.nodes,
+        });
+    }
+    let shared = SharedWeights::open(&job.buffer, &Expect::default())?;
+    let mut link = open_link(&job.transport, shared.session())?;
+    let config = configure(job, &shared, link.tx.mtu())?;
+    let spec = StreamStateSpec {
+        session: config.session,
+        fingerprint: config.fingerprint,
+        node: config.node,
+        nodes: config.nodes,
+        chunk_weights: config.chunk_weights,
+        chunks: config.chunks,
+        padded: shared.padded(),
+    };
+    let (state, resumed) =
+        StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
+    let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
+    let chunk_weights = config.chunk_weights;
+    let streamer = Streamer::new(config, shared.view(), &state);
+    log::info!(
+        "node {} of {}: {} weights in {} chunks of {chunk_weights} over {}{}",
+        job.node,
+        job.nodes,
+        shared.used(),
+        streamer.ranges().chunks(),
+        job.transport.transport.name(),
+        if resumed {
+            ", going on where the last streamer stopped"
+        } else {
+            ""
+        },
+    );
+    let mut runner = Loop {
+        clock: Clock::start(),
+        shared: &shared,
+        base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
+        meters: slot.meters(),
+        published_ns: 0,
+        said_ready: false,
+        said_silent: u64::MAX,
+        taken: 0,
+        // A quarter of a short range, so that both nodes have something on the way all the time.
+        batch: (streamer.ranges().of(job.node).len() / 4).clamp(8, MOST_BATCH),
+        streamer,
+    };
+    let result = runner.run(job, &mut link, stop, || slot.heartbeat());
+    runner.publish(&mut link, u64::MAX);
+    result
+}
+
+fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Config, StreamerError> {
+    let chunk_weights =
+        chunk_weights_for(mtu, job.nodes, false).ok_or(StreamerError::Mtu { mtu })?;
+    Ok(Config {
+        session: shared.session(),
+        fingerprint: shared.fingerprint(),
+        node: job.node,
+        nodes: job.nodes,
+        chunk_weights,
+        chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
+        deltas: job.deltas,
+        writes: job.writes,
+        window_frames: job.window_frames,
+    })
+}
+
+struct Loop<'a> {
+    clock: Clock,
+    shared: &'a SharedWeights,
+    streamer: Streamer<'a>,
+    /// The slot's counters when this process took it over: they go on, they do not start again.
+    base: [u64; METERS],
+    meters: &'a [AtomicU64; METERS],
+    published_ns: u64,
+    said_ready: bool,
+    said_silent: u64,
+    taken: u64,
+    batch: usize,
+}
+
+impl Loop<'_> {
+    fn run(
+        &mut self,
+        job: &StreamJob,
+        link: &mut Link,
+        stop: &AtomicBool,
+        heartbeat: impl Fn(),
+    ) -> Result<(), StreamerError> {
+        let mut pace = job.rate_bytes_per_s.map(Pace::new);
+        let frame_len = link.tx.mtu();
+        while !stop.load(Relaxed) {
+            let now = self.clock.now_ns();
+            self.streamer
+                .set_local_iterations(self.shared.globals().local_iterations.load(Relaxed));
+            let got = self.receive(now, link)?;
+            let may = match &mut pace {
+                Some(pace) => pace
+                    .frames(now, link.tx.stats().bytes, frame_len)
+                    .min(self.batch),
+                None => self.batch,
+            };
+            let sent = self
+                .streamer
+                .poll_transmit(now, may, &mut Port(link.tx.as_mut()));
+            link.tx.flush()?;
+            if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
+                self.publish(link, now);
+                heartbeat();
+            }
+            if got == 0 && sent == 0 {
+                // Nothing came and nothing may go: sleep until a frame comes or the budget has grown.
+                let pause = pace.as_ref().map_or(Duration::from_micros(500), Pace::wait);
+                link.rx
+                    .wait(pause.clamp(Duration::from_micros(20), Duration::from_millis(5)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, now: u64, link: &mut Link) -> Result<usize, StreamerError> {
+        let Link { tx, rx } = link;
+        let (streamer, taken) = (&mut self.streamer, &mut self.taken);
+        let got = rx.recv(2 * self.batch, &mut |source, bytes| {
+            if let Some(sender) = streamer.handle_frame(now, bytes, &mut Port(tx.as_mut())) {
+                tx.learn(sender, source);
+                *taken += 1;
+            }
+        })?;
+        Ok(got)
+    }
+
+    fn publish(&mut self, link: &mut Link, now: u64) {
+        self.published_ns = now;
+        let globals = self.shared.globals();
+        globals
+            .remote_iterations
+            .fetch_max(self.streamer.remote_iterations(), Relaxed);
+        globals
+            .ready
+            .store(u32::from(self.streamer.ready()), Relaxed);
+        self.publish_counters(link);
+        if let Some(message) = self.streamer.take_error() {
+            log::error!("{message}");
+        }
+        self.say_who_is_missing(now);
+    }
+
+    fn publish_counters(&mut self, link: &mut Link) {
+        let counters = *self.streamer.counters();
+        let (sent, received) = (link.tx.stats(), link.rx.stats());
+        let ages = self.streamer.ages_us();
+        let totals = [
+            (Meter::Cycles, counters.cycles),
+            (Meter::PositionsSent, counters.positions_sent),
+            (Meter::PositionsTaken, counters.positions_taken),
+            (Meter::PositionsMissed, counters.positions_missed),
+            (Meter::DeltasSent, counters.deltas_sent),
+            (Meter::DeltasRepeated, counters.deltas_repeated),
+            (Meter::DeltasKept, counters.deltas_kept),
+            (Meter::DeltasApplied, counters.deltas_applied),
+            (Meter::HealedWeights, counters.healed_weights),
+            (Meter::HellosSent, counters.hellos_sent),
+            (Meter::RestoresSent, counters.restores_sent),
+            (Meter::RestoresTaken, counters.restores_taken),
+            (Meter::FramesSent, sent.frames),
+            (Meter::BytesSent, sent.bytes),
+            (Meter::FramesReceived, received.frames),
+            (Meter::BytesReceived, received.bytes),
+            (Meter::KernelDrops, received.kernel_drops),
+            (Meter::NoSlot, sent.no_slot),
+            (Meter::TransmitErrors, sent.errors + sent.dropped),
+            (Meter::FaultDropped, received.fault.dropped),
+            (Meter::FaultDuplicated, received.fault.duplicated),
+            (Meter::FaultReordered, received.fault.reordered),
+            (Meter::CpuNs, cpu_ns()),
+            (Meter::FramesTaken, self.taken),
+        ];
+        for (meter, total) in totals {
+            meter.set(self.meters, self.base[meter as usize] + total);
+        }
+        for (i, dropped) in counters.dropped.iter().enumerate() {
+            self.meters[DROPS_AT + i].store(self.base[DROPS_AT + i] + dropped, Relaxed);
+        }
+        Meter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
+        Meter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
+        Meter::AgeMax.set(self.meters, ages.max());
+    }
+
+    /// Names the nodes that are not heard, once for each change.
+    fn say_who_is_missing(&mut self, now: u64) {
+        let silent =
+            |node: &u16| now.saturating_sub(self.streamer.peer(*node).heard_ns) > SILENT_NS;
+        let missing: Vec<u16> = self.streamer.others().filter(silent).collect();
+        let mask = missing
+            .iter()
+            .filter(|node| **node < 64)
+            .fold(0, |mask, node| mask | 1 << node);
+        Meter::SilentNodes.set(self.meters, mask);
+        if !self.said_ready && self.streamer.ready() {
+            self.said_ready = true;
+            log::info!("every range has been seen: solvers may start");
+        }
+        if mask != self.said_silent && now > SILENT_NS && now != u64::MAX {
+            self.said_silent = mask;
+            if missing.is_empty() {
+                log::info!("all nodes are heard");
+            } else {
+                log::warn!(
+                    "nothing heard of node(s) {missing:?} for 2 s; streaming goes on without them"
+                );
+            }
+        }
+    }
+}

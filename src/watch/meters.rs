@@ -1,0 +1,140 @@
+//! What the counters of a component slot mean: names and places, for writers and readers alike.
+//!
+//! A slot holds [`METERS`](crate::weights::METERS) words. Each has one writer (the component that
+//! holds the slot) and any number of readers; all accesses are relaxed, so a reader sees each
+//! counter whole but not all of the same moment.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::weights::METERS;
+use crate::wire::DropReason;
+
+macro_rules! meters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// All, in the order of their words.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Name in summaries and metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// Its word in a slot.
+            pub fn of(self, meters: &[u64; METERS]) -> u64 {
+                meters[self as usize]
+            }
+
+            /// Sets it in a slot.
+            pub fn set(self, meters: &[AtomicU64; METERS], value: u64) {
+                meters[self as usize].store(value, Relaxed);
+            }
+
+            /// Adds to it in a slot (its one writer is this process).
+            pub fn add(self, meters: &[AtomicU64; METERS], value: u64) {
+                let word = &meters[self as usize];
+                word.store(word.load(Relaxed).wrapping_add(value), Relaxed);
+            }
+        }
+    };
+}
+
+meters! {
+    /// Counters of a streamer.
+    StreamMeter {
+        /// Passes over the own range.
+        Cycles = "cycles",
+        /// Positions sent.
+        PositionsSent = "positions_sent",
+        /// Positions taken.
+        PositionsTaken = "positions_taken",
+        /// Positions sent by their masters and never taken here.
+        PositionsMissed = "positions_missed",
+        /// Deltas sent.
+        DeltasSent = "deltas_sent",
+        /// Deltas sent again.
+        DeltasRepeated = "deltas_repeated",
+        /// Deltas kept back for want of a transmit slot.
+        DeltasKept = "deltas_kept",
+        /// Deltas applied.
+        DeltasApplied = "deltas_applied",
+        /// Weights healed of NaN or infinity.
+        HealedWeights = "healed_weights",
+        /// Hellos sent.
+        HellosSent = "hellos_sent",
+        /// Chunks given back to a master that lost its weights.
+        RestoresSent = "restores_sent",
+        /// Chunks of the own range taken back from a survivor.
+        RestoresTaken = "restores_taken",
+        /// Frames handed to the transport.
+        FramesSent = "frames_sent",
+        /// Bytes of those frames, transport headers not counted.
+        BytesSent = "bytes_sent",
+        /// Frames received.
+        FramesReceived = "frames_received",
+        /// Bytes of those frames.
+        BytesReceived = "bytes_received",
+        /// Frames the kernel or NIC dropped for want of room in our receive ring or socket.
+        KernelDrops = "kernel_drops",
+        /// Times no transmit slot was free.
+        NoSlot = "no_slot",
+        /// Transmit errors.
+        TransmitErrors = "transmit_errors",
+        /// Frames that the fault wrapper dropped on purpose.
+        FaultDropped = "fault_dropped",
+        /// Frames that it doubled on purpose.
+        FaultDuplicated = "fault_duplicated",
+        /// Frames that it held back on purpose.
+        FaultReordered = "fault_reordered",
+        /// Age of a foreign chunk when its next position came, median, µs.
+        AgeP50 = "age_p50_us",
+        /// The same, 99th percentile, µs.
+        AgeP99 = "age_p99_us",
+        /// The same, longest, µs.
+        AgeMax = "age_max_us",
+        /// CPU time of the streamer, ns.
+        CpuNs = "cpu_ns",
+        /// Nodes that have not been heard for two seconds, as a bit mask of the first 64.
+        SilentNodes = "silent_nodes",
+        /// Frames that passed the checks of the stream.
+        FramesTaken = "frames_taken",
+    }
+}
+
+meters! {
+    /// Counters of a solver.
+    SolverMeter {
+        /// Iterations done.
+        Iterations = "iterations",
+        /// Training pictures seen.
+        Images = "images",
+        /// Loss of the last iterations (smoothed), f32 bits.
+        LossBits = "loss_bits",
+        /// Learning rate of the last iteration, f32 bits.
+        RateBits = "rate_bits",
+        /// Accuracy of the last test, f32 bits.
+        AccuracyBits = "accuracy_bits",
+        /// Time spent training, ns (waiting and testing left out).
+        TrainNs = "train_ns",
+        /// CPU time of the solver, ns.
+        CpuNs = "cpu_ns",
+    }
+}
+
+/// First word of the streamer's drop counters, one for each [`DropReason`].
+pub const DROPS_AT: usize = 40;
+
+const _: () = assert!(DROPS_AT + DropReason::ALL.len() <= METERS);
+const _: () = assert!(StreamMeter::ALL.len() <= DROPS_AT);
+
+/// Reads the streamer's drop counters: (reason, frames).
+pub fn drops(meters: &[u64; METERS]) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    DropReason::ALL
+        .into_iter()
+        .map(|reason| (reason, meters[DROPS_AT + reason as usize]))
+}

@@ -1,0 +1,370 @@
+//! `dogwild train` as a user runs it: separate processes, real sockets, real signals.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn dogwild() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Trains and returns the summary.
+fn train(args: &[&str]) -> Value {
+    let out = tempfile::tempdir().expect("a folder");
+    let output = dogwild()
+        .arg("train")
+        .args(args)
+        .arg("--out")
+        .arg(out.path())
+        .output()
+        .expect("it starts");
+    assert!(
+        output.status.success(),
+        "{args:?}\n{}{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        logs(out.path()),
+    );
+    for file in ["weights.safetensors", "curve.csv", "curve.svg"] {
+        assert!(
+            out.path()
+                .join(file)
+                .metadata()
+                .is_ok_and(|meta| meta.len() > 0),
+            "{file} is missing or empty"
+        );
+    }
+    summary(out.path())
+}
+
+fn summary(out: &Path) -> Value {
+    let text = std::fs::read_to_string(out.join("summary.json")).expect("summary.json");
+    serde_json::from_str(&text).expect("summary.json is JSON")
+}
+
+fn logs(out: &Path) -> String {
+    let files = std::fs::read_dir(out)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let logs = files.filter(|path| path.extension().is_some_and(|ext| ext == "log"));
+    logs.map(|path| {
+        format!(
+            "--- {}\n{}",
+            path.display(),
+            std::fs::read_to_string(&path).unwrap_or_default()
+        )
+    })
+    .collect()
+}
+
+fn node(summary: &Value, k: usize) -> &Value {
+    &summary["per_node"][k]
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Both nodes learnt, from the stream too, and hold the same weights.
+fn assert_trained(summary: &Value, least_accuracy: f64) {
+    let text = serde_json::to_string_pretty(summary).expect("JSON");
+    assert_eq!(summary["replicas_identical"], true, "{text}");
+    for k in 0..summary["per_node"].as_array().expect("nodes").len() {
+        let node = node(summary, k);
+        assert!(number(&node["test_accuracy"]) >= least_accuracy, "{text}");
+        assert!(number(&node["iterations"]) > 0.0, "{text}");
+        for counter in [
+            "positions_sent",
+            "positions_taken",
+            "deltas_sent",
+            "deltas_applied",
+        ] {
+            assert!(number(&node["stream"][counter]) > 0.0, "{counter}: {text}");
+        }
+    }
+}
+
+#[test]
+fn two_nodes_learn_the_built_in_digits_over_udp() {
+    let summary = train(&[
+        "--iterations",
+        "600",
+        "--data",
+        "digits:1,train=4000,test=1000",
+    ]);
+    assert_trained(&summary, 0.85);
+    assert_eq!(summary["ended_by"], "iterations");
+    assert!(number(&summary["iterations"]) >= 600.0);
+}
+
+#[test]
+fn loss_duplication_and_reordering_do_no_visible_harm() {
+    let summary = train(&[
+        "--iterations",
+        "600",
+        "--data",
+        "digits:1,train=4000,test=1000",
+        "--loss",
+        "10%",
+        "--duplicate",
+        "1%",
+        "--reorder",
+        "1%",
+    ]);
+    assert_trained(&summary, 0.85);
+    for k in 0..2 {
+        let stream = &node(&summary, k)["stream"];
+        assert!(number(&stream["fault_dropped"]) > 0.0, "{stream}");
+        assert!(number(&stream["deltas_repeated"]) > 0.0, "{stream}");
+    }
+}
+
+#[test]
+fn several_solvers_on_a_buffer_and_three_nodes() {
+    let summary = train(&[
+        "--nodes",
+        "3",
+        "--solvers",
+        "2",
+        "--iterations",
+        "300",
+        "--data",
+        "digits:1,train=2000,test=500",
+    ]);
+    assert_trained(&summary, 0.5);
+}
+
+#[test]
+fn one_node_trains_alone() {
+    let summary = train(&[
+        "--nodes",
+        "1",
+        "--iterations",
+        "300",
+        "--data",
+        "digits:1,train=2000,test=500",
+    ]);
+    assert!(number(&node(&summary, 0)["test_accuracy"]) > 0.5);
+}
+
+#[test]
+fn raw_ethernet_between_namespaces() {
+    if let Some(why) = no_lab() {
+        dogwild_lab::skip::skip(&why);
+        return;
+    }
+    let summary = train(&[
+        "--lab",
+        "--iterations",
+        "400",
+        "--data",
+        "digits:1,train=4000,test=1000",
+    ]);
+    assert_trained(&summary, 0.7);
+    assert_eq!(summary["transport"], "packet_mmap");
+    assert_eq!(summary["lab"], true);
+}
+
+fn no_lab() -> Option<String> {
+    dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2))
+        .err()
+        .map(|error| error.to_string())
+}
+
+#[test]
+fn a_target_accuracy_ends_the_job() {
+    let summary = train(&[
+        "--target-accuracy",
+        "0.5",
+        "--iterations",
+        "20000",
+        "--data",
+        "digits:1,train=4000,test=1000",
+    ]);
+    assert_eq!(summary["ended_by"], "target_accuracy");
+    assert!(number(&summary["iterations"]) < 20_000.0);
+}
+
+/// A training job that goes on until it is told to end.
+struct Running {
+    child: Child,
+    out: TempDir,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let out = tempfile::tempdir().expect("a folder");
+        let child = dogwild()
+            .args([
+                "train",
+                "--iterations",
+                "0",
+                "--data",
+                "digits:1,train=2000,test=500",
+                "--out",
+            ])
+            .arg(out.path())
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let running = Self { child, out };
+        running.wait_for("training", |running| {
+            running.pids("solver").len() == 2 && running.trains()
+        });
+        running
+    }
+
+    fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "waited in vain for {what}\n{}",
+                logs(self.out.path())
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// True once both nodes' solvers have tested twice: before the first iteration and later.
+    fn trains(&self) -> bool {
+        (0..2).all(|node| self.tests(node) > 1)
+    }
+
+    /// Tests that the solver of a node has written down.
+    fn tests(&self, node: u32) -> usize {
+        let path = self.out.path().join(format!("node{node}-curve.csv"));
+        std::fs::read_to_string(path)
+            .unwrap_or_default()
+            .lines()
+            .count()
+            .saturating_sub(1)
+    }
+
+    /// Process numbers of the job's components of one kind.
+    fn pids(&self, kind: &str) -> Vec<u32> {
+        let buffer = format!("dogwild-train-{}-", self.child.id());
+        processes()
+            .into_iter()
+            .filter(|(_, args)| {
+                args.get(1).is_some_and(|a| a == kind) && args.iter().any(|a| a.contains(&buffer))
+            })
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let start = format!("dogwild-train-{}-", self.child.id());
+        let all = std::fs::read_dir("/dev/shm")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        all.filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(&start))
+        })
+        .collect()
+    }
+
+    fn interrupt(mut self) -> (Value, Duration) {
+        let pids = [self.pids("solver"), self.pids("stream")].concat();
+        signal("INT", self.child.id());
+        let start = Instant::now();
+        while pids.iter().any(|pid| alive(*pid)) && start.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let components_ended = start.elapsed();
+        assert!(
+            self.child.wait().expect("it ends").success(),
+            "{}",
+            logs(self.out.path())
+        );
+        assert!(self.files().is_empty(), "left behind: {:?}", self.files());
+        assert!(self.out.path().join("weights.safetensors").exists());
+        (summary(self.out.path()), components_ended)
+    }
+}
+
+fn processes() -> Vec<(u32, Vec<String>)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            Some((
+                pid,
+                line.split(|b| *b == 0)
+                    .map(|arg| String::from_utf8_lossy(arg).into_owned())
+                    .collect(),
+            ))
+        })
+        .collect()
+}
+
+fn alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie has ended.
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn signal(name: &str, pid: u32) {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status();
+    assert!(
+        sent.is_ok_and(|status| status.success()),
+        "cannot send {name} to {pid}"
+    );
+}
+
+#[test]
+fn an_interrupt_ends_all_components_and_leaves_the_weights() {
+    let (summary, ended) = Running::start(&[]).interrupt();
+    assert_eq!(summary["ended_by"], "interrupted");
+    // The issue asks for a second; components that did not end in 0.7 s are killed, so this bound is
+    // one of correctness (a hang), with room for a busy machine.
+    assert!(ended < Duration::from_secs(10), "{ended:?}");
+}
+
+#[test]
+fn killed_components_are_started_again_and_go_on() {
+    let running = Running::start(&[]);
+    for kind in ["solver", "stream"] {
+        let before = running.pids(kind);
+        signal("KILL", before[0]);
+        running.wait_for("a new process", |running| {
+            let now = running.pids(kind);
+            now.len() == 2 && !now.contains(&before[0])
+        });
+    }
+    let rows = || {
+        std::fs::read_to_string(running.out.path().join("curve.csv"))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
+    let before = rows();
+    running.wait_for("more tests", |_| rows() > before + 2);
+    let out = running.out.path().to_path_buf();
+    let log = std::fs::read_to_string(out.join("node0-stream.log")).unwrap_or_default()
+        + &std::fs::read_to_string(out.join("node1-stream.log")).unwrap_or_default();
+    assert!(
+        log.contains("going on where the last streamer stopped"),
+        "{log}"
+    );
+    let (summary, _) = running.interrupt();
+    assert_eq!(summary["restarts"], 2);
+}

@@ -1,0 +1,291 @@
+//! Wrong use of the programs: each mistake has its message, and none panics or hangs.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+fn dogwild() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_dogwild"))
+}
+
+/// Runs `command`, which must fail, and returns what it said.
+fn refused(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "was not refused: {command:?}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+fn assert_says(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// A buffer of LeNet under /dev/shm, removed with the guard.
+struct Buffer(PathBuf);
+
+impl Buffer {
+    fn make(name: &str, session: &str) -> Self {
+        let buffer =
+            Self(Path::new("/dev/shm").join(format!("dogwild-test-{}-{name}", std::process::id())));
+        let made = dogwild()
+            .args(["init", "--session", session, "--nodes", "2", "--buffer"])
+            .arg(&buffer.0)
+            .output()
+            .expect("init runs");
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        buffer
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        for end in ["", ".stream", ".solver0"] {
+            let mut name = self.0.clone().into_os_string();
+            name.push(end);
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+#[test]
+fn unknown_values_are_answered_with_what_there_is() {
+    let said = refused(dogwild().args(["train", "--transport", "carrier-pigeon"]));
+    assert_says(
+        &said,
+        &["carrier-pigeon", "--transport", "udp", "packet_mmap"],
+    );
+    let said = refused(dogwild().args(["train", "--loss", "ten"]));
+    assert_says(&said, &["ten", "--loss", "10%"]);
+    let said = refused(dogwild().args(["train", "--rate", "fast"]));
+    assert_says(&said, &["fast", "64MB"]);
+    let said = refused(dogwild().args(["train", "--data", "imagenet:/data"]));
+    assert_says(&said, &["imagenet", "digits", "mnist:", "cifar10:"]);
+    let said = refused(dogwild().args(["train", "--nods", "3"]));
+    assert_says(&said, &["--nods", "--nodes"]);
+}
+
+#[test]
+fn a_missing_data_folder_is_named() {
+    let out = folder();
+    let said = refused(
+        dogwild()
+            .args(["train", "--data", "mnist:/no/such/folder", "--out"])
+            .arg(out.path()),
+    );
+    assert_says(&said, &["/no/such/folder"]);
+}
+
+#[test]
+fn a_truncated_idx_file_is_named_with_its_length() {
+    let data = folder();
+    let file =
+        |name: &str, bytes: &[u8]| std::fs::write(data.path().join(name), bytes).expect("a file");
+    // Announces 60,000 pictures and has 84 bytes of them.
+    let mut images = vec![0, 0, 8, 3, 0, 0, 0xEA, 0x60, 0, 0, 0, 28, 0, 0, 0, 28];
+    images.resize(100, 7);
+    file("train-images-idx3-ubyte", &images);
+    file("train-labels-idx1-ubyte", &[0, 0, 8, 1, 0, 0, 0, 1, 5]);
+    file("t10k-images-idx3-ubyte", &images);
+    file("t10k-labels-idx1-ubyte", &[0, 0, 8, 1, 0, 0, 0, 1, 5]);
+    let source = format!("mnist:{}", data.path().display());
+    let said = refused(
+        dogwild()
+            .args(["train", "--data", &source, "--out"])
+            .arg(data.path().join("out")),
+    );
+    assert_says(&said, &["train-images-idx3-ubyte", "truncated"]);
+}
+
+#[test]
+fn a_prototxt_with_an_unknown_layer_is_named() {
+    let models = folder();
+    let net = models.path().join("net.prototxt");
+    std::fs::write(
+        &net,
+        r#"name: "odd"
+layer { name: "data" type: "Data" top: "data" top: "label" data_param { batch_size: 8 } }
+layer { name: "magic" type: "Wishful" bottom: "data" top: "magic" }
+"#,
+    )
+    .expect("a file");
+    let solver = models.path().join("solver.prototxt");
+    std::fs::write(
+        &solver,
+        format!(
+            "net: \"{}\"\nbase_lr: 0.1\nlr_policy: \"fixed\"\nmax_iter: 10\n",
+            net.display()
+        ),
+    )
+    .expect("a file");
+    let said = refused(
+        dogwild()
+            .args(["train", "--solver"])
+            .arg(&solver)
+            .arg("--out")
+            .arg(models.path().join("out")),
+    );
+    assert_says(&said, &["magic", "Wishful", "net.prototxt", "Convolution"]);
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_answered_with_those_that_do() {
+    let buffer = Buffer::make("iface", "wrong-use");
+    for transport in ["udp", "packet_mmap"] {
+        let said = refused(
+            dogwild()
+                .args([
+                    "stream",
+                    "--node",
+                    "0",
+                    "--transport",
+                    transport,
+                    "--iface",
+                    "eth77",
+                    "--buffer",
+                ])
+                .arg(&buffer.0),
+        );
+        assert_says(&said, &["eth77", "lo"]);
+    }
+}
+
+#[test]
+fn raw_sockets_without_privilege_say_what_to_do() {
+    let buffer = Buffer::make("raw", "wrong-use");
+    let bin = folder();
+    std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    // A copy that anybody may run, wherever this tree lies.
+    let copy = bin.path().join("dogwild");
+    std::fs::copy(env!("CARGO_BIN_EXE_dogwild"), &copy).expect("a copy");
+    std::fs::set_permissions(&buffer.0, std::fs::Permissions::from_mode(0o666)).expect("chmod");
+    let mut command = Command::new(copy);
+    command
+        .args([
+            "stream",
+            "--node",
+            "0",
+            "--transport",
+            "packet_mmap",
+            "--iface",
+            "lo",
+            "--buffer",
+        ])
+        .arg(&buffer.0);
+    if dogwild_lab::enter::privileged() {
+        command.uid(65_534).gid(65_534);
+    }
+    let said = refused(&mut command);
+    assert_says(&said, &["CAP_NET_RAW", "setcap"]);
+}
+
+#[test]
+fn raw_ethernet_without_a_cable_points_to_the_lab() {
+    let said = refused(dogwild().args(["train", "--transport", "packet_mmap"]));
+    assert_says(&said, &["--lab", "--iface"]);
+}
+
+#[test]
+fn a_buffer_that_is_there_is_never_reused_in_silence() {
+    let buffer = Buffer::make("stale", "monday");
+    let init = |session: &str| {
+        let mut command = dogwild();
+        command
+            .args(["init", "--session", session, "--buffer"])
+            .arg(&buffer.0);
+        command
+    };
+    assert_says(&refused(&mut init("monday")), &["--resume", "--fresh"]);
+    assert_says(&refused(init("tuesday").arg("--resume")), &["session"]);
+    let resumed = init("monday").arg("--resume").output().expect("init runs");
+    assert!(
+        resumed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&resumed.stderr)
+    );
+}
+
+#[test]
+fn a_buffer_of_another_model_or_no_buffer_is_refused() {
+    let buffer = Buffer::make("model", "wrong-use");
+    // LeNet has two conv and two inner-product layers; CIFAR-10 quick three and two, on other pictures.
+    let said = refused(
+        dogwild()
+            .args([
+                "solver",
+                "--solver",
+                "cifar10_quick",
+                "--nodes",
+                "1",
+                "--buffer",
+            ])
+            .arg(&buffer.0),
+    );
+    assert_says(&said, &["model"]);
+    let file = folder().path().join("text");
+    std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
+    std::fs::write(&file, "not a buffer at all").expect("a file");
+    let said = refused(
+        dogwild()
+            .args(["stream", "--node", "0", "--buffer"])
+            .arg(&file),
+    );
+    assert_says(&said, &["text"]);
+    let said = refused(dogwild().args([
+        "stream",
+        "--node",
+        "0",
+        "--buffer",
+        "/dev/shm/dogwild-no-such",
+    ]));
+    assert_says(&said, &["/dev/shm/dogwild-no-such"]);
+}
+
+#[test]
+fn a_full_shared_memory_is_said_before_anything_is_written() {
+    let mount = folder();
+    let script = format!(
+        "mount -t tmpfs -o size=1m none {dir} && exec {bin} init --buffer {dir}/buffer",
+        dir = mount.path().display(),
+        bin = env!("CARGO_BIN_EXE_dogwild")
+    );
+    let works = Command::new("unshare").args(["-Urm", "true"]).status();
+    if !works.is_ok_and(|status| status.success()) {
+        dogwild_lab::skip::skip(
+            "`unshare -Urm` (util-linux, user namespaces) to mount a small tmpfs",
+        );
+        return;
+    }
+    let said = refused(Command::new("unshare").args(["-Urm", "sh", "-c", &script]));
+    assert_says(&said, &["MiB", "free"]);
+}
+
+#[test]
+fn indices_and_nodes_that_do_not_fit_are_refused() {
+    let buffer = Buffer::make("node", "wrong-use");
+    let said = refused(
+        dogwild()
+            .args(["stream", "--node", "2", "--nodes", "2", "--buffer"])
+            .arg(&buffer.0),
+    );
+    assert_says(&said, &["node 2 of 2"]);
+    let said = refused(
+        dogwild()
+            .args(["solver", "--index", "1", "--solvers", "1", "--buffer"])
+            .arg(&buffer.0),
+    );
+    assert_says(&said, &["--index 1"]);
+}

@@ -1,0 +1,289 @@
+//! `dogwild-rawbench conserve`: is anything lost or doubled between what one node adds to its
+//! weights and what arrives everywhere?
+//!
+//! The last node adds 1.0 to all its weights, again and again, at full speed, while all nodes
+//! stream under the given faults. Then it stops; once every replica is equal, the sum of the
+//! weights is held against what was added. Three runs: racy writes without faults (what racing
+//! writes alone lose), racy writes with faults, atomic writes with faults (what the wire loses).
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{CellAlignment, Table, presets};
+use dogwild::watch::StreamMeter as Meter;
+use dogwild::weights::{Expect, SharedWeights, kernels};
+use serde::Serialize;
+
+use super::fleet::{Fleet, FleetArgs};
+
+/// Arguments of `dogwild-rawbench conserve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    fleet: FleetArgs,
+    /// Share of frames to drop at each receiver, as 0.1 or 10%
+    #[arg(long, value_name = "SHARE", default_value = "10%")]
+    loss: String,
+    /// Share of frames to deliver twice
+    #[arg(long, value_name = "SHARE", default_value = "1%")]
+    duplicate: String,
+    /// Share of frames to deliver late
+    #[arg(long, value_name = "SHARE", default_value = "1%")]
+    reorder: String,
+    /// What becomes of lost deltas: exactly-once or fire-and-forget
+    #[arg(long, default_value = "exactly-once", value_parser = ["exactly-once", "fire-and-forget"])]
+    deltas: String,
+    /// Seconds of adding in each run
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    seconds: f64,
+    /// Times that the adding node's streamer is killed (SIGKILL) and started again in each run
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kills: u32,
+    /// Longest time for replicas to become equal, seconds
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    settle: f64,
+    /// Machine-readable output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of the hidden component that adds.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AdderArgs {
+    #[arg(long)]
+    buffer: std::path::PathBuf,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long)]
+    atomic: bool,
+}
+
+/// One run.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    run: &'static str,
+    /// 1.0 times this many, summed over all weights.
+    added: f64,
+    /// Sum of the weights once all replicas were equal (of node 0 if they never were).
+    arrived: f64,
+    /// Share of what was added that is missing (negative: doubled).
+    missing_share: f64,
+    replicas_identical: bool,
+    settle_s: f64,
+    passes: u64,
+    deltas_sent: u64,
+    deltas_repeated: u64,
+    dropped_on_purpose: u64,
+    doubled_on_purpose: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    nodes: u16,
+    weights: u64,
+    mtu: u32,
+    transport: &'static str,
+    loss: String,
+    duplicate: String,
+    reorder: String,
+    deltas: String,
+    kills_per_run: u32,
+    runs: Vec<Outcome>,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<()> {
+        let faults = [
+            "--loss",
+            &self.loss,
+            "--duplicate",
+            &self.duplicate,
+            "--reorder",
+            &self.reorder,
+        ];
+        let report = Report {
+            nodes: self.fleet.nodes,
+            weights: self.fleet.weights,
+            mtu: self.fleet.mtu,
+            transport: self.fleet.transport.name(),
+            loss: self.loss.clone(),
+            duplicate: self.duplicate.clone(),
+            reorder: self.reorder.clone(),
+            deltas: self.deltas.clone(),
+            kills_per_run: self.kills,
+            runs: vec![
+                self.one("racing writes, no faults", &[], false)?,
+                self.one("racing writes, faults", &faults, false)?,
+                self.one("atomic writes, faults", &faults, true)?,
+            ],
+        };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            println!("{}", report.table());
+        }
+        self.verdict(&report)
+    }
+
+    /// Exactly-once promises two things that can be checked here and now.
+    fn verdict(&self, report: &Report) -> Result<()> {
+        if self.deltas != "exactly-once" {
+            return Ok(());
+        }
+        for outcome in &report.runs {
+            if !outcome.replicas_identical {
+                bail!(
+                    "{}: replicas did not become identical within {} s",
+                    outcome.run,
+                    self.settle
+                );
+            }
+        }
+        match report.runs.last() {
+            Some(atomic) if atomic.added != atomic.arrived => {
+                bail!(
+                    "atomic writes: {} added, {} arrived: the stream lost or doubled",
+                    atomic.added,
+                    atomic.arrived
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn one(&self, run: &'static str, faults: &[&str], atomic: bool) -> Result<Outcome> {
+        let mut stream_args: Vec<String> = faults.iter().map(|arg| (*arg).to_owned()).collect();
+        stream_args.extend(["--deltas", &self.deltas, "--rate", "max"].map(str::to_owned));
+        if atomic {
+            stream_args.push("--atomic".into());
+        }
+        let mut fleet = Fleet::start(&self.fleet, self.fleet.make_lab()?, &stream_args)?;
+        let passes = self.add(&mut fleet, atomic, &stream_args)?;
+        let start = Instant::now();
+        let end = start + Duration::from_secs_f64(self.settle);
+        while !fleet.identical() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let settle_s = start.elapsed().as_secs_f64();
+        // Equal once is not enough: what is still on the way must not move them apart again.
+        std::thread::sleep(Duration::from_millis(300));
+        let shared = &fleet.buffers[0];
+        let arrived: f64 = (0..shared.used())
+            .map(|i| f64::from(shared.view().load(i)))
+            .sum();
+        let added = passes as f64 * shared.used() as f64;
+        let readings = fleet.read();
+        let sum = |meter: Meter| readings.iter().map(|reading| reading.now(meter)).sum();
+        Ok(Outcome {
+            run,
+            added,
+            arrived,
+            missing_share: 1.0 - arrived / added,
+            replicas_identical: fleet.identical(),
+            settle_s,
+            passes,
+            deltas_sent: sum(Meter::DeltasSent),
+            deltas_repeated: sum(Meter::DeltasRepeated),
+            dropped_on_purpose: sum(Meter::FaultDropped),
+            doubled_on_purpose: sum(Meter::FaultDuplicated),
+        })
+    }
+
+    /// Runs the adder on the last node; meanwhile kills that node's streamer as often as asked.
+    fn add(&self, fleet: &mut Fleet, atomic: bool, stream_args: &[String]) -> Result<u64> {
+        let node = self.fleet.nodes - 1;
+        let mut command = self.fleet.command(fleet.lab.as_ref(), node)?;
+        command
+            .args(["component", "adder", "--buffer"])
+            .arg(fleet.buffers[usize::from(node)].path());
+        command.args(["--seconds", &self.seconds.to_string()]);
+        if atomic {
+            command.arg("--atomic");
+        }
+        let adder = command
+            .stdout(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start the adder")?;
+        for _ in 0..self.kills {
+            std::thread::sleep(Duration::from_secs_f64(
+                self.seconds / f64::from(self.kills + 1),
+            ));
+            fleet.kill_and_restart(node, stream_args)?;
+        }
+        let output = adder.wait_with_output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.trim()
+            .parse()
+            .with_context(|| format!("the adder said `{text}`"))
+    }
+}
+
+impl AdderArgs {
+    /// Adds 1.0 to every weight, pass after pass; prints how many passes.
+    pub(crate) fn run(self) -> Result<()> {
+        let shared = SharedWeights::open(&self.buffer, &Expect::default())?;
+        let w = shared.view().slice(0, shared.used());
+        let start = Instant::now();
+        let mut passes = 0u64;
+        while start.elapsed().as_secs_f64() < self.seconds {
+            if self.atomic {
+                kernels::atomic_add_scalar(w, 1.0);
+            } else {
+                kernels::racy_add_scalar(w, 1.0);
+            }
+            passes += 1;
+            // f32 counts exactly up to 2^24.
+            if passes == 1 << 24 {
+                break;
+            }
+        }
+        println!("{passes}");
+        Ok(())
+    }
+}
+
+impl Report {
+    fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        let title = format!(
+            "{} nodes, {} weights, {} at MTU {}, {}; faults: {} loss, {} duplicated, {} reordered",
+            self.nodes,
+            self.weights,
+            self.transport,
+            self.mtu,
+            self.deltas,
+            self.loss,
+            self.duplicate,
+            self.reorder
+        );
+        let names = self.runs.iter().map(|run| run.run.to_owned());
+        table.set_header(std::iter::once(title).chain(names));
+        let mut row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
+            table.add_row(std::iter::once(name.to_owned()).chain(self.runs.iter().map(value)));
+        };
+        row("added", &|r| format!("{:.0}", r.added));
+        row("arrived", &|r| format!("{:.0}", r.arrived));
+        row("missing", &|r| format!("{:.4} %", r.missing_share * 100.0));
+        row("replicas identical", &|r| {
+            if r.replicas_identical {
+                "yes".into()
+            } else {
+                "NO".into()
+            }
+        });
+        row("time to become so, s", &|r| format!("{:.2}", r.settle_s));
+        row("deltas sent (again)", &|r| {
+            format!("{} ({})", r.deltas_sent, r.deltas_repeated)
+        });
+        row("frames dropped, doubled on purpose", &|r| {
+            format!("{}, {}", r.dropped_on_purpose, r.doubled_on_purpose)
+        });
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string()
+    }
+}

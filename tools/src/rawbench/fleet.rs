@@ -1,0 +1,258 @@
+//! What `stream` and `conserve` share: buffers of one tensor, a streamer process per node in the
+//! hosts of a lab (or on loopback), and their counters.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use dogwild::watch::{StreamMeter, drops};
+use dogwild::weights::{BufferSpec, Created, Existing, METERS, Manifest, Role, SharedWeights};
+use dogwild_lab::{Lab, Spec};
+
+/// Where the nodes of a benchmark are.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct FleetArgs {
+    /// Nodes are network namespaces joined by veth cables (needs no root where user namespaces are allowed)
+    #[arg(long)]
+    pub(crate) lab: bool,
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
+    pub(crate) nodes: u16,
+    /// Weights in the buffer
+    #[arg(long, value_name = "W", default_value_t = 431_080, value_parser = clap::value_parser!(u64).range(1..=4_000_000_000))]
+    pub(crate) weights: u64,
+    /// MTU of the link, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(256..=65_535))]
+    pub(crate) mtu: u32,
+    /// How frames travel: udp or packet_mmap
+    #[arg(long, default_value = "packet_mmap", value_enum)]
+    pub(crate) transport: dogwild::node::Transport,
+}
+
+/// Running streamers on buffers; everything goes with it.
+pub(crate) struct Fleet {
+    pub(crate) buffers: Vec<SharedWeights>,
+    pub(crate) lab: Option<Lab>,
+    pub(crate) args: FleetArgs,
+    streamers: Vec<Child>,
+    prefix: String,
+}
+
+/// Counters of one streamer at a moment.
+pub(crate) struct Reading {
+    pub(crate) at: Instant,
+    meters: [u64; METERS],
+}
+
+impl Reading {
+    /// Increase of `meter` since `earlier`.
+    pub(crate) fn since(&self, earlier: &Reading, meter: StreamMeter) -> u64 {
+        meter.of(&self.meters) - meter.of(&earlier.meters)
+    }
+
+    /// Increase per second.
+    pub(crate) fn per_s(&self, earlier: &Reading, meter: StreamMeter) -> f64 {
+        self.since(earlier, meter) as f64 / (self.at - earlier.at).as_secs_f64()
+    }
+
+    /// The present value.
+    pub(crate) fn now(&self, meter: StreamMeter) -> u64 {
+        meter.of(&self.meters)
+    }
+
+    /// Drops by reason, those that happened.
+    pub(crate) fn drops(&self) -> Vec<(&'static str, u64)> {
+        drops(&self.meters)
+            .filter(|(_, n)| *n > 0)
+            .map(|(reason, n)| (reason.name(), n))
+            .collect()
+    }
+}
+
+impl FleetArgs {
+    /// A lab of `hosts` hosts, or none if the nodes are on loopback.
+    pub(crate) fn make_lab(&self) -> Result<Option<Lab>> {
+        if !self.lab {
+            if self.transport == dogwild::node::Transport::PacketMmap {
+                bail!(
+                    "raw Ethernet between processes of one host needs a cable: add --lab, or --transport udp"
+                );
+            }
+            return Ok(None);
+        }
+        let spec = Spec {
+            mtu: self.mtu,
+            ..Spec::of(usize::from(self.nodes))
+        };
+        Ok(Some(Lab::up(&spec)?))
+    }
+
+    /// The interface that nodes use.
+    pub(crate) fn iface(&self) -> Option<String> {
+        self.lab.then(|| "eth0".to_owned())
+    }
+
+    /// A command of this very program for `node`.
+    pub(crate) fn command(&self, lab: Option<&Lab>, node: u16) -> Result<Command> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        Ok(match lab {
+            Some(lab) => lab.command(usize::from(node), program),
+            None => {
+                let mut command = Command::new(program);
+                dogwild_lab::process::die_with_parent(&mut command);
+                command
+            }
+        })
+    }
+}
+
+impl Fleet {
+    /// Makes buffers and starts a streamer on each with `stream_args`; returns when all are ready.
+    pub(crate) fn start(
+        args: &FleetArgs,
+        lab: Option<Lab>,
+        stream_args: &[String],
+    ) -> Result<Self> {
+        let prefix = format!("dogwild-bench-{}-", std::process::id());
+        let mut fleet = Self {
+            buffers: Vec::new(),
+            lab,
+            args: args.clone(),
+            streamers: Vec::new(),
+            prefix,
+        };
+        let manifest = Manifest::new(vec![("weights".to_owned(), vec![args.weights as usize])])?;
+        let session = u64::from(std::process::id()) << 32 | u64::from(args.mtu);
+        for node in 0..args.nodes {
+            let spec = BufferSpec {
+                session,
+                manifest: manifest.clone(),
+            };
+            let shared = match SharedWeights::create(&fleet.path(node), &spec, Existing::Fresh)? {
+                Created::New(new) => new.ready(),
+                Created::Resumed(shared) => shared,
+            };
+            fleet.buffers.push(shared);
+        }
+        for node in 0..args.nodes {
+            let child = fleet.streamer(node, stream_args)?;
+            fleet.streamers.push(child);
+        }
+        fleet.wait_ready()?;
+        Ok(fleet)
+    }
+
+    fn path(&self, node: u16) -> PathBuf {
+        Path::new("/dev/shm").join(format!("{}n{node}", self.prefix))
+    }
+
+    fn streamer(&self, node: u16, stream_args: &[String]) -> Result<Child> {
+        let mut command = self.args.command(self.lab.as_ref(), node)?;
+        command
+            .args(["component", "stream", "--buffer"])
+            .arg(self.path(node));
+        command.args([
+            "--node",
+            &node.to_string(),
+            "--nodes",
+            &self.args.nodes.to_string(),
+        ]);
+        command.args([
+            "--transport",
+            self.args.transport.name(),
+            "--mtu",
+            &self.args.mtu.to_string(),
+        ]);
+        if let Some(iface) = self.args.iface() {
+            command.args(["--iface", &iface]);
+        }
+        command
+            .args(stream_args)
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::null());
+        command
+            .spawn()
+            .with_context(|| format!("cannot start the streamer of node {node}"))
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let mut said = Instant::now();
+        while self
+            .buffers
+            .iter()
+            .any(|shared| shared.globals().ready.load(Relaxed) == 0)
+        {
+            for (node, child) in self.streamers.iter_mut().enumerate() {
+                if let Some(status) = child.try_wait()? {
+                    bail!("the streamer of node {node} ended with {status} (its message is above)");
+                }
+            }
+            if said.elapsed() > Duration::from_secs(5) {
+                said = Instant::now();
+                eprintln!("waiting for all nodes to have seen all ranges");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Counters of all streamers now.
+    pub(crate) fn read(&self) -> Vec<Reading> {
+        let at = Instant::now();
+        let meters = |shared: &SharedWeights| {
+            let slots = shared.slots();
+            slots
+                .iter()
+                .find(|slot| slot.role == Role::Stream)
+                .map_or([0; METERS], |slot| slot.meters)
+        };
+        self.buffers
+            .iter()
+            .map(|shared| Reading {
+                at,
+                meters: meters(shared),
+            })
+            .collect()
+    }
+
+    /// True if all buffers are equal, bit for bit.
+    pub(crate) fn identical(&self) -> bool {
+        let (first, used) = (self.buffers[0].view(), self.buffers[0].used());
+        self.buffers[1..].iter().all(|other| {
+            let other = other.view();
+            (0..used).all(|i| first.load(i).to_bits() == other.load(i).to_bits())
+        })
+    }
+
+    /// Kills the streamer of `node` (SIGKILL) and starts it again.
+    pub(crate) fn kill_and_restart(&mut self, node: u16, stream_args: &[String]) -> Result<()> {
+        let at = usize::from(node);
+        self.streamers[at].kill()?;
+        self.streamers[at].wait()?;
+        self.streamers[at] = self.streamer(node, stream_args)?;
+        Ok(())
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for child in &mut self.streamers {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let Ok(entries) = std::fs::read_dir("/dev/shm") else {
+            return;
+        };
+        for entry in entries.flatten() {
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(&self.prefix)
+            {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}

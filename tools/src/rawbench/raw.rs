@@ -1,0 +1,144 @@
+//! A transport with nothing on top: full frames sent to the group as fast as it takes them, and
+//! received and counted. What `stream` is held against.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dogwild::node::{Transport, TransportSpec, open_link};
+use dogwild_net::{Link, To, fault};
+use serde::{Deserialize, Serialize};
+
+/// Frames sent before receiving is looked at.
+const BATCH: usize = 128;
+/// Time for the other end to open its link.
+const WARM_UP: Duration = Duration::from_millis(400);
+
+/// Arguments of the hidden component.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(long, value_enum)]
+    transport: Transport,
+    #[arg(long)]
+    iface: Option<String>,
+    #[arg(long)]
+    mtu: usize,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long)]
+    node: u16,
+    #[arg(long)]
+    send: bool,
+}
+
+/// What one end counted, per second.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct End {
+    sent_per_s: f64,
+    received_per_s: f64,
+    frame_bytes: usize,
+}
+
+/// Which way frames went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Direction {
+    OneWay,
+    BothWays,
+}
+
+impl Direction {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OneWay => "one way",
+            Self::BothWays => "both ways, each",
+        }
+    }
+}
+
+/// What both ends counted.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) direction: Direction,
+    pub(crate) frame_bytes: usize,
+    pub(crate) sent_per_s: f64,
+    pub(crate) received_per_s: f64,
+}
+
+impl Outcome {
+    pub(crate) fn of(direction: Direction, ends: &[End]) -> Self {
+        let senders = if direction == Direction::OneWay {
+            1.0
+        } else {
+            ends.len() as f64
+        };
+        Self {
+            direction,
+            frame_bytes: ends.first().map_or(0, |end| end.frame_bytes),
+            sent_per_s: ends.iter().map(|end| end.sent_per_s).sum::<f64>() / senders,
+            received_per_s: ends.iter().map(|end| end.received_per_s).sum::<f64>() / senders,
+        }
+    }
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<()> {
+        let spec = TransportSpec {
+            transport: self.transport,
+            iface: self.iface.clone(),
+            mtu: Some(self.mtu),
+            segmentation: true,
+            port: None,
+            fault: fault::Config::default(),
+        };
+        let mut link = open_link(&spec, 0xBE7C)?;
+        let start = Instant::now();
+        while start.elapsed() < WARM_UP {
+            link.rx.recv(usize::MAX, &mut |_, _| {})?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let end = self.exchange(&mut link)?;
+        println!("{}", serde_json::to_string(&end)?);
+        Ok(())
+    }
+
+    fn exchange(&self, link: &mut Link) -> Result<End> {
+        // Whole cache lines, as a chunk has.
+        let len = link.tx.mtu() / 64 * 64;
+        let payload = vec![0x5Au8; len];
+        let mut sink = vec![0u8; len];
+        let (mut sent, mut received) = (0u64, 0u64);
+        let start = Instant::now();
+        let end = start + Duration::from_secs_f64(self.seconds);
+        while Instant::now() < end {
+            let got = link.rx.recv(2 * BATCH, &mut |_, bytes| {
+                // A receiver that does not read its bytes measures nothing.
+                let n = bytes.len().min(len);
+                sink[..n].copy_from_slice(&bytes[..n]);
+            })?;
+            std::hint::black_box(&mut sink);
+            received += got as u64;
+            let mut went = false;
+            if self.send {
+                for _ in 0..BATCH {
+                    went = link
+                        .tx
+                        .send(To::Group, len, &mut |slot| slot.copy_from_slice(&payload));
+                    if !went {
+                        break;
+                    }
+                    sent += 1;
+                }
+                link.tx.flush()?;
+            }
+            if got == 0 && !went {
+                link.rx.wait(Duration::from_micros(100))?;
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(End {
+            sent_per_s: sent as f64 / seconds,
+            received_per_s: received as f64 / seconds,
+            frame_bytes: len,
+        })
+    }
+}

@@ -1,0 +1,299 @@
+//! `dogwild-rawbench stream`: how fast buffers are kept in step, beside the raw rate of the same
+//! transport and memcpy of the same bytes, in one run.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table, presets};
+use dogwild::watch::StreamMeter as Meter;
+use dogwild_lab::Lab;
+use serde::Serialize;
+
+use super::fleet::{Fleet, FleetArgs, Reading};
+use super::raw::{self, Direction};
+
+/// Arguments of `dogwild-rawbench stream`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    fleet: FleetArgs,
+    /// Bytes per second that a node sends at most, or max
+    #[arg(long, value_name = "RATE", default_value = "max")]
+    rate: String,
+    /// Positions on the way without any answer, at most; 0: no limit
+    #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
+    window: u32,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    seconds: f64,
+    /// Machine-readable output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured. Rates are per node unless said otherwise.
+#[derive(Debug, Serialize)]
+struct Report {
+    transport: String,
+    nodes: u16,
+    weights: u64,
+    mtu: u32,
+    rate: String,
+    lab: bool,
+    seconds: f64,
+    /// Whole exchanges of the buffer per second: the slowest node's passes over its own range.
+    cycles_per_s: f64,
+    /// Frames sent and received per second.
+    frames_sent_per_s: f64,
+    frames_received_per_s: f64,
+    /// Payload bytes of those frames.
+    sent_bytes_per_s: f64,
+    /// Share of positions that never arrived, and of deltas that had to be sent again.
+    positions_lost_share: f64,
+    deltas_repeated_share: f64,
+    deltas_kept_share: f64,
+    kernel_drops: u64,
+    /// CPU seconds per second.
+    cpu_share: f64,
+    /// Age of foreign chunks, µs.
+    age_p50_us: u64,
+    age_p99_us: u64,
+    age_max_us: u64,
+    drops: Vec<(&'static str, u64)>,
+    raw: Vec<raw::Outcome>,
+    /// Frames received per second as a share of the raw two-way rate.
+    share_of_raw_two_way: f64,
+    /// memcpy of the buffer's bytes.
+    memcpy_bytes_per_s: f64,
+    memcpy_buffers_per_s: f64,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<()> {
+        let raw = self.measure_raw()?;
+        let memcpy = memcpy_bytes_per_s(self.fleet.weights as usize * 4);
+        let stream_args: Vec<String> = ["--rate", &self.rate, "--window", &self.window.to_string()]
+            .map(str::to_owned)
+            .into();
+        let fleet = Fleet::start(&self.fleet, self.fleet.make_lab()?, &stream_args)?;
+        std::thread::sleep(Duration::from_millis(500));
+        let before = fleet.read();
+        std::thread::sleep(Duration::from_secs_f64(self.seconds));
+        let after = fleet.read();
+        drop(fleet);
+        let report = self.report(&before, &after, raw, memcpy);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            println!("{}", report.table());
+        }
+        Ok(())
+    }
+
+    fn measure_raw(&self) -> Result<Vec<raw::Outcome>> {
+        let lab = self.fleet.make_lab()?;
+        [Direction::OneWay, Direction::BothWays]
+            .into_iter()
+            .map(|direction| self.raw_run(lab.as_ref(), direction))
+            .collect()
+    }
+
+    /// Two processes, in the first two hosts, that only send and receive.
+    fn raw_run(&self, lab: Option<&Lab>, direction: Direction) -> Result<raw::Outcome> {
+        let start = |node: u16| -> Result<std::process::Child> {
+            let mut command = self.fleet.command(lab, node)?;
+            command.args([
+                "component",
+                "raw",
+                "--transport",
+                self.fleet.transport.name(),
+            ]);
+            command.args([
+                "--mtu",
+                &self.fleet.mtu.to_string(),
+                "--seconds",
+                &self.seconds.to_string(),
+            ]);
+            command.args(["--node", &node.to_string()]);
+            if let Some(iface) = self.fleet.iface() {
+                command.args(["--iface", &iface]);
+            }
+            if direction == Direction::BothWays || node == 0 {
+                command.arg("--send");
+            }
+            command.stdout(Stdio::piped()).stdin(Stdio::null());
+            command.spawn().context("cannot start a raw sender")
+        };
+        let children = [start(0)?, start(1)?];
+        let mut ends = Vec::new();
+        for child in children {
+            let output = child.wait_with_output()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            ends.push(
+                serde_json::from_str::<raw::End>(&text)
+                    .with_context(|| format!("raw run said `{text}`"))?,
+            );
+        }
+        Ok(raw::Outcome::of(direction, &ends))
+    }
+
+    fn report(
+        &self,
+        before: &[Reading],
+        after: &[Reading],
+        raw: Vec<raw::Outcome>,
+        memcpy: f64,
+    ) -> Report {
+        let mean = |meter: Meter| {
+            let sum: f64 = after
+                .iter()
+                .zip(before)
+                .map(|(a, b)| a.per_s(b, meter))
+                .sum();
+            sum / after.len() as f64
+        };
+        let share = |part: Meter, rest: Meter| {
+            let (part, rest) = (mean(part), mean(rest));
+            if part + rest > 0.0 {
+                part / (part + rest)
+            } else {
+                0.0
+            }
+        };
+        let slowest = after
+            .iter()
+            .zip(before)
+            .map(|(a, b)| a.per_s(b, Meter::Cycles));
+        let most = |meter: Meter| after.iter().map(|a| a.now(meter)).max().unwrap_or(0);
+        let two_way = raw
+            .iter()
+            .find(|r| r.direction == Direction::BothWays)
+            .map_or(0.0, |r| r.received_per_s);
+        let received = mean(Meter::FramesReceived);
+        Report {
+            transport: self.fleet.transport.name().into(),
+            nodes: self.fleet.nodes,
+            weights: self.fleet.weights,
+            mtu: self.fleet.mtu,
+            rate: self.rate.clone(),
+            lab: self.fleet.lab,
+            seconds: self.seconds,
+            cycles_per_s: slowest.fold(f64::INFINITY, f64::min),
+            frames_sent_per_s: mean(Meter::FramesSent),
+            frames_received_per_s: received,
+            sent_bytes_per_s: mean(Meter::BytesSent),
+            positions_lost_share: share(Meter::PositionsMissed, Meter::PositionsTaken),
+            deltas_repeated_share: mean(Meter::DeltasRepeated) / mean(Meter::DeltasSent).max(1e-9),
+            deltas_kept_share: share(Meter::DeltasKept, Meter::DeltasSent),
+            kernel_drops: after
+                .iter()
+                .zip(before)
+                .map(|(a, b)| a.since(b, Meter::KernelDrops))
+                .sum(),
+            cpu_share: mean(Meter::CpuNs) / 1e9,
+            age_p50_us: most(Meter::AgeP50),
+            age_p99_us: most(Meter::AgeP99),
+            age_max_us: most(Meter::AgeMax),
+            drops: after.iter().flat_map(Reading::drops).collect(),
+            share_of_raw_two_way: if two_way > 0.0 {
+                received / two_way
+            } else {
+                0.0
+            },
+            raw,
+            memcpy_bytes_per_s: memcpy,
+            memcpy_buffers_per_s: memcpy / (self.fleet.weights as f64 * 4.0),
+        }
+    }
+}
+
+impl Report {
+    fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        let title = format!(
+            "{} nodes, {} weights, {} at MTU {}, rate {}",
+            self.nodes, self.weights, self.transport, self.mtu, self.rate
+        );
+        table.set_header([title, "per node".to_owned()]);
+        let mut row = |name: String, value: String| {
+            table.add_row([name, value]);
+        };
+        let percent = |share: f64| format!("{:.2} %", share * 100.0);
+        row(
+            "cycles/s (whole buffer exchanged)".into(),
+            format!("{:.1}", self.cycles_per_s),
+        );
+        row(
+            "frames/s sent".into(),
+            format!("{:.0}", self.frames_sent_per_s),
+        );
+        row(
+            "frames/s received".into(),
+            format!("{:.0}", self.frames_received_per_s),
+        );
+        row(
+            "sent, Gb/s".into(),
+            format!("{:.2}", self.sent_bytes_per_s * 8.0 / 1e9),
+        );
+        row("positions lost".into(), percent(self.positions_lost_share));
+        row(
+            "deltas sent again".into(),
+            percent(self.deltas_repeated_share),
+        );
+        row(
+            "deltas kept (no slot)".into(),
+            percent(self.deltas_kept_share),
+        );
+        row(
+            "kernel drops, all nodes".into(),
+            self.kernel_drops.to_string(),
+        );
+        row("streamer CPU".into(), percent(self.cpu_share));
+        row(
+            "age p50 / p99 / max, µs".into(),
+            format!(
+                "{} / {} / {}",
+                self.age_p50_us, self.age_p99_us, self.age_max_us
+            ),
+        );
+        for raw in &self.raw {
+            row(
+                format!("raw {}: frames/s sent, received", raw.direction.name()),
+                format!("{:.0}, {:.0}", raw.sent_per_s, raw.received_per_s),
+            );
+        }
+        row(
+            "received, share of raw two-way".into(),
+            percent(self.share_of_raw_two_way),
+        );
+        row(
+            "memcpy of the buffer".into(),
+            format!(
+                "{:.1} GB/s, {:.0} buffers/s",
+                self.memcpy_bytes_per_s / 1e9,
+                self.memcpy_buffers_per_s
+            ),
+        );
+        if let Some(column) = table.column_mut(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string()
+    }
+}
+
+/// Copies `bytes` bytes again and again for a quarter of a second; bytes per second.
+fn memcpy_bytes_per_s(bytes: usize) -> f64 {
+    let from = vec![1u8; bytes];
+    let mut to = vec![0u8; bytes];
+    to.copy_from_slice(&from);
+    let start = Instant::now();
+    let mut copies = 0u32;
+    while start.elapsed() < Duration::from_millis(250) {
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&mut to);
+        copies += 1;
+    }
+    f64::from(copies) * bytes as f64 / start.elapsed().as_secs_f64()
+}
