@@ -34,6 +34,15 @@ mod state;
 mod state_file;
 mod view;
 
+#[cfg(test)]
+mod buffer_tests;
+#[cfg(test)]
+mod kill_tests;
+#[cfg(test)]
+mod state_tests;
+#[cfg(test)]
+mod test_child;
+
 pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};
 pub use error::{CreateError, OpenError, SlotError, StateError};
 pub use header::{Globals, LAYOUT_VERSION};
