@@ -34,15 +34,6 @@ mod state;
 mod state_file;
 mod view;
 
-#[cfg(test)]
-mod buffer_tests;
-#[cfg(test)]
-mod kill_tests;
-#[cfg(test)]
-mod state_tests;
-#[cfg(test)]
-mod test_child;
-
 pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};
 pub use error::{CreateError, OpenError, SlotError, StateError};
 pub use header::{Globals, LAYOUT_VERSION};
@@ -65,3 +56,6 @@ pub const MAX_CHUNK: usize = 16384;
 pub const fn padded_len(used: usize) -> usize {
     used.next_multiple_of(BLOCK) + MAX_CHUNK
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::*;
+use crate::weights::*;
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")

@@ -10,9 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use dogwild_lab::skip::skip;
 use proptest::prelude::*;
 
-use super::header::{Head, MANIFEST_OFFSET};
-use super::process::Process;
-use super::*;
+use super::child;
+use crate::weights::header::{Head, MANIFEST_OFFSET};
+use crate::weights::process::Process;
+use crate::weights::*;
 
 const CHILD: &str = "DOGWILD_TEST_BUFFER_CHILD";
 
@@ -302,7 +303,7 @@ fn creator_child() {
 fn the_creator_died() {
     let dir = Dir::new();
     let test = concat!(module_path!(), "::creator_child");
-    let mut child = test_child::command(test);
+    let mut child = child::command(test);
     let mut child = child
         .env(CHILD, dir.path())
         .stdout(std::process::Stdio::null())
@@ -568,10 +569,7 @@ fn a_full_file_system() {
     }
     let exe = std::env::current_exe().unwrap();
     let mut inside = vec![script.as_str(), exe.to_str().unwrap()];
-    inside.extend(test_child::arguments(concat!(
-        module_path!(),
-        "::full_child"
-    )));
+    inside.extend(child::arguments(concat!(module_path!(), "::full_child")));
     let output = run(&inside).unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -612,6 +610,7 @@ proptest! {
                 Ok(weights) => weights.view().store(0, 0.0),
                 Err(error) => assert!(changed && !error.to_string().is_empty()),
             }
+            file.set_len(whole.len() as u64).unwrap();
             put(&file, 0, &whole);
         });
     }

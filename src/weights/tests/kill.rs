@@ -13,8 +13,11 @@ use std::time::Duration;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::kernels::{apply_delta, copy_out_bytes, take_confirmed, take_keep, take_unconfirmed};
-use super::*;
+use super::child;
+use crate::weights::kernels::{
+    apply_delta, copy_out_bytes, take_confirmed, take_keep, take_unconfirmed,
+};
+use crate::weights::*;
 
 const CHUNK: usize = 5 * BLOCK;
 const CHUNKS: u32 = 2;
@@ -203,7 +206,7 @@ fn child() {
 /// Starts the child, lets it work for a moment, kills it.
 fn run_and_kill(dir: &Path, seed: u64, rng: &mut impl Rng) {
     use std::io::Read;
-    let mut child = test_child::command(concat!(module_path!(), "::child"))
+    let mut child = child::command(concat!(module_path!(), "::child"))
         .env(CHILD, format!("{seed} {}", dir.display()))
         .stdout(Stdio::piped())
         .spawn()

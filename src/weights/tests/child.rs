@@ -3,14 +3,14 @@
 use std::process::Command;
 
 /// The command that runs only the test `path` (as `module_path!()::name`), with output.
-pub(super) fn command(path: &str) -> Command {
+pub(crate) fn command(path: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("tests run from a file"));
     command.args(arguments(path));
     command
 }
 
 /// Its arguments.
-pub(super) fn arguments(path: &str) -> [&str; 5] {
+pub(crate) fn arguments(path: &str) -> [&str; 5] {
     let (_crate, name) = path.split_once("::").expect("a path within the crate");
     ["--exact", name, "--nocapture", "--test-threads", "1"]
 }
