@@ -35,6 +35,9 @@ impl Memory for Dying {
             word.store(value, Relaxed);
         }
     }
+    fn store_mark(word: &AtomicU32, value: u32) {
+        Self::store(word, value);
+    }
     fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
         if Self::alive() {
             word.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
