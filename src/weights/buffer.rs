@@ -19,7 +19,7 @@ use super::header::{GLOBALS_OFFSET, Globals, Head, MANIFEST_OFFSET, READY, STATE
 use super::inspect::{check_expected, check_state, inspect};
 use super::manifest::Manifest;
 use super::mapping::Mapping;
-use super::publish::{MakeError, Unpublished, is_at, open_regular};
+use super::publish::{MakeError, Unpublished, is_at, lock_exclusively, open_regular};
 use super::slots::{self, Role, Slot, SlotInfo};
 use super::state_file;
 use super::view::WeightsView;
@@ -320,17 +320,14 @@ fn remove(path: &Path, file: &File) -> Result<(), CreateError> {
             why,
         });
     }
+    // Before the lock is taken: the mapping in there would drop it.
     let users = inspected.ok().and_then(|(head, _)| users(file, &head));
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let by = users.unwrap_or_else(|| "another process".into());
-            return Err(CreateError::InUse {
-                path: path.into(),
-                by,
-            });
-        }
-        Err(TryLockError::Error(source)) => return Err(io(source)),
+    if !lock_exclusively(file).map_err(io)? {
+        let by = users.unwrap_or_else(|| "another process".into());
+        return Err(CreateError::InUse {
+            path: path.into(),
+            by,
+        });
     }
     // Programs in other languages may hold a slot without holding the lock.
     if let Some(by) = users {

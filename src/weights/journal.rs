@@ -232,7 +232,7 @@ impl Journal {
             }
         }
         // Only now is the unit done for good: solvers may move its weights on.
-        M::store(&self.mark, mark(progress, 0));
+        M::store_mark(&self.mark, mark(progress, 0));
         Some(found)
     }
 

@@ -89,6 +89,14 @@ impl Mapping {
     }
 }
 
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child that another thread has just forked holds a
+        // copy of the descriptor until it becomes another program, and the lock with it.
+        let _ = self.file.unlock();
+    }
+}
+
 /// A lock on one byte of a file.
 pub(super) struct ByteLock<'a> {
     file: &'a File,

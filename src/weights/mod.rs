@@ -56,3 +56,6 @@ pub const MAX_CHUNK: usize = 16384;
 pub const fn padded_len(used: usize) -> usize {
     used.next_multiple_of(BLOCK) + MAX_CHUNK
 }
+
+#[cfg(test)]
+mod tests;

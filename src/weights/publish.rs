@@ -6,12 +6,13 @@
 //! A whole-file lock (flock) is held, shared, by everybody who has the file open: whoever
 //! gets it exclusively knows that nobody uses the file. The kernel drops it on any death.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why a file could not be made.
 pub(super) enum MakeError {
@@ -186,6 +187,19 @@ pub(super) fn open_regular(path: &Path) -> Result<File, Option<io::Error>> {
         return Err(not_regular("not a regular file"));
     }
     Ok(file)
+}
+
+/// The exclusive lock on a file; false if somebody else uses it. Patient for a moment: a
+/// process that was just killed, or forked, holds its locks a little longer.
+pub(super) fn lock_exclusively(file: &File) -> io::Result<bool> {
+    for _ in 0..100 {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+    }
+    Ok(false)
 }
 
 /// True if `path` still leads to the file that is open.

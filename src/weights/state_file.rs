@@ -4,7 +4,7 @@
 //! a whole header and reserved memory; its user holds an exclusive lock, which the kernel
 //! drops when the user dies.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::error::StateError;
 use super::header::BYTE_ORDER;
 use super::mapping::Mapping;
-use super::publish::{MakeError, Unpublished, is_at, open_regular};
+use super::publish::{MakeError, Unpublished, is_at, lock_exclusively, open_regular};
 
 /// Version of the layout of state files and of their journal.
 const STATE_VERSION: u32 = 1;
@@ -92,16 +92,14 @@ impl StateFile<'_> {
                 }
                 Err(Some(source)) => return Err(io(source)),
             };
-            match file.try_lock() {
-                Ok(()) if !is_at(&file, path).map_err(io)? => continue,
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    return Err(StateError::InUse {
-                        path: path.into(),
-                        pid: holder(&file),
-                    });
-                }
-                Err(TryLockError::Error(source)) => return Err(io(source)),
+            if !lock_exclusively(&file).map_err(io)? {
+                return Err(StateError::InUse {
+                    path: path.into(),
+                    pid: holder(&file),
+                });
+            }
+            if !is_at(&file, path).map_err(io)? {
+                continue;
             }
             self.check(path, &file)?;
             let me = std::process::id().to_le_bytes();

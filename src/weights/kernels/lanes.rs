@@ -7,7 +7,8 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{
     AtomicU32,
-    Ordering::{Relaxed, Release},
+    Ordering::{Relaxed, Release, SeqCst},
+    compiler_fence,
 };
 
 use crate::weights::BLOCK;
@@ -71,8 +72,11 @@ pub(crate) trait Lanes: Arith {
 
 /// How single words are written. A parameter only so that tests can die between two stores.
 pub(crate) trait Memory: Copy {
-    /// Stores a word, in program order.
+    /// Stores a word.
     fn store(word: &AtomicU32, value: u32);
+    /// Stores a word after every store before it and before every store behind it, in
+    /// program order.
+    fn store_mark(word: &AtomicU32, value: u32);
     /// Replaces `old` by `new`; false if the word held something else.
     fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool;
 }
@@ -84,7 +88,12 @@ pub(crate) struct Real;
 impl Memory for Real {
     #[inline(always)]
     fn store(word: &AtomicU32, value: u32) {
+        word.store(value, Relaxed);
+    }
+    #[inline(always)]
+    fn store_mark(word: &AtomicU32, value: u32) {
         word.store(value, Release);
+        compiler_fence(SeqCst);
     }
     #[inline(always)]
     fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
@@ -147,7 +156,7 @@ impl<M: Memory> Lanes for Words<M> {
     }
     #[inline(always)]
     fn store_mark(word: &AtomicU32, value: u32) {
-        M::store(word, value);
+        M::store_mark(word, value);
     }
     #[inline(always)]
     fn splat(value: f32) -> Self {

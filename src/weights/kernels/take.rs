@@ -5,11 +5,7 @@
 //! the arithmetic and its order are those of the rule in both, so all paths agree.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{
-    AtomicU32,
-    Ordering::{Relaxed, SeqCst},
-    compiler_fence,
-};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::lanes::{Arith, Lanes, Memory};
 use super::{Kernel, Taken};
@@ -284,7 +280,7 @@ impl<'a> Apply<'a> {
             }
         }
         // No weight is in flight: blocks that follow may write over its entry.
-        M::store(&self.journal.mark, mark(end.max(self.first), 0));
+        M::store_mark(&self.journal.mark, mark(end.max(self.first), 0));
     }
 
     /// Where the whole blocks begin: a delta may have been interrupted within one, if it was
@@ -367,23 +363,20 @@ fn note_block<V: Lanes>(journal: &Journal, i: usize, before: V, after: V, third:
         after.store(entry.after.as_ptr() as *mut f32);
         third.store(entry.third.as_ptr() as *mut f32);
     }
+    // Between the entry and the caller's stores.
     V::store_mark(&journal.mark, mark(i + BLOCK, BLOCK));
-    // The caller's stores come after the mark.
-    compiler_fence(SeqCst);
 }
 
 /// Notes one weight: first that none is in flight, then its values, then that it is.
 #[inline(always)]
 fn note_one<M: Memory>(journal: &Journal, i: usize, values: [u32; 3]) {
     let entry = journal.entry(i, 1);
-    M::store(&journal.mark, mark(i, 0));
-    compiler_fence(SeqCst);
+    M::store_mark(&journal.mark, mark(i, 0));
     let places: [&[AtomicU32; BLOCK]; 3] = [&entry.before, &entry.after, &entry.third];
     for (place, value) in places.into_iter().zip(values) {
         M::store(&place[i % BLOCK], value);
     }
-    M::store(&journal.mark, mark(i + 1, 1));
-    compiler_fence(SeqCst);
+    M::store_mark(&journal.mark, mark(i + 1, 1));
 }
 
 fn float(bytes: &[u8]) -> f32 {

@@ -7,23 +7,11 @@
 //! the boundary, as a system call would be.)
 
 use std::arch::x86_64::*;
-use std::sync::atomic::{
-    AtomicU32,
-    Ordering::{Release, SeqCst},
-    compiler_fence,
-};
+use std::sync::atomic::AtomicU32;
 
-use super::lanes::{Arith, Lanes};
+use super::lanes::{Arith, Lanes, Memory, Real};
 
 const MAGNITUDE: i32 = 0x7fff_ffff;
-
-#[inline(always)]
-fn ordered_store(word: &AtomicU32, value: u32) {
-    // Release keeps earlier vector stores before it, the fence later ones behind it. Both
-    // are compiler order only on x86-64.
-    word.store(value, Release);
-    compiler_fence(SeqCst);
-}
 
 /// One AVX-512 register.
 #[derive(Clone, Copy)]
@@ -67,7 +55,7 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     fn store_mark(word: &AtomicU32, value: u32) {
-        ordered_store(word, value);
+        Real::store_mark(word, value);
     }
     #[inline(always)]
     fn splat(value: f32) -> Self {
@@ -167,7 +155,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn store_mark(word: &AtomicU32, value: u32) {
-        ordered_store(word, value);
+        Real::store_mark(word, value);
     }
     #[inline(always)]
     fn splat(value: f32) -> Self {

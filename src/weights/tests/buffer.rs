@@ -1,0 +1,617 @@
+//! The buffer: every refusal with its message, races, slots, a full file system.
+
+use std::fs::{self, File};
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+
+use dogwild_lab::skip::skip;
+use proptest::prelude::*;
+
+use super::child;
+use crate::weights::header::{Head, MANIFEST_OFFSET};
+use crate::weights::process::Process;
+use crate::weights::*;
+
+const CHILD: &str = "DOGWILD_TEST_BUFFER_CHILD";
+
+struct Dir(tempfile::TempDir);
+
+impl Dir {
+    fn new() -> Self {
+        Self(
+            tempfile::tempdir_in("/dev/shm")
+                .or_else(|_| tempfile::tempdir())
+                .unwrap(),
+        )
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("job-n0")
+    }
+
+    fn make(&self) -> SharedWeights {
+        make(&self.path(), Existing::Refuse)
+    }
+
+    /// A finished buffer, changed by `edit`, and what `open` says to it.
+    fn refusal(edit: impl FnOnce(&File)) -> OpenError {
+        let dir = Self::new();
+        drop(dir.make());
+        edit(
+            &File::options()
+                .write(true)
+                .read(true)
+                .open(dir.path())
+                .unwrap(),
+        );
+        let error = open(&dir.path()).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.starts_with(dir.path().to_str().unwrap()),
+            "{message}"
+        );
+        error
+    }
+}
+
+fn model(n: usize) -> Manifest {
+    Manifest::new(vec![
+        ("ip.weight".into(), vec![n, 3]),
+        ("ip.bias".into(), vec![n]),
+    ])
+    .unwrap()
+}
+
+fn spec() -> BufferSpec {
+    BufferSpec {
+        session: 0xab,
+        manifest: model(10),
+    }
+}
+
+fn expect() -> Expect {
+    Expect {
+        session: Some(0xab),
+        fingerprint: Some(model(10).fingerprint()),
+    }
+}
+
+fn open(path: &Path) -> Result<SharedWeights, OpenError> {
+    SharedWeights::open(path, &expect())
+}
+
+fn make(path: &Path, existing: Existing) -> SharedWeights {
+    match SharedWeights::create(path, &spec(), existing).unwrap() {
+        Created::New(new) => new.ready(),
+        Created::Resumed(_) => panic!("there was one already"),
+    }
+}
+
+fn put(file: &File, offset: usize, bytes: &[u8]) {
+    file.write_all_at(bytes, offset as u64).unwrap();
+}
+
+#[test]
+fn what_one_writes_the_other_reads() {
+    let dir = Dir::new();
+    let a = dir.make();
+    assert_eq!((a.used(), a.padded()), (42, 48 + MAX_CHUNK));
+    assert_eq!((a.session(), a.manifest()), (0xab, &model(10)));
+    let file = fs::metadata(dir.path()).unwrap();
+    assert_eq!(file.mode() & 0o777, 0o600);
+    assert_eq!(
+        (file.len() - a.padded() as u64 * 4) % (2 << 20),
+        0,
+        "weights are 2 MiB aligned"
+    );
+    let b = open(&dir.path()).unwrap();
+    assert_eq!(b.view().len(), a.padded());
+    assert!((0..b.padded()).all(|i| b.view().word(i).load(Relaxed) == 0));
+    a.view().store(41, 2.5);
+    a.globals().local_iterations.fetch_add(7, Relaxed);
+    b.globals().remote_iterations.fetch_add(4, Relaxed);
+    assert_eq!(b.view().load(41), 2.5);
+    assert_eq!(a.globals().iterations(), 11);
+    let json = fs::read(dir.path()).unwrap()[MANIFEST_OFFSET..].to_vec();
+    assert!(
+        json.starts_with(br#"{"ip.weight":{"dtype":"F32","shape":[10,3],"data_offsets":[0,120]}"#)
+    );
+}
+
+#[test]
+fn a_file_that_is_not_ours() {
+    let dir = Dir::new();
+    let path = dir.path();
+    let why = |path: &Path| match open(path).unwrap_err() {
+        OpenError::NotOurs { why, .. } => why,
+        other => panic!("{other}"),
+    };
+    let missing = open(&path).unwrap_err();
+    assert!(
+        matches!(missing, OpenError::NotFound { .. })
+            && missing.to_string().contains("start the job")
+    );
+    for (content, reason) in [
+        (&b""[..], "it is empty"),
+        (b"DOG", "it is too small"),
+        (b"PK\x03\x04 and more", "does not begin"),
+    ] {
+        fs::write(&path, content).unwrap();
+        assert!(why(&path).contains(reason));
+    }
+    let other = path.with_extension("link");
+    symlink(&path, &other).unwrap();
+    assert_eq!(why(&other), "a symbolic link");
+    assert_eq!(why(dir.0.path()), "a directory");
+    let fifo = path.with_extension("fifo");
+    if Command::new("mkfifo")
+        .arg(&fifo)
+        .status()
+        .is_ok_and(|s| s.success())
+    {
+        assert_eq!(why(&fifo), "not a regular file");
+    }
+}
+
+#[test]
+fn another_version() {
+    let error = Dir::refusal(|f| put(f, offset_of!(Head, layout_version), &9u32.to_le_bytes()));
+    assert!(matches!(
+        error,
+        OpenError::OtherVersion {
+            found: 9,
+            ours: LAYOUT_VERSION,
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("layout version 9"), "{error}");
+}
+
+#[test]
+fn another_byte_order() {
+    let error = Dir::refusal(|f| put(f, offset_of!(Head, byte_order), &[1, 2, 3, 4]));
+    assert!(matches!(error, OpenError::ByteOrder { .. }));
+}
+
+#[test]
+fn truncated() {
+    for len in [
+        9,
+        100,
+        4096,
+        MANIFEST_OFFSET as u64 + 10,
+        2 << 20,
+        (2 << 20) + 4096,
+    ] {
+        let error = Dir::refusal(|f| f.set_len(len).unwrap());
+        assert!(
+            matches!(error, OpenError::Truncated { has, .. } if has == len),
+            "{error}"
+        );
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("truncated: {len} bytes of")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn damaged() {
+    for (offset, value) in [
+        (offset_of!(Head, used), 43u64),
+        (offset_of!(Head, padded), u64::MAX),
+        (offset_of!(Head, manifest_offset), 64),
+        (offset_of!(Head, manifest_bytes), u64::MAX),
+        (offset_of!(Head, manifest_bytes), 3),
+        (offset_of!(Head, weights_offset), u64::MAX - 4),
+        (offset_of!(Head, file_bytes), 0),
+        (offset_of!(Head, fingerprint), 1),
+        (offset_of!(Head, slots), 1),
+        (offset_of!(Head, state), 3),
+        (MANIFEST_OFFSET, 0),
+    ] {
+        let error = Dir::refusal(|f| put(f, offset, &value.to_le_bytes()));
+        assert!(
+            matches!(error, OpenError::Damaged { .. }),
+            "{offset} {value}: {error}"
+        );
+        assert!(error.to_string().contains("--fresh"), "{error}");
+    }
+    let error = Dir::refusal(|f| f.set_len(1 << 22).unwrap());
+    assert!(
+        error
+            .to_string()
+            .contains("real length of the file is 4194304"),
+        "{error}"
+    );
+}
+
+#[test]
+fn another_session_and_another_model() {
+    let dir = Dir::new();
+    drop(dir.make());
+    let stale = SharedWeights::open(
+        &dir.path(),
+        &Expect {
+            session: Some(1),
+            ..expect()
+        },
+    )
+    .unwrap_err();
+    assert!(matches!(
+        stale,
+        OpenError::Stale {
+            found: 0xab,
+            expected: 1,
+            ..
+        }
+    ));
+    assert!(
+        stale.to_string().contains("--resume") && stale.to_string().contains("--fresh"),
+        "{stale}"
+    );
+    let expect = Expect {
+        fingerprint: Some(1),
+        ..expect()
+    };
+    let other = SharedWeights::open(&dir.path(), &expect).unwrap_err();
+    assert!(matches!(other, OpenError::OtherModel { expected: 1, .. }));
+    assert!(
+        other.to_string().contains("2 tensors, 42 weights"),
+        "{other}"
+    );
+    assert!(SharedWeights::open(&dir.path(), &Expect::default()).is_ok());
+}
+
+#[test]
+fn still_being_initialised() {
+    let dir = Dir::new();
+    let Created::New(new) = SharedWeights::create(&dir.path(), &spec(), Existing::Refuse).unwrap()
+    else {
+        panic!("nothing was there");
+    };
+    new.view().store(0, 1.0);
+    let error = open(&dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::Initialising { pid, .. } if pid == std::process::id()));
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("process {}", std::process::id())),
+        "{error}"
+    );
+    let weights = new.ready();
+    assert_eq!(
+        open(&dir.path()).unwrap().view().load(0),
+        weights.view().load(0)
+    );
+}
+
+#[test]
+fn creator_child() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        std::mem::forget(SharedWeights::create(path.as_ref(), &spec(), Existing::Refuse).unwrap());
+        std::process::abort();
+    }
+}
+
+#[test]
+fn the_creator_died() {
+    let dir = Dir::new();
+    let test = concat!(module_path!(), "::creator_child");
+    let mut child = child::command(test);
+    let mut child = child
+        .env(CHILD, dir.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    child.wait().unwrap();
+    let error = open(&dir.path()).unwrap_err();
+    assert!(
+        matches!(error, OpenError::CreatorDied { pid: p, .. } if p == pid),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains(&format!("process {pid}, died")),
+        "{error}"
+    );
+    let resume = SharedWeights::create(&dir.path(), &spec(), Existing::Resume).unwrap_err();
+    assert!(
+        matches!(resume, CreateError::Resume(OpenError::CreatorDied { .. })),
+        "{resume}"
+    );
+    make(&dir.path(), Existing::Fresh);
+}
+
+#[test]
+fn a_file_that_exists_is_never_reused_in_silence() {
+    let dir = Dir::new();
+    let path = dir.path();
+    dir.make().view().store(3, 3.0);
+    let error = SharedWeights::create(&path, &spec(), Existing::Refuse).unwrap_err();
+    assert!(matches!(error, CreateError::Exists { .. }));
+    let message = error.to_string();
+    assert!(
+        message.contains("--resume") && message.contains("session 0x00000000000000ab"),
+        "{message}"
+    );
+
+    let Created::Resumed(old) = SharedWeights::create(&path, &spec(), Existing::Resume).unwrap()
+    else {
+        panic!("it was there");
+    };
+    assert_eq!(old.view().load(3), 3.0);
+    drop(old);
+    let other = BufferSpec {
+        session: 0xab,
+        manifest: model(11),
+    };
+    let error = SharedWeights::create(&path, &other, Existing::Resume).unwrap_err();
+    assert!(
+        matches!(error, CreateError::Resume(OpenError::OtherModel { .. })),
+        "{error}"
+    );
+
+    let beside = [
+        "job-n0.stream",
+        "job-n0.solver12",
+        "job-n0.solverx",
+        "job-n01.stream",
+    ]
+    .map(|n| path.with_file_name(n));
+    beside.iter().for_each(|p| fs::write(p, "state").unwrap());
+    assert_eq!(make(&path, Existing::Fresh).view().load(3), 0.0);
+    assert_eq!(beside.map(|p| p.exists()), [false, false, true, true]);
+}
+
+#[test]
+fn fresh_deletes_nothing_that_is_used_or_foreign() {
+    let dir = Dir::new();
+    let weights = dir.make();
+    let fresh = || SharedWeights::create(&dir.path(), &spec(), Existing::Fresh).unwrap_err();
+    assert!(matches!(fresh(), CreateError::InUse { .. }), "{}", fresh());
+    let slot = weights.claim_slot(Role::Solver, 3).unwrap();
+    let name = format!("solver 3 (process {})", std::process::id());
+    assert!(fresh().to_string().contains(&name), "{}", fresh());
+    std::mem::forget(slot);
+    drop(weights);
+    assert!(
+        fresh().to_string().contains(&name),
+        "a slot counts without a lock: {}",
+        fresh()
+    );
+    fs::write(dir.path(), "my thesis").unwrap();
+    assert!(matches!(fresh(), CreateError::NotOurs { .. }));
+    assert!(fresh().to_string().contains("not deleted"), "{}", fresh());
+    assert_eq!(fs::read(dir.path()).unwrap(), b"my thesis");
+    // But what begins like a buffer may go, whatever happened to it.
+    fs::write(dir.path(), "DOGWILD\0 was here").unwrap();
+    make(&dir.path(), Existing::Fresh);
+}
+
+#[test]
+fn of_many_creators_one_wins() {
+    for existing in [Existing::Refuse, Existing::Resume, Existing::Fresh] {
+        let dir = Dir::new();
+        let results: Vec<_> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| s.spawn(|| SharedWeights::create(&dir.path(), &spec(), existing)))
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let new = results
+            .iter()
+            .filter(|r| matches!(r, Ok(Created::New(_))))
+            .count();
+        assert_eq!(new, 1, "{existing:?}: {results:?}");
+        for error in results.iter().filter_map(|r| r.as_ref().err()) {
+            let named = match error {
+                CreateError::Exists { .. } => existing == Existing::Refuse,
+                CreateError::Resume(OpenError::Initialising { .. }) => existing == Existing::Resume,
+                CreateError::InUse { .. } => existing == Existing::Fresh,
+                _ => false,
+            };
+            assert!(named, "{existing:?}: {error}");
+        }
+        assert_eq!(
+            fs::read_dir(dir.0.path()).unwrap().count(),
+            1,
+            "nothing left behind"
+        );
+    }
+}
+
+#[test]
+fn slots_keep_their_meters_and_refuse_a_second_holder() {
+    let dir = Dir::new();
+    let [a, b] = [dir.make(), open(&dir.path()).unwrap()];
+    let slot = a.claim_slot(Role::Solver, 1).unwrap();
+    slot.meters()[5].store(42, Relaxed);
+    let error = b.claim_slot(Role::Solver, 1).unwrap_err();
+    assert!(
+        matches!(error, SlotError::Held { role: Role::Solver, index: 1, pid } if pid == std::process::id())
+    );
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("as process {}", std::process::id())),
+        "{error}"
+    );
+    let other = b.claim_slot(Role::Stream, 1).unwrap();
+    assert_eq!((other.role(), other.index()), (Role::Stream, 1));
+    let infos = a.slots();
+    assert_eq!(infos.len(), 2);
+    assert_eq!(
+        (
+            infos[0].role,
+            infos[0].index,
+            infos[0].alive,
+            infos[0].meters[5]
+        ),
+        (Role::Solver, 1, true, 42)
+    );
+    let beat = infos[0].heartbeat_unix_ns;
+    slot.heartbeat();
+    assert!(a.slots()[0].heartbeat_unix_ns >= beat && beat >= infos[0].started_unix_ns);
+    drop(slot);
+    assert_eq!(
+        (a.slots()[0].pid, a.slots()[0].alive, a.slots()[0].meters[5]),
+        (0, false, 42)
+    );
+    let slot = b.claim_slot(Role::Solver, 1).unwrap();
+    assert_eq!(slot.meters()[5].fetch_add(1, Relaxed), 42);
+    assert_eq!(a.slots().len(), 2);
+}
+
+#[test]
+fn the_slot_of_a_killed_component_is_free() {
+    let dir = Dir::new();
+    let weights = dir.make();
+    std::mem::forget(weights.claim_slot(Role::Gpu, 0).unwrap());
+    let file = File::options().write(true).open(dir.path()).unwrap();
+    // As if this pid had been given to another process since.
+    let start = Process::current().start + 1;
+    put(&file, header::SLOTS_OFFSET + 16, &start.to_le_bytes());
+    assert!(!weights.slots()[0].alive);
+    weights.claim_slot(Role::Gpu, 0).unwrap();
+}
+
+#[test]
+fn sixty_four_slots_and_no_more() {
+    let dir = Dir::new();
+    let weights = dir.make();
+    let all: Vec<_> = std::thread::scope(|s| {
+        let weights = &weights;
+        let threads: Vec<_> = (0..SLOTS as u32)
+            .map(|i| s.spawn(move || weights.claim_slot(Role::Other, i).unwrap()))
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    for slot in &all {
+        slot.meters()[0].store(slot.index().into(), Relaxed);
+    }
+    assert!(
+        weights
+            .slots()
+            .iter()
+            .all(|s| s.alive && s.meters[0] == u64::from(s.index))
+    );
+    let error = weights.claim_slot(Role::Snapshot, 0).unwrap_err();
+    assert!(
+        error.to_string().contains("all 64 component slots"),
+        "{error}"
+    );
+    drop(all);
+    assert!(weights.claim_slot(Role::Other, 63).is_ok());
+}
+
+#[test]
+fn full_child() {
+    let Some(dir) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let path = Path::new(&dir).join("job-n0");
+    let free = "3 MiB free";
+    let big = BufferSpec {
+        session: 1,
+        manifest: model(1 << 20),
+    };
+    let error = SharedWeights::create(&path, &big, Existing::Refuse).unwrap_err();
+    assert!(matches!(error, CreateError::NoSpace { .. }), "{error}");
+    assert!(
+        error.to_string().contains("needs 17 MiB") && error.to_string().contains(free),
+        "{error}"
+    );
+    let error =
+        SolverState::open_or_create(&path.with_extension("solver0"), 1, 1, 1 << 20).unwrap_err();
+    assert!(
+        matches!(error, StateError::NoSpace { .. }) && error.to_string().contains(free),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_dir(&dir).unwrap().count(),
+        0,
+        "nothing half-made left"
+    );
+    make(&path, Existing::Refuse);
+    println!("full file system refused");
+}
+
+#[test]
+fn a_full_file_system() {
+    let dir = Dir::new();
+    let script = format!(
+        "mount -t tmpfs -o size=3m tmpfs {0} && {1}=\"{0}\" exec \"$0\" \"$@\"",
+        dir.0.path().display(),
+        CHILD
+    );
+    // SAFETY: only asks who we are.
+    let root = unsafe { libc::geteuid() } == 0;
+    let run = |inside: &[&str]| {
+        let flags = if root { "-m" } else { "-Urm" };
+        Command::new("unshare")
+            .args([flags, "sh", "-c"])
+            .args(inside)
+            .output()
+    };
+    match run(&["true"]) {
+        Ok(o) if o.status.success() => {}
+        _ => {
+            return skip(
+                "no mount namespace: /dev/shm full (run as root, or allow user namespaces)",
+            );
+        }
+    }
+    let exe = std::env::current_exe().unwrap();
+    let mut inside = vec![script.as_str(), exe.to_str().unwrap()];
+    inside.extend(child::arguments(concat!(module_path!(), "::full_child")));
+    let output = run(&inside).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("full file system refused"),
+        "{said}{errors}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_content_makes_open_panic(
+        edits in prop::collection::vec(
+            (prop_oneof![3 => 0..size_of::<Head>(), 1 => MANIFEST_OFFSET..MANIFEST_OFFSET + 150], any::<u8>()),
+            1..12,
+        ),
+        cut in prop::option::weighted(0.2, 0u64..2_200_000),
+    ) {
+        thread_local!(static DIR: Dir = {
+            let dir = Dir::new();
+            drop(dir.make());
+            dir
+        });
+        DIR.with(|dir| {
+            let whole = fs::read(dir.path()).unwrap();
+            let file = File::options().write(true).open(dir.path()).unwrap();
+            for (offset, byte) in &edits {
+                put(&file, *offset, &[*byte]);
+            }
+            if let Some(len) = cut {
+                file.set_len(len).unwrap();
+            }
+            let changed = fs::read(dir.path()).unwrap() != whole;
+            match SharedWeights::open(&dir.path(), &expect()) {
+                // The creator's identity and date are not checked once the buffer is ready.
+                Ok(weights) => weights.view().store(0, 0.0),
+                Err(error) => assert!(changed && !error.to_string().is_empty()),
+            }
+            file.set_len(whole.len() as u64).unwrap();
+            put(&file, 0, &whole);
+        });
+    }
+}

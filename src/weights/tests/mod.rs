@@ -1,0 +1,6 @@
+//! Tests of the room as a whole: files, processes, kills.
+
+mod buffer;
+mod child;
+mod kill;
+mod state;
