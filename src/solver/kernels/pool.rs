@@ -212,7 +212,9 @@ impl MeanForward<'_> {
                         sum[v] = simd.add_f32s(sum[v], x[v]);
                     }
                 }
-                *top = sum.map(|s| simd.mul_f32s(s, simd.splat_f32s(window.3)));
+                for v in 0..NV {
+                    top[v] = simd.mul_f32s(sum[v], simd.splat_f32s(window.3));
+                }
             }
         }
     }
@@ -235,7 +237,10 @@ impl MeanBackward<'_> {
             plane.fill(0.0);
             let plane = pixels_mut::<S, NV>(plane);
             for (window, diff) in self.windows.windows.iter().zip(pixels::<S, NV>(diff)) {
-                let share = diff.map(|d| simd.mul_f32s(d, simd.splat_f32s(window.3)));
+                let mut share = *diff;
+                for share in &mut share {
+                    *share = simd.mul_f32s(*share, simd.splat_f32s(window.3));
+                }
                 for at in self.windows.places(window) {
                     let to = &mut plane[at];
                     for v in 0..NV {
