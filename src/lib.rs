@@ -1,6 +1,6 @@
 //! dogwild keeps the weights of one model in step across processes and machines.
 
-pub mod solver;
-pub mod snapshot;
-pub mod watch;
+pub mod sim;
+pub mod stream;
 pub mod weights;
+pub mod wire;

@@ -1,1 +1,188 @@
-//! Frames in and out.
+//! Frames in and out: the transports of dogwild, behind two traits.
+//!
+//! Holds: [`Transmit`] and [`Receive`], what every transport is; [`Link`], a pair of them; the
+//! transports themselves, siblings that never import each other: [`memory`] (rings in one
+//! process), [`udp`] (multicast and unicast, segmentation offload) and [`packet_mmap`] (raw
+//! Ethernet through kernel rings); [`fault`], a wrapper that loses, repeats, swaps and delays
+//! frames from a seed; [`iface`], the network interfaces of this host.
+//!
+//! May touch: sockets and interfaces. Knows nothing of weights, chunks or what a frame says, and
+//! never imports `dogwild`.
+//!
+//! Invariants:
+//! - A network promises nothing: a frame may vanish, come twice, come late. A transport adds no
+//!   loss of its own that it does not count, never blocks in `send`, `flush` or `recv`, and makes
+//!   no copy, allocation or system call per frame.
+//! - Addresses are learnt. Only the group is configured; a node is reached at the [`Source`] of the
+//!   last frame that the layer above found valid (it calls [`Transmit::learn`]).
+//! - `unsafe` is open only in `udp::sys` and `packet_mmap::{ring, sys}`.
+//!
+//! [`udp`] and [`packet_mmap`] exist on Linux, whose system calls they are made of; [`memory`] and
+//! [`fault`] everywhere.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+mod book;
+pub mod fault;
+#[cfg(target_os = "linux")]
+pub mod iface;
+pub mod memory;
+#[cfg(target_os = "linux")]
+pub mod packet_mmap;
+#[cfg(target_os = "linux")]
+pub mod udp;
+
+/// Where a frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum To {
+    /// Every node of the group but the sender.
+    Group,
+    /// One node, at the address last given to [`Transmit::learn`].
+    Node(u16),
+}
+
+/// Where a frame came from, as the transport sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The Ethernet address of the sender.
+    Mac([u8; 6]),
+    /// The IP address and port of the sender.
+    Socket(SocketAddr),
+    /// The place of the sender in a [`memory::Hub`].
+    Memory(u16),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Mac([a, b, c, d, e, g]) => {
+                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            }
+            Source::Socket(at) => write!(f, "{at}"),
+            Source::Memory(at) => write!(f, "memory {at}"),
+        }
+    }
+}
+
+/// The sending half of a transport. A half may live on a thread of its own.
+///
+/// Call order: `send` as often as there is something to say, `flush` when there is not (or when it
+/// has to leave now), `learn` whenever a valid frame tells where a node is.
+pub trait Transmit: Send {
+    /// The largest payload of one frame, in bytes.
+    fn mtu(&self) -> usize;
+
+    /// Takes a free slot and lets `fill` write the payload of `len` bytes into it, in place.
+    ///
+    /// True: `fill` was called once, with a slice of exactly `len` bytes that holds old content, so
+    /// it has to write every byte. The frame may leave at once or wait for [`flush`](Self::flush).
+    ///
+    /// False: nothing was done and `fill` was not called. No slot is free now, or `to` has no known address yet, or `len`
+    /// is more than [`mtu`](Self::mtu). Each is counted in its own field of [`TransmitStats`].
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
+
+    /// Hands everything sent so far to the kernel. Never blocks: what the kernel will not take now
+    /// stays in its slot and goes with a later `send` or `flush`.
+    ///
+    /// # Errors
+    /// Only what will not mend by itself (the interface is gone). A link that is down is counted.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Frames to `To::Node(node)` go to `source` from now on. Cheap when that is known already. A
+    /// source of another transport is ignored.
+    fn learn(&mut self, node: u16, source: Source);
+
+    /// Whether an address of this node is known.
+    fn knows(&self, node: u16) -> bool;
+
+    /// What was sent and what was not, since the link was opened.
+    fn stats(&self) -> TransmitStats;
+}
+
+/// The receiving half of a transport.
+pub trait Receive: Send {
+    /// Lends up to `max` received frames to `each`, without a copy, and returns how many it lent.
+    /// Never blocks; 0 means that there is nothing now. A frame may be longer than what was sent
+    /// (short Ethernet frames are padded), never shorter.
+    ///
+    /// # Errors
+    /// Only what will not mend by itself.
+    fn recv(&mut self, max: usize, each: &mut dyn FnMut(Source, &[u8])) -> io::Result<usize>;
+
+    /// Sleeps until something can be received (true) or until `timeout` has passed (false).
+    ///
+    /// # Errors
+    /// Only what will not mend by itself.
+    fn wait(&mut self, timeout: Duration) -> io::Result<bool>;
+
+    /// What was received and what was lost, since the link was opened.
+    fn stats(&mut self) -> ReceiveStats;
+}
+
+/// Both halves of a transport, as one node holds them.
+pub struct Link {
+    /// The sending half.
+    pub tx: Box<dyn Transmit>,
+    /// The receiving half.
+    pub rx: Box<dyn Receive>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("mtu", &self.tx.mtu())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a [`Transmit`] did. Every `send` counts in exactly one of `frames`, `no_slot`, `no_address`
+/// and `too_long`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TransmitStats {
+    /// Frames that got a slot.
+    pub frames: u64,
+    /// Payload of those frames.
+    pub bytes: u64,
+    /// Sends refused because no slot was free.
+    pub no_slot: u64,
+    /// Sends refused because the node's address was not known.
+    pub no_address: u64,
+    /// Sends refused because the payload was longer than the MTU.
+    pub too_long: u64,
+    /// Frames that had a slot and that the kernel of this host refused for good. They are part of
+    /// `frames`.
+    pub dropped: u64,
+    /// System calls that failed for another reason than "not now".
+    pub errors: u64,
+    /// System calls made to hand frames to the kernel.
+    pub calls: u64,
+    /// Send buffer that the kernel granted, or the size of the ring.
+    pub buffer_bytes: u64,
+}
+
+/// What a [`Receive`] saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReceiveStats {
+    /// Frames lent to the caller.
+    pub frames: u64,
+    /// Payload of those frames.
+    pub bytes: u64,
+    /// Dropped by the kernel (or the hub) because the buffer of this receiver was full. The kernel
+    /// counts what it queues: with segmentation offload one drop may be many frames.
+    pub kernel_drops: u64,
+    /// Frames that arrived cut off; they are not lent.
+    pub truncated: u64,
+    /// Frames for somebody else, or our own come back; they are not lent.
+    pub not_ours: u64,
+    /// System calls that failed for another reason than "nothing now", link down included.
+    pub errors: u64,
+    /// System calls made to get frames.
+    pub calls: u64,
+    /// Receive buffer that the kernel granted, or the size of the ring.
+    pub buffer_bytes: u64,
+    /// What a [`fault`] wrapper did to the frames on their way; zero without one.
+    pub fault: fault::FaultStats,
+}

@@ -1,1 +1,31 @@
-//! Room: snapshot.
+//! Snapshots: the weights of a buffer as a `.safetensors` file, and back.
+//!
+//! Touches the file named, a temporary file beside it, and the weights of the view it is given.
+//! Format: <https://huggingface.co/docs/safetensors>, dtype F32, through the `safetensors` crate.
+//!
+//! Invariants: a snapshot appears whole or not at all; one with a NaN or an infinity is neither
+//! written nor read; no weight is stored before the whole file was checked; weights stay free
+//! of -0.0. Solvers may go on while a snapshot is made: each weight is one that was there, not
+//! all at the same instant.
+
+mod error;
+mod load;
+mod save;
+
+pub use error::{LoadError, SaveError};
+pub use load::load;
+pub use save::save;
+
+/// The first value that is not finite in f32, little-endian: its place.
+fn first_non_finite(bytes: &[u8]) -> Option<usize> {
+    if !crate::weights::kernels::any_non_finite(bytes) {
+        return None;
+    }
+    let words = bytes.as_chunks::<4>().0;
+    words
+        .iter()
+        .position(|&word| !f32::from_le_bytes(word).is_finite())
+}
+
+#[cfg(test)]
+mod tests;

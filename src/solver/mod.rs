@@ -28,6 +28,7 @@
 //! May touch: model files (reading), the weights through a view. No threads, no clock, no
 //! global randomness. `unsafe` only in `gemm.rs`.
 
+pub mod data;
 mod error;
 mod filler;
 mod gemm;

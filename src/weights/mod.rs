@@ -1,4 +1,58 @@
-//! The shared weight buffer.
+//! The shared weight buffer: one file, mapped by every component of a job on a host.
+//!
+//! Holds the buffer ([`SharedWeights`]), the files beside it that must survive a killed
+//! process ([`StreamState`], [`SolverState`]), the view through which weights are
+//! touched ([`WeightsView`]) and the bulk [`kernels`]. It knows no network, no solver and
+//! no clock but the wall clock of the heartbeats.
+//!
+//! Invariants:
+//! - A weight is 32 bits, read and written with relaxed ordering. No `&[f32]` and no
+//!   `&mut [f32]` over shared weights exists, ever; the vector kernels stand for the
+//!   per-word loop and a property test holds the two equal.
+//! - Weights never hold -0.0 (see [`kernels`]), so that `pos + 0.0` is `pos`, bit for bit.
+//! - Nothing read from a file is used before it was checked against the file's length.
+#![allow(unsafe_code)]
 
+#[cfg(target_endian = "big")]
+compile_error!(
+    "the buffer and the frames are little-endian; a big-endian port needs byte swaps in `weights`"
+);
+
+mod buffer;
+mod error;
+mod header;
+mod inspect;
+mod journal;
+pub mod kernels;
+mod manifest;
+mod mapping;
+mod process;
+mod publish;
+mod slots;
+mod solver_state;
+mod state;
+mod state_file;
 mod view;
+
+pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};
+pub use error::{CreateError, OpenError, SlotError, StateError};
+pub use header::{Globals, LAYOUT_VERSION};
+pub use journal::{Interrupted, Journal, Kind};
+pub use kernels::{Taken, Writes};
+pub use manifest::{Manifest, ManifestError, TensorInfo};
+pub use slots::{METERS, Role, SLOTS, Slot, SlotInfo};
+pub use solver_state::SolverState;
+pub use state::{ChunkState, PARTIALS, StreamState, StreamStateSpec};
 pub use view::WeightsView;
+
+/// Weights that a kernel handles at once: one AVX-512 vector, one cache line.
+pub const BLOCK: usize = 16;
+
+/// The largest chunk, in weights. The buffer is padded by as many, so that no loop over
+/// chunks of any size up to this needs a check at the end of the model.
+pub const MAX_CHUNK: usize = 16384;
+
+/// The length of a buffer for `used` weights with its tail of zeros, in weights.
+pub const fn padded_len(used: usize) -> usize {
+    used.next_multiple_of(BLOCK) + MAX_CHUNK
+}

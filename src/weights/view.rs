@@ -1,5 +1,7 @@
 //! A view of shared weights: raw pointer and length behind a type.
-#![allow(unsafe_code)]
+//!
+//! Touches the memory it was given, one 32-bit word at a time with relaxed ordering.
+//! Invariant: what is stored through it is never -0.0 (`store` turns it into 0.0).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -8,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 ///
 /// No `&[f32]` over them exists, ever: each weight is 32 bits, loaded and stored with
 /// relaxed ordering, and foreign code (BLAS, kernel, NIC) gets pointer and length.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct WeightsView<'a> {
     ptr: *mut f32,
     len: usize,
@@ -28,12 +30,20 @@ impl<'a> WeightsView<'a> {
     /// `ptr` must be valid for reads and writes of `len` f32 for `'a`, 4-byte aligned, and
     /// no `&[f32]`/`&mut [f32]` over the same memory may exist during `'a`.
     pub unsafe fn from_raw(ptr: *mut f32, len: usize) -> Self {
-        Self { ptr, len, _buffer: PhantomData }
+        Self {
+            ptr,
+            len,
+            _buffer: PhantomData,
+        }
     }
 
     /// A view of memory that this process holds as atomics (tests, private copies).
     pub fn of(words: &'a [AtomicU32]) -> Self {
-        Self { ptr: words.as_ptr() as *mut f32, len: words.len(), _buffer: PhantomData }
+        Self {
+            ptr: words.as_ptr() as *mut f32,
+            len: words.len(),
+            _buffer: PhantomData,
+        }
     }
 
     /// Number of weights.
@@ -48,7 +58,11 @@ impl<'a> WeightsView<'a> {
 
     /// The part `start..start+len`. Panics if it is out of bounds.
     pub fn slice(&self, start: usize, len: usize) -> WeightsView<'a> {
-        assert!(start <= self.len && len <= self.len - start, "weights {start}+{len} of {}", self.len);
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "weights {start}+{len} of {}",
+            self.len
+        );
         // SAFETY: in bounds of a valid view, as just checked.
         unsafe { Self::from_raw(self.ptr.add(start), len) }
     }
@@ -58,7 +72,8 @@ impl<'a> WeightsView<'a> {
         self.ptr
     }
 
-    fn word(&self, i: usize) -> &'a AtomicU32 {
+    /// Weight `i` as the word it is. Panics if it is out of bounds.
+    pub fn word(&self, i: usize) -> &'a AtomicU32 {
         assert!(i < self.len, "weight {i} of {}", self.len);
         // SAFETY: in bounds; AtomicU32 has the size and alignment of f32.
         unsafe { &*self.ptr.add(i).cast::<AtomicU32>() }
@@ -69,8 +84,46 @@ impl<'a> WeightsView<'a> {
         f32::from_bits(self.word(i).load(Relaxed))
     }
 
-    /// Sets weight `i`.
+    /// Sets weight `i`; -0.0 is stored as 0.0.
     pub fn store(&self, i: usize, value: f32) {
-        self.word(i).store(value.to_bits(), Relaxed);
+        self.word(i).store((value + 0.0).to_bits(), Relaxed);
+    }
+
+    /// Adds to weight `i` by a load and a store: a write in between is lost (Hogwild).
+    pub fn racy_add(&self, i: usize, value: f32) {
+        self.store(i, self.load(i) + value);
+    }
+
+    /// Adds to weight `i` and loses no other write.
+    pub fn atomic_add(&self, i: usize, value: f32) {
+        let add = |bits| Some((f32::from_bits(bits) + value + 0.0).to_bits());
+        let _ = self.word(i).fetch_update(Relaxed, Relaxed, add);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_no_negative_zero() {
+        let words: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
+        let w = WeightsView::of(&words);
+        w.store(1, -0.0);
+        assert_eq!(w.load(1).to_bits(), 0);
+        w.racy_add(2, 1.5);
+        w.atomic_add(2, -1.5);
+        w.atomic_add(3, -0.0);
+        assert_eq!(
+            words.iter().map(|x| x.load(Relaxed)).collect::<Vec<_>>(),
+            [0; 4]
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "weights 3+2 of 4")]
+    fn slice_is_checked() {
+        let words: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
+        WeightsView::of(&words).slice(3, 2);
     }
 }

@@ -1,2 +1,74 @@
 //! `cargo xtask`: one command that checks the whole tree.
-fn main() {}
+//!
+//! Starts cargo and nothing else; stops at the first command that fails and says how to repeat it.
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use std::process::Command;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The developer's tool of this tree")]
+struct Cli {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Check everything: format, clippy, documentation, tests (tidy is one of them).
+    Check {
+        /// Leave out the tests.
+        #[arg(long)]
+        fast: bool,
+    },
+}
+
+/// One command of the check: what is set in its environment, its words.
+type Step = (Option<(&'static str, &'static str)>, &'static str);
+
+/// The README's test command.
+const TEST: Step = (None, "cargo test --workspace");
+
+const STEPS: [Step; 3] = [
+    (None, "cargo fmt --all --check"),
+    (
+        None,
+        "cargo clippy --workspace --all-targets -- -D warnings",
+    ),
+    (
+        Some(("RUSTDOCFLAGS", "-D warnings")),
+        "cargo doc --workspace --no-deps",
+    ),
+];
+
+fn main() -> Result<()> {
+    let Action::Check { fast } = Cli::parse().action;
+    let start = Instant::now();
+    for step in STEPS.into_iter().chain((!fast).then_some(TEST)) {
+        run(step)?;
+    }
+    println!("all is well ({:.0} s)", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn run((variable, words): Step) -> Result<()> {
+    let shown = match variable {
+        Some((name, value)) => format!("{name}={value:?} {words}"),
+        None => words.to_owned(),
+    };
+    println!("--- {shown}");
+    let start = Instant::now();
+    let mut words = words.split_whitespace();
+    let program = words.next().context("an empty command")?;
+    let status = Command::new(program)
+        .args(words)
+        .envs(variable)
+        .status()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !status.success() {
+        bail!("`{shown}` failed ({status}): mend it, then `cargo xtask check` again");
+    }
+    println!("--- {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! The addresses of nodes: a table from node index to whatever a transport calls an address.
+//!
+//! Touches nothing. Invariant: a lookup is one index, because it is made for every unicast frame.
+
+/// Addresses by node index.
+#[derive(Debug)]
+pub(crate) struct Book<A> {
+    entries: Vec<Option<A>>,
+}
+
+impl<A: Copy + PartialEq> Book<A> {
+    pub(crate) fn new() -> Self {
+        Book {
+            entries: Vec::new(),
+        }
+    }
+
+    /// Writes an address down; false if it was known already.
+    pub(crate) fn learn(&mut self, node: u16, address: A) -> bool {
+        let index = usize::from(node);
+        if self.entries.len() <= index {
+            self.entries.resize(index + 1, None);
+        }
+        let changed = self.entries[index] != Some(address);
+        self.entries[index] = Some(address);
+        changed
+    }
+
+    pub(crate) fn get(&self, node: u16) -> Option<A> {
+        self.entries.get(usize::from(node)).copied().flatten()
+    }
+}

@@ -1,0 +1,165 @@
+//! The `packet_mmap` transport: raw Ethernet through rings that are shared with the kernel.
+//!
+//! Holds: its settings and how it is opened. `socket` makes the sockets, `tx` and `rx` are the
+//! halves, `ring` is the shared memory and `sys` the system calls (the only `unsafe`).
+//!
+//! Each half has a packet socket of its own: a `TPACKET_V2` transmit ring that bypasses the queueing
+//! discipline, kicked once per batch, and a `TPACKET_V3` receive ring of blocks. Frames have their
+//! own EtherType; a node is reached at its Ethernet address.
+//!
+//! Invariants:
+//! - The payload is written and read in the ring: no copy in user space.
+//! - Only frames for the group or for this interface are lent, whatever the network floods.
+//! - A link that goes down is counted and told once; frames wait in the ring until it is up again.
+//!
+//! Known limit of the kernel: a bridge or a capture that clones a frame of a transmit ring may
+//! still read it after the ring has it back. Layers above check what they receive.
+
+use std::io;
+
+use crate::Link;
+
+mod ring;
+mod rx;
+mod socket;
+mod sys;
+mod tx;
+
+/// Settings of the transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Interface by name, such as `eth0`.
+    pub iface: String,
+    /// Ethernet multicast address that all nodes share.
+    pub group: [u8; 6],
+    /// EtherType of all frames.
+    pub ether_type: u16,
+    /// Largest payload behind the Ethernet header, in bytes. `None`: that of the interface, 9000 at
+    /// most.
+    pub mtu: Option<usize>,
+    /// Frames in the transmit ring, at least. Few enough stay in the cache.
+    pub tx_frames: usize,
+    /// Frames handed to the kernel per system call.
+    pub tx_batch_frames: usize,
+    /// Size of the receive ring. `None`: 8 MB up to an MTU of 2048, else 32 MB.
+    pub rx_ring_bytes: Option<usize>,
+    /// The kernel hands over a block that is not full after this time, in milliseconds.
+    pub retire_ms: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            iface: "eth0".to_owned(),
+            // Local and multicast (the two low bits of the first byte); D and W are 44 and 57.
+            group: [0x03, 0x44, 0x57, 0x00, 0x00, 0x01],
+            // IEEE 802: local experimental EtherType 1.
+            ether_type: 0x88B5,
+            mtu: None,
+            tx_frames: 512,
+            tx_batch_frames: 64,
+            rx_ring_bytes: None,
+            retire_ms: 1,
+        }
+    }
+}
+
+/// Why the transport could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The interface does not exist or cannot be read.
+    #[error(transparent)]
+    Interface(#[from] crate::iface::FindError),
+    /// Raw sockets are not allowed.
+    #[error(
+        "raw Ethernet on `{iface}` needs the capability CAP_NET_RAW: `sudo setcap cap_net_raw+ep $(which dogwild)`, \
+         or run as root, or take the udp transport, which needs nothing"
+    )]
+    NoPrivilege {
+        /// The interface.
+        iface: String,
+    },
+    /// The interface is switched off.
+    #[error("network interface `{iface}` is down: switch it on (`ip link set {iface} up`)")]
+    Down {
+        /// The interface.
+        iface: String,
+    },
+    /// The interface has no Ethernet address.
+    #[error(
+        "network interface `{iface}` is no Ethernet: on loopback and tunnels take the udp transport"
+    )]
+    NotEthernet {
+        /// The interface.
+        iface: String,
+    },
+    /// The group is the address of a single host.
+    #[error(
+        "the group {group} is not an Ethernet multicast address: its first byte must be odd, as in 03:44:57:00:00:01"
+    )]
+    NotMulticast {
+        /// What was given.
+        group: crate::Source,
+    },
+    /// The MTU does not go with the interface.
+    #[error(
+        "an MTU of {mtu} bytes does not fit network interface `{iface}`: it takes {least} to {most}"
+    )]
+    Mtu {
+        /// What was asked for.
+        mtu: usize,
+        /// The interface.
+        iface: String,
+        /// The smallest that makes sense.
+        least: usize,
+        /// What the interface carries.
+        most: usize,
+    },
+    /// The kernel has no memory for a ring.
+    #[error(
+        "the kernel refuses {bytes} bytes for the {which} ring on `{iface}` ({source}): ask for a smaller ring"
+    )]
+    RingMemory {
+        /// `transmit` or `receive`.
+        which: &'static str,
+        /// What was asked for.
+        bytes: usize,
+        /// The interface.
+        iface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another system call failed.
+    #[error("cannot {what} on `{iface}`: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The interface.
+        iface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Opens both halves.
+///
+/// # Errors
+/// [`OpenError`]: settings that cannot work here, no privilege, or a system call that failed.
+pub fn open(config: &Config) -> Result<Link, OpenError> {
+    let port = socket::choose(config)?;
+    let tx = socket::open_transmit(config, &port)?;
+    let rx = socket::open_receive(config, &port)?;
+    log::info!(
+        "packet_mmap: {} to group {} on `{}`, EtherType {:#06x}, {} bytes of payload",
+        crate::Source::Mac(port.mac),
+        crate::Source::Mac(config.group),
+        config.iface,
+        config.ether_type,
+        port.payload_max,
+    );
+    Ok(Link {
+        tx: Box::new(tx),
+        rx: Box::new(rx),
+    })
+}

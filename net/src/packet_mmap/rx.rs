@@ -1,0 +1,126 @@
+//! The receiving half: lends frames out of the blocks that the kernel has filled.
+//!
+//! Invariants: never blocks in `recv`; a frame is lent in the ring; a block goes back to the kernel as
+//! soon as its last frame was read.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::ring::{ETHERNET_HEADER, ReceiveRing};
+use super::socket::Port;
+use super::{Config, sys};
+use crate::{Receive, ReceiveStats, Source};
+
+pub(super) struct Rx {
+    socket: Socket,
+    ring: ReceiveRing,
+    iface: String,
+    group: [u8; 6],
+    mac: [u8; 6],
+    down: bool,
+    stats: ReceiveStats,
+}
+
+impl Rx {
+    pub(super) fn new(
+        socket: Socket,
+        ring: ReceiveRing,
+        config: &Config,
+        port: &Port,
+        ring_bytes: usize,
+    ) -> Self {
+        Rx {
+            socket,
+            ring,
+            iface: config.iface.clone(),
+            group: config.group,
+            mac: port.mac,
+            down: false,
+            stats: ReceiveStats {
+                buffer_bytes: ring_bytes as u64,
+                ..ReceiveStats::default()
+            },
+        }
+    }
+
+    /// Takes the error that woke a sleeper; it would wake the next one too.
+    fn take_error(&mut self) -> io::Result<()> {
+        let Some(error) = self.socket.take_error()? else {
+            return Ok(());
+        };
+        self.stats.errors += 1;
+        if !sys::has_interface(&self.socket) {
+            return Err(error);
+        }
+        if !self.down {
+            self.down = true;
+            log::warn!(
+                "packet_mmap: nothing is received on `{}` for now: {error} (told once)",
+                self.iface
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Receive for Rx {
+    fn recv(&mut self, max: usize, each: &mut dyn FnMut(Source, &[u8])) -> io::Result<usize> {
+        let mut count = 0;
+        while count < max
+            && let Some(frame) = self.ring.next()
+        {
+            let Some((header, payload)) = frame.bytes.split_first_chunk::<ETHERNET_HEADER>() else {
+                self.stats.truncated += 1;
+                continue;
+            };
+            let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, _, _] = *header;
+            let to = [d0, d1, d2, d3, d4, d5];
+            let from = [s0, s1, s2, s3, s4, s5];
+            if (to != self.group && to != self.mac) || from == self.mac {
+                self.stats.not_ours += 1;
+                continue;
+            }
+            if frame.truncated {
+                self.stats.truncated += 1;
+                continue;
+            }
+            count += 1;
+            self.stats.frames += 1;
+            self.stats.bytes += payload.len() as u64;
+            each(Source::Mac(from), payload);
+        }
+        self.ring.settle();
+        self.down &= count == 0;
+        Ok(count)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
+        let start = Instant::now();
+        loop {
+            if self.ring.is_ready() {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            self.stats.calls += 1;
+            let (readable, failed) = sys::poll(&self.socket, left)?;
+            if readable && self.ring.is_ready() {
+                return Ok(true);
+            }
+            if failed {
+                self.take_error()?;
+            }
+            if start.elapsed() >= timeout {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn stats(&mut self) -> ReceiveStats {
+        if let Ok(since) = sys::statistics(&self.socket) {
+            self.stats.kernel_drops += u64::from(since.tp_drops);
+        }
+        self.stats
+    }
+}

@@ -1,0 +1,195 @@
+//! Checks the settings against the interface and makes the sockets with their rings.
+//!
+//! The order of calls is the kernel's: version and options, ring, mapping, and last `bind`, so that
+//! nothing is received before the ring is there.
+
+use std::io;
+
+use libc::{c_int, packet_mreq, tpacket_req, tpacket_req3};
+use socket2::{Domain, Socket, Type};
+
+use super::ring::{ETHERNET_HEADER, Layout, ReceiveRing, TRANSMIT_DATA, TransmitRing};
+use super::rx::Rx;
+use super::sys;
+use super::tx::Tx;
+use super::{Config, OpenError};
+use crate::{Source, iface};
+
+/// Largest payload by default: the common jumbo size.
+const MTU_DEFAULT_MAX: usize = 9000;
+/// Smallest payload that makes sense: what the shortest Ethernet frame carries.
+const MTU_MIN: usize = 46;
+/// Payload up to which the smaller receive ring is enough.
+const SMALL_MTU_MAX: usize = 2048;
+/// A block of the transmit ring: small, as it has to be contiguous memory.
+const TRANSMIT_BLOCK_BYTES: usize = 64 << 10;
+/// A block of the receive ring: some 170 frames of 1500 bytes.
+const RECEIVE_BLOCK_BYTES: usize = 256 << 10;
+/// The kernel's bookkeeping of a frame being sent, beside the frame; generously.
+const SKB_BYTES: usize = 2048;
+
+/// The interface, as far as it matters here.
+pub(super) struct Port {
+    pub(super) index: u32,
+    pub(super) mac: [u8; 6],
+    pub(super) payload_max: usize,
+}
+
+pub(super) fn choose(config: &Config) -> Result<Port, OpenError> {
+    let found = iface::find(&config.iface)?;
+    let iface = || config.iface.clone();
+    if found.loopback || found.mac == [0; 6] {
+        return Err(OpenError::NotEthernet { iface: iface() });
+    }
+    if !found.up {
+        return Err(OpenError::Down { iface: iface() });
+    }
+    if config.group[0] & 1 == 0 {
+        let group = Source::Mac(config.group);
+        return Err(OpenError::NotMulticast { group });
+    }
+    let mtu = config.mtu.unwrap_or(found.mtu.min(MTU_DEFAULT_MAX));
+    if mtu < MTU_MIN || mtu > found.mtu {
+        return Err(OpenError::Mtu {
+            mtu,
+            iface: iface(),
+            least: MTU_MIN,
+            most: found.mtu,
+        });
+    }
+    Ok(Port {
+        index: found.index,
+        mac: found.mac,
+        payload_max: mtu,
+    })
+}
+
+/// Adds to an error what was tried and where.
+fn tried<T>(config: &Config, what: &'static str, result: io::Result<T>) -> Result<T, OpenError> {
+    result.map_err(|source| OpenError::System {
+        what,
+        iface: config.iface.clone(),
+        source,
+    })
+}
+
+/// A packet socket that receives nothing before it is bound.
+fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
+    match Socket::new(Domain::PACKET, Type::RAW, None) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(OpenError::NoPrivilege {
+                iface: config.iface.clone(),
+            })
+        }
+        other => tried(config, "make a packet socket", other),
+    }
+}
+
+fn ring_memory<T>(
+    config: &Config,
+    which: &'static str,
+    layout: Layout,
+    result: io::Result<T>,
+) -> Result<T, OpenError> {
+    result.map_err(|source| OpenError::RingMemory {
+        which,
+        bytes: layout.bytes(),
+        iface: config.iface.clone(),
+        source,
+    })
+}
+
+fn transmit_layout(config: &Config, port: &Port) -> Layout {
+    let frame_bytes = (TRANSMIT_DATA + ETHERNET_HEADER + port.payload_max).next_multiple_of(64);
+    let block_bytes = TRANSMIT_BLOCK_BYTES.max(frame_bytes.next_power_of_two());
+    let layout = Layout {
+        block_bytes,
+        blocks: 1,
+        frame_bytes,
+    };
+    Layout {
+        blocks: config.tx_frames.max(2).div_ceil(layout.frames_per_block()),
+        ..layout
+    }
+}
+
+pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenError> {
+    let socket = packet_socket(config)?;
+    let layout = transmit_layout(config, port);
+    let version = libc::tpacket_versions::TPACKET_V2 as c_int;
+    let options = sys::set(&socket, libc::PACKET_VERSION, version)
+        .and_then(|()| sys::set(&socket, libc::PACKET_QDISC_BYPASS, 1))
+        // 0: a frame that the kernel refuses stops the ring and is seen, instead of vanishing.
+        .and_then(|()| sys::set(&socket, libc::PACKET_LOSS, 0));
+    tried(config, "set up a packet socket for sending", options)?;
+    let buffer = layout.frames() * (layout.frame_bytes + SKB_BYTES);
+    tried(
+        config,
+        "set the send buffer",
+        sys::set_send_buffer(&socket, buffer),
+    )?;
+    let request = tpacket_req {
+        tp_block_size: layout.block_bytes as u32,
+        tp_block_nr: layout.blocks as u32,
+        tp_frame_size: layout.frame_bytes as u32,
+        tp_frame_nr: layout.frames() as u32,
+    };
+    let set = sys::set(&socket, libc::PACKET_TX_RING, request);
+    ring_memory(config, "transmit", layout, set)?;
+    let mapped = TransmitRing::map(&socket, layout);
+    let ring = ring_memory(config, "transmit", layout, mapped)?;
+    // EtherType 0: this socket never receives.
+    let bound = sys::bind(&socket, &sys::address(port.index, 0));
+    tried(config, "bind a packet socket for sending", bound)?;
+    Ok(Tx::new(socket, ring, config, port, layout.bytes()))
+}
+
+fn receive_layout(config: &Config, port: &Port) -> Layout {
+    let bytes = config.rx_ring_bytes.unwrap_or({
+        if port.payload_max <= SMALL_MTU_MAX {
+            8 << 20
+        } else {
+            32 << 20
+        }
+    });
+    Layout {
+        block_bytes: RECEIVE_BLOCK_BYTES,
+        blocks: (bytes / RECEIVE_BLOCK_BYTES).max(2),
+        // Frames of any length follow each other in a block; the kernel only checks this.
+        frame_bytes: 2048,
+    }
+}
+
+pub(super) fn open_receive(config: &Config, port: &Port) -> Result<Rx, OpenError> {
+    let socket = packet_socket(config)?;
+    let layout = receive_layout(config, port);
+    let version = libc::tpacket_versions::TPACKET_V3 as c_int;
+    let options = sys::set(&socket, libc::PACKET_VERSION, version)
+        .and_then(|()| sys::set(&socket, libc::PACKET_IGNORE_OUTGOING, 1));
+    tried(config, "set up a packet socket for receiving", options)?;
+    let request = tpacket_req3 {
+        tp_block_size: layout.block_bytes as u32,
+        tp_block_nr: layout.blocks as u32,
+        tp_frame_size: layout.frame_bytes as u32,
+        tp_frame_nr: layout.frames() as u32,
+        tp_retire_blk_tov: config.retire_ms.max(1),
+        tp_sizeof_priv: 0,
+        tp_feature_req_word: 0,
+    };
+    let set = sys::set(&socket, libc::PACKET_RX_RING, request);
+    ring_memory(config, "receive", layout, set)?;
+    let mapped = ReceiveRing::map(&socket, layout);
+    let ring = ring_memory(config, "receive", layout, mapped)?;
+    let mut membership = packet_mreq {
+        mr_ifindex: port.index.cast_signed(),
+        mr_type: libc::PACKET_MR_MULTICAST as u16,
+        mr_alen: 6,
+        mr_address: [0; 8],
+    };
+    membership.mr_address[..6].copy_from_slice(&config.group);
+    let joined = sys::set(&socket, libc::PACKET_ADD_MEMBERSHIP, membership);
+    tried(config, "join the group", joined)?;
+    let bound = sys::bind(&socket, &sys::address(port.index, config.ether_type));
+    tried(config, "bind a packet socket for receiving", bound)?;
+    Ok(Rx::new(socket, ring, config, port, layout.bytes()))
+}

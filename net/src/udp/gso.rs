@@ -1,0 +1,234 @@
+//! Gathering: frames for one destination are written one behind the other into a long buffer,
+//! which the kernel (or the adapter) cuts into datagrams again: one system call and one way
+//! through the network stack for some forty frames (generic segmentation offload).
+//!
+//! Touches only memory. Invariants:
+//! - The frames of a batch have one destination and one length, but that the last may be shorter;
+//!   an empty frame is alone. There are at most [`FRAMES_MAX`], and [`BATCH_BYTES`] in all: what
+//!   the kernel takes.
+//! - A batch is free, open (frames may be added; at most one per destination) or ready (waits for
+//!   the kernel), and in exactly one of these states.
+
+use std::collections::VecDeque;
+
+use socket2::SockAddr;
+
+use super::sys::Outgoing;
+use crate::To;
+
+/// Frames in one batch, at most: `UDP_MAX_SEGMENTS` of the kernel (64 before Linux 6.9, then 128).
+pub(super) const FRAMES_MAX: usize = 64;
+/// Bytes in one batch, at most: the largest UDP payload over IPv4.
+pub(super) const BATCH_BYTES: usize = 65_507;
+/// Batches in all. More destinations than this still work, in smaller batches.
+const BATCHES: usize = 32;
+
+/// Frames for one destination.
+struct Batch {
+    bytes: Box<[u8]>,
+    len: usize,
+    to: To,
+    address: SockAddr,
+    segment: usize,
+    frames: usize,
+    /// Frames the kernel has taken already, where it takes them one by one.
+    handed: usize,
+}
+
+impl Batch {
+    fn has_room(&self, len: usize) -> bool {
+        let whole = self.len == self.segment * self.frames;
+        whole
+            && len > 0
+            && len <= self.segment
+            && self.frames < FRAMES_MAX
+            && self.len + len <= BATCH_BYTES
+    }
+
+    /// Whether not even a frame like the first would fit.
+    fn is_full(&self) -> bool {
+        !self.has_room(self.segment)
+    }
+
+    fn messages(&self, segmentation: bool) -> impl Iterator<Item = Outgoing<'_>> {
+        let (step, count) = if segmentation {
+            (self.len, 1)
+        } else {
+            (self.segment, self.frames)
+        };
+        let segment = u16::try_from(self.segment)
+            .ok()
+            .filter(|_| segmentation && self.frames > 1);
+        (self.handed..count).map(move |i| Outgoing {
+            to: &self.address,
+            bytes: &self.bytes[(i * step).min(self.len)..((i + 1) * step).min(self.len)],
+            segment,
+        })
+    }
+}
+
+/// Everything that waits to be sent.
+pub(super) struct Gather {
+    batches: Vec<Batch>,
+    free: Vec<usize>,
+    ready: VecDeque<usize>,
+    open_group: Option<usize>,
+    /// Open batch by node.
+    open_nodes: Vec<Option<usize>>,
+    /// How many of `open_nodes` are set, so that nothing is searched when none is.
+    open_nodes_len: usize,
+}
+
+/// What became of the oldest ready frames.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) frames: u64,
+    /// Messages among them that went to the group.
+    pub(super) group_messages: u64,
+}
+
+impl Gather {
+    pub(super) fn new(any: &SockAddr) -> Self {
+        let batch = || Batch {
+            bytes: vec![0; BATCH_BYTES].into_boxed_slice(),
+            len: 0,
+            to: To::Group,
+            address: any.clone(),
+            segment: 0,
+            frames: 0,
+            handed: 0,
+        };
+        Gather {
+            batches: (0..BATCHES).map(|_| batch()).collect(),
+            free: (0..BATCHES).rev().collect(),
+            ready: VecDeque::with_capacity(BATCHES),
+            open_group: None,
+            open_nodes: Vec::new(),
+            open_nodes_len: 0,
+        }
+    }
+
+    fn open_slot(&mut self, to: To) -> &mut Option<usize> {
+        match to {
+            To::Group => &mut self.open_group,
+            To::Node(node) => {
+                let index = usize::from(node);
+                if self.open_nodes.len() <= index {
+                    self.open_nodes.resize(index + 1, None);
+                }
+                &mut self.open_nodes[index]
+            }
+        }
+    }
+
+    /// Whether a frame of `len` bytes fits the open batch of `to`; closes that batch if not.
+    pub(super) fn fits(&mut self, to: To, len: usize) -> bool {
+        let open = *self.open_slot(to);
+        match open {
+            Some(index) if self.batches[index].has_room(len) => true,
+            Some(_) => {
+                self.close(to);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Opens a batch for frames of `len` bytes; false if none is free. The one before must be closed.
+    pub(super) fn open(&mut self, to: To, address: &SockAddr, len: usize) -> bool {
+        let Some(index) = self.free.pop() else {
+            return false;
+        };
+        let batch = &mut self.batches[index];
+        batch.len = 0;
+        batch.frames = 0;
+        batch.handed = 0;
+        batch.segment = len;
+        batch.to = to;
+        batch.address = address.clone();
+        *self.open_slot(to) = Some(index);
+        self.open_nodes_len += usize::from(to != To::Group);
+        true
+    }
+
+    /// Appends a frame to the open batch of `to`; returns whether the batch is ready now.
+    pub(super) fn append(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        let Some(index) = *self.open_slot(to) else {
+            return false;
+        };
+        let batch = &mut self.batches[index];
+        let start = batch.len;
+        fill(&mut batch.bytes[start..start + len]);
+        batch.len += len;
+        batch.frames += 1;
+        let full = batch.is_full();
+        if full {
+            self.close(to);
+        }
+        full
+    }
+
+    /// Makes the open batch of `to`, if any, ready to leave.
+    pub(super) fn close(&mut self, to: To) {
+        if let Some(index) = self.open_slot(to).take() {
+            self.open_nodes_len -= usize::from(to != To::Group);
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Makes all open batches ready to leave.
+    pub(super) fn close_all(&mut self) {
+        self.close(To::Group);
+        if self.open_nodes_len > 0 {
+            for node in 0..self.open_nodes.len() {
+                self.close(To::Node(node as u16));
+            }
+        }
+    }
+
+    /// Whether nothing is ready to leave.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// What is ready to leave, oldest first.
+    pub(super) fn messages(&self, segmentation: bool) -> impl Iterator<Item = Outgoing<'_>> {
+        self.ready
+            .iter()
+            .flat_map(move |&index| self.batches[index].messages(segmentation))
+    }
+
+    /// Takes note that the first `count` of [`messages`](Self::messages) have left.
+    pub(super) fn left(&mut self, mut count: usize, segmentation: bool) -> Left {
+        let mut left = Left::default();
+        while count > 0
+            && let Some(&index) = self.ready.front()
+        {
+            let batch = &mut self.batches[index];
+            let (messages, frames) = if segmentation {
+                (1, batch.frames)
+            } else {
+                let messages = count.min(batch.frames - batch.handed);
+                (messages, messages)
+            };
+            count -= messages;
+            batch.handed += frames;
+            left.frames += frames as u64;
+            left.group_messages += if batch.to == To::Group {
+                messages as u64
+            } else {
+                0
+            };
+            if batch.handed >= batch.frames {
+                self.ready.pop_front();
+                self.free.push(index);
+            }
+        }
+        left
+    }
+
+    /// Gives up the first of [`messages`](Self::messages); returns how many frames that were.
+    pub(super) fn give_up(&mut self, segmentation: bool) -> u64 {
+        self.left(1, segmentation).frames
+    }
+}

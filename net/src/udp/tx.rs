@@ -1,0 +1,192 @@
+//! The sending half: gathers frames and hands batches to the kernel.
+//!
+//! Invariants: never blocks; a frame that had a slot is either with the kernel, waiting, or counted
+//! as `dropped`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use socket2::{SockAddr, Socket};
+
+use super::gso::Gather;
+use super::socket::Sockets;
+use super::sys;
+use crate::book::Book;
+use crate::{Source, To, Transmit, TransmitStats};
+
+pub(super) struct Tx {
+    socket: Arc<Socket>,
+    group: SockAddr,
+    gather: Gather,
+    book: Book<SocketAddr>,
+    mtu: usize,
+    segmentation: bool,
+    echoes: Arc<AtomicU64>,
+    /// What will not mend; `flush` tells it.
+    fatal: Option<io::Error>,
+    /// Errors that were logged already.
+    told: Vec<i32>,
+    stats: TransmitStats,
+}
+
+/// What to do about an error of `sendmmsg`.
+enum Remedy {
+    /// The kernel's buffers are full: later.
+    Wait,
+    /// At once again.
+    Retry,
+    /// Without segmentation offload.
+    Plain,
+    /// Not these frames: the destination or the link is not there.
+    GiveUp,
+    /// Nothing helps.
+    Fatal,
+}
+
+impl Tx {
+    pub(super) fn new(sockets: &Sockets) -> Self {
+        let group = SockAddr::from(sockets.group_address);
+        Tx {
+            socket: Arc::clone(&sockets.node),
+            gather: Gather::new(&group),
+            group,
+            book: Book::new(),
+            mtu: sockets.payload_max,
+            segmentation: sockets.segmentation,
+            echoes: Arc::clone(&sockets.echoes),
+            fatal: None,
+            told: Vec::new(),
+            stats: TransmitStats {
+                buffer_bytes: sockets.send_bytes as u64,
+                ..TransmitStats::default()
+            },
+        }
+    }
+
+    /// Hands over what is ready, as far as the kernel takes it now.
+    fn submit(&mut self) {
+        while !self.gather.is_idle() {
+            self.stats.calls += 1;
+            match sys::send(&self.socket, self.gather.messages(self.segmentation)) {
+                Ok(count) => {
+                    let left = self.gather.left(count, self.segmentation);
+                    // Relaxed: a statistic that no other memory depends on.
+                    self.echoes
+                        .fetch_add(left.group_messages, Ordering::Relaxed);
+                }
+                Err(error) => match self.remedy(&error) {
+                    Remedy::Wait => return,
+                    Remedy::Retry => {}
+                    Remedy::Plain => {
+                        log::warn!("udp: segmentation offload refused ({error}): going on without");
+                        self.segmentation = false;
+                    }
+                    Remedy::GiveUp => {
+                        self.tell(&error);
+                        self.stats.errors += 1;
+                        self.stats.dropped += self.gather.give_up(self.segmentation);
+                    }
+                    Remedy::Fatal => {
+                        self.stats.errors += 1;
+                        self.stats.dropped += self.gather.give_up(self.segmentation);
+                        self.fatal = Some(error);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn remedy(&self, error: &io::Error) -> Remedy {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Remedy::Wait,
+            Some(libc::EINTR) => Remedy::Retry,
+            // The interface has no checksum offload, or a smaller MTU than it had.
+            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE) if self.segmentation => Remedy::Plain,
+            Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::ENODEV | libc::ENXIO) => {
+                Remedy::Fatal
+            }
+            _ => Remedy::GiveUp,
+        }
+    }
+
+    /// Logs each kind of error once.
+    fn tell(&mut self, error: &io::Error) {
+        let code = error.raw_os_error().unwrap_or(0);
+        if !self.told.contains(&code) {
+            self.told.push(code);
+            log::warn!("udp: the kernel refuses to send: {error} (counted; told once)");
+        }
+    }
+
+    /// Opens a batch for `to`; says in the statistics why not.
+    fn open_batch(&mut self, to: To, len: usize) -> bool {
+        let address = match to {
+            To::Group => None,
+            To::Node(node) => match self.book.get(node) {
+                None => {
+                    self.stats.no_address += 1;
+                    return false;
+                }
+                known => known,
+            },
+        };
+        self.submit();
+        let address = address.map_or_else(|| self.group.clone(), SockAddr::from);
+        if self.gather.open(to, &address, len) {
+            return true;
+        }
+        self.gather.close_all();
+        self.submit();
+        let opened = self.gather.open(to, &address, len);
+        self.stats.no_slot += u64::from(!opened);
+        opened
+    }
+}
+
+impl Transmit for Tx {
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        if len > self.mtu {
+            self.stats.too_long += 1;
+            return false;
+        }
+        if !self.gather.fits(to, len) && !self.open_batch(to, len) {
+            return false;
+        }
+        self.stats.frames += 1;
+        self.stats.bytes += len as u64;
+        if self.gather.append(to, len, fill) {
+            self.submit();
+        }
+        true
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.gather.close_all();
+        self.submit();
+        self.fatal.take().map_or(Ok(()), Err)
+    }
+
+    fn learn(&mut self, node: u16, source: Source) {
+        if let Source::Socket(address) = source
+            && self.book.learn(node, address)
+        {
+            // What was written for the old address leaves for it.
+            self.gather.close(To::Node(node));
+        }
+    }
+
+    fn knows(&self, node: u16) -> bool {
+        self.book.get(node).is_some()
+    }
+
+    fn stats(&self) -> TransmitStats {
+        self.stats
+    }
+}

@@ -1,0 +1,60 @@
+//! One set of checks (`suite/checks.rs`) that every transport passes, plain and under a fault
+//! wrapper that does nothing.
+//!
+//! `transport!` makes one test per check; the name says which transport: `cargo test -p dogwild-net
+//! --test conformance udp_lo`. Those between hosts of a lab re-run themselves in a user namespace
+//! for ordinary users and are skipped, loudly, where the kernel forbids that.
+
+mod suite;
+
+macro_rules! transport {
+    ($name:ident, $make:expr, lab: $lab:tt) => {
+        mod $name {
+            transport!(@plain $name, $make, $lab,
+                group_reaches_all_but_the_sender,
+                node_reaches_that_node_alone,
+                every_length_arrives_whole,
+                too_long_is_refused,
+                random_frames_arrive_intact,
+                equal_frames_arrive_intact,
+                an_overrun_is_counted_and_passes,
+                both_ways_at_once,
+                a_node_starts_again,
+                the_interface_goes_down_and_up,
+                wait_times_out_and_wakes,
+                addresses_are_learnt,
+            );
+        }
+    };
+    (@plain $name:ident, $make:expr, $lab:tt, $($check:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $check() {
+                transport!(@enter $lab);
+                crate::suite::checks::$check(&$make);
+            }
+        )*
+        mod under_fault {
+            $(
+                #[test]
+                fn $check() {
+                    transport!(@enter $lab);
+                    crate::suite::checks::$check(&$make.under_fault());
+                }
+            )*
+        }
+    };
+    (@enter true) => { dogwild_lab::enter_or_return!(); };
+    (@enter false) => {};
+}
+
+transport!(memory_2, crate::suite::Net::memory(2), lab: false);
+transport!(memory_5, crate::suite::Net::memory(5), lab: false);
+transport!(udp_lo, crate::suite::Net::udp_loopback(2, true), lab: false);
+transport!(udp_lo_unsegmented, crate::suite::Net::udp_loopback(3, false), lab: false);
+transport!(udp_veth, crate::suite::Net::udp_lab(2, true), lab: true);
+transport!(udp_veth_unsegmented, crate::suite::Net::udp_lab(2, false), lab: true);
+transport!(udp_bridge, crate::suite::Net::udp_lab(3, true), lab: true);
+transport!(packet_mmap_veth, crate::suite::Net::packet_mmap_lab(2, 1500), lab: true);
+transport!(packet_mmap_jumbo, crate::suite::Net::packet_mmap_lab(2, 9000), lab: true);
+transport!(packet_mmap_bridge, crate::suite::Net::packet_mmap_lab(3, 1500), lab: true);

@@ -1,0 +1,278 @@
+//! What the checks run on: a number of nodes on one transport, and frames that tell whether they
+//! are whole.
+
+pub(crate) mod checks;
+
+use std::net::SocketAddr;
+use std::process;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use dogwild_lab::{Lab, Spec};
+use dogwild_net::{Link, Receive, Source, To, Transmit, fault, memory, packet_mmap, udp};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// How long a line has to be silent before frames that are still missing count as lost.
+const QUIET: Duration = Duration::from_secs(2);
+
+enum Kind {
+    Memory,
+    Udp(udp::Config),
+    PacketMmap,
+}
+
+/// Some nodes that can be opened on one transport.
+pub(crate) struct Net {
+    pub(crate) nodes: usize,
+    kind: Kind,
+    lab: Option<Lab>,
+    fault: bool,
+}
+
+impl Net {
+    pub(crate) fn memory(nodes: usize) -> Self {
+        Net {
+            nodes,
+            kind: Kind::Memory,
+            lab: None,
+            fault: false,
+        }
+    }
+
+    /// Every call takes a group of its own: tests run side by side on one loopback.
+    pub(crate) fn udp_loopback(nodes: usize, segmentation: bool) -> Self {
+        static GROUPS: AtomicU16 = AtomicU16::new(0);
+        let group = GROUPS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let [_, _, p0, p1] = process::id().to_be_bytes();
+        let port = 20_000 + (u16::from_be_bytes([p0, p1]) % 8192);
+        let config = udp::Config {
+            group: SocketAddr::from(([239, 68, group[0], group[1]], port)),
+            iface: Some("lo".to_owned()),
+            segmentation,
+            ..udp::Config::default()
+        };
+        Net {
+            nodes,
+            kind: Kind::Udp(config),
+            lab: None,
+            fault: false,
+        }
+    }
+
+    pub(crate) fn udp_lab(nodes: usize, segmentation: bool) -> Self {
+        let config = udp::Config {
+            iface: Some("eth0".to_owned()),
+            segmentation,
+            ..udp::Config::default()
+        };
+        Net {
+            nodes,
+            kind: Kind::Udp(config),
+            lab: Some(lab(nodes, 1500)),
+            fault: false,
+        }
+    }
+
+    pub(crate) fn packet_mmap_lab(nodes: usize, mtu: u32) -> Self {
+        Net {
+            nodes,
+            kind: Kind::PacketMmap,
+            lab: Some(lab(nodes, mtu)),
+            fault: false,
+        }
+    }
+
+    pub(crate) fn under_fault(mut self) -> Self {
+        self.fault = true;
+        self
+    }
+
+    /// Opens all nodes.
+    pub(crate) fn open(&self) -> Vec<Link> {
+        match self.kind {
+            Kind::Memory => memory::Hub::new(self.nodes as u16, 1500, 1024)
+                .into_iter()
+                .map(|link| self.wrap(link))
+                .collect(),
+            _ => (0..self.nodes)
+                .map(|node| self.open_one(node).expect("a network"))
+                .collect(),
+        }
+    }
+
+    /// Opens one node, again if need be; `None` where nodes exist only together.
+    pub(crate) fn open_one(&self, node: usize) -> Option<Link> {
+        let open = || match &self.kind {
+            Kind::Memory => None,
+            Kind::Udp(config) => Some(udp::open(config).expect("udp")),
+            Kind::PacketMmap => {
+                Some(packet_mmap::open(&packet_mmap::Config::default()).expect("packet_mmap"))
+            }
+        };
+        let link = match &self.lab {
+            Some(lab) => lab.in_host(node, open).expect("enter the host"),
+            None => open(),
+        };
+        link.map(|link| self.wrap(link))
+    }
+
+    fn wrap(&self, link: Link) -> Link {
+        if self.fault {
+            fault::wrap(link, &fault::Config::default())
+        } else {
+            link
+        }
+    }
+
+    /// Switches the interface of a node; false where there is none of its own.
+    pub(crate) fn switch(&self, node: usize, state: &str) -> bool {
+        let Some(lab) = &self.lab else { return false };
+        let status = lab
+            .command(node, "ip")
+            .args(["link", "set", "eth0", state])
+            .status()
+            .expect("run ip");
+        assert!(status.success(), "ip link set eth0 {state}: {status}");
+        true
+    }
+
+    /// Whether the drops that the kernel counts are frames (and not joined frames).
+    pub(crate) fn counts_single_drops(&self) -> bool {
+        !matches!(&self.kind, Kind::Udp(config) if config.segmentation)
+    }
+
+    /// Whether a sender can fill everything up to the receiver, which then stops it.
+    pub(crate) fn has_back_pressure(&self) -> bool {
+        matches!(self.kind, Kind::Memory)
+    }
+}
+
+fn lab(nodes: usize, mtu: u32) -> Lab {
+    Lab::up(&Spec {
+        mtu,
+        ..Spec::of(nodes)
+    })
+    .expect("a lab")
+}
+
+/// A frame whose first eight bytes tell all the others, and how many they are.
+#[derive(Clone, Copy)]
+pub(crate) struct Sample {
+    seed: u64,
+}
+
+impl Sample {
+    pub(crate) const SHORTEST: usize = 8;
+
+    /// The length is taken from the seed...
+    pub(crate) fn random(number: u64) -> Self {
+        Sample {
+            seed: number << 1 | 1,
+        }
+    }
+
+    /// ... or is the longest.
+    pub(crate) fn longest(number: u64) -> Self {
+        Sample { seed: number << 1 }
+    }
+
+    pub(crate) fn len(self, mtu: usize) -> usize {
+        if self.seed & 1 == 0 {
+            return mtu;
+        }
+        Xoshiro256PlusPlus::seed_from_u64(self.seed).random_range(Self::SHORTEST..=mtu)
+    }
+
+    fn content(self) -> impl Rng {
+        Xoshiro256PlusPlus::seed_from_u64(!self.seed)
+    }
+
+    pub(crate) fn write(self, slot: &mut [u8]) {
+        let (head, tail) = slot.split_at_mut(Self::SHORTEST);
+        head.copy_from_slice(&self.seed.to_le_bytes());
+        self.content().fill_bytes(tail);
+    }
+
+    /// The number of the frame, after a look at every byte.
+    pub(crate) fn check(frame: &[u8], mtu: usize) -> u64 {
+        let head = frame.first_chunk().expect("at least eight bytes");
+        let sample = Sample {
+            seed: u64::from_le_bytes(*head),
+        };
+        let len = sample.len(mtu);
+        assert!(
+            frame.len() >= len,
+            "frame of {} bytes, not {len}",
+            frame.len()
+        );
+        let mut wanted = vec![0; len];
+        sample.write(&mut wanted);
+        assert!(
+            frame[..len] == wanted,
+            "frame {} is damaged",
+            sample.seed >> 1
+        );
+        sample.seed >> 1
+    }
+}
+
+/// Sends bytes, which must find a slot.
+pub(crate) fn send(tx: &mut dyn Transmit, to: To, bytes: &[u8]) {
+    assert!(
+        tx.send(to, bytes.len(), &mut |slot| slot.copy_from_slice(bytes)),
+        "no slot for {} bytes: {:?}",
+        bytes.len(),
+        tx.stats()
+    );
+}
+
+/// Receives frames until there are `count` or the line is quiet.
+pub(crate) fn collect(rx: &mut dyn Receive, count: usize) -> Vec<(Source, Vec<u8>)> {
+    let mut frames = Vec::new();
+    let mut add = |source, frame: &[u8]| frames.push((source, frame.to_vec()));
+    receive(rx, count, &mut add);
+    frames
+}
+
+/// Lends frames until there were `count` or the line is quiet; returns how many there were.
+pub(crate) fn receive(
+    rx: &mut dyn Receive,
+    count: usize,
+    each: &mut dyn FnMut(Source, &[u8]),
+) -> usize {
+    let mut got = 0;
+    while got < count {
+        // An odd number, so that batches are cut at all places.
+        let now = rx.recv(61, each).expect("receive");
+        got += now;
+        if now == 0 && !rx.wait(QUIET).expect("wait") {
+            break;
+        }
+    }
+    got
+}
+
+/// Nothing comes, for a little while.
+pub(crate) fn nothing_comes(rx: &mut dyn Receive) {
+    let mut seen = Vec::new();
+    rx.wait(Duration::from_millis(50)).expect("wait");
+    rx.recv(usize::MAX, &mut |source, frame| {
+        seen.push((source, frame.len()))
+    })
+    .expect("receive");
+    assert!(seen.is_empty(), "nothing was to come, but: {seen:?}");
+}
+
+/// Tells all nodes the address of `node`, as the layer above would after a valid frame.
+pub(crate) fn introduce(links: &mut [Link], node: usize) {
+    send(&mut *links[node].tx, To::Group, b"introduction");
+    links[node].tx.flush().expect("flush");
+    for (other, link) in links.iter_mut().enumerate() {
+        if other != node {
+            let frames = collect(&mut *link.rx, 1);
+            assert_eq!(frames.len(), 1, "no introduction of {node} at {other}");
+            link.tx.learn(node as u16, frames[0].0);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A seeded virtual network and clock over the very state machines that run for real.
+//!
+//! Holds [`Fleet`] (the memory of all nodes) and [`World`] (their streamers, the frames on the way,
+//! the clock). Everything follows from the seed: the same seed gives the same run, frame by frame.
+//! Touches no sockets and no real time; the state files it needs live in a folder of the caller.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::stream::{Config, Dest, Outbox, Streamer};
+use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView};
+
+/// What the virtual network does to each delivery, independently for every receiver.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Probability that a frame is lost, 0 to 1.
+    pub drop: f64,
+    /// Probability that it arrives twice.
+    pub duplicate: f64,
+    /// Probability that it is held back by up to `reorder_ns`.
+    pub reorder: f64,
+    /// Longest hold-back, ns.
+    pub reorder_ns: u64,
+    /// Time on the way, ns.
+    pub delay_ns: u64,
+    /// Probability that no transmit slot is free.
+    pub no_slot: f64,
+}
+
+/// The memory of all nodes: weights and streamer state, which outlive a killed streamer.
+pub struct Fleet {
+    config: Config,
+    weights: Vec<Vec<AtomicU32>>,
+    states: Vec<StreamState>,
+}
+
+impl Fleet {
+    /// Memory for `config.nodes` nodes, all weights zero; state files go to `folder`.
+    pub fn new(config: &Config, folder: &Path) -> Result<Self, StateError> {
+        let mut fleet = Self {
+            config: config.clone(),
+            weights: Vec::new(),
+            states: Vec::new(),
+        };
+        for node in 0..config.nodes {
+            fleet.weights.push(fleet.fresh_weights());
+            fleet
+                .states
+                .push(fleet.fresh_state(node, &folder.join(format!("n{node}.stream")))?);
+        }
+        Ok(fleet)
+    }
+
+    fn fresh_weights(&self) -> Vec<AtomicU32> {
+        let len = self.config.chunks as usize * self.config.chunk_weights as usize;
+        std::iter::repeat_with(|| AtomicU32::new(0))
+            .take(len)
+            .collect()
+    }
+
+    fn fresh_state(&self, node: u16, path: &Path) -> Result<StreamState, StateError> {
+        let config = &self.config;
+        let spec = StreamStateSpec {
+            session: config.session,
+            fingerprint: config.fingerprint,
+            node,
+            nodes: config.nodes,
+            chunk_weights: config.chunk_weights,
+            chunks: config.chunks,
+            padded: config.chunks as usize * config.chunk_weights as usize,
+        };
+        Ok(StreamState::open_or_create(path, &spec)?.0)
+    }
+
+    /// What a node whose machine died comes back with: zero weights and a state file at `path`.
+    pub fn lose(&mut self, node: u16, path: &Path) -> Result<(), StateError> {
+        self.weights[node as usize] = self.fresh_weights();
+        self.states[node as usize] = self.fresh_state(node, path)?;
+        Ok(())
+    }
+
+    /// The weights of `node`.
+    pub fn weights(&self, node: u16) -> WeightsView<'_> {
+        WeightsView::of(&self.weights[node as usize])
+    }
+
+    fn streamer(&self, node: u16) -> Streamer<'_> {
+        let config = Config {
+            node,
+            ..self.config.clone()
+        };
+        Streamer::new(config, self.weights(node), &self.states[node as usize])
+    }
+
+    /// True if the weights of all nodes are equal, bit for bit.
+    pub fn identical(&self) -> bool {
+        let first = self.weights(0);
+        (1..self.config.nodes).all(|node| {
+            let other = self.weights(node);
+            (0..first.len()).all(|i| first.load(i).to_bits() == other.load(i).to_bits())
+        })
+    }
+}
+
+/// A frame on its way: due time, order of sending, receiver, bytes.
+type OnTheWay = Reverse<(u64, u64, u16, Vec<u8>)>;
+
+/// The network: frames on the way and the dice.
+struct Network {
+    faults: Faults,
+    nodes: u16,
+    now_ns: u64,
+    order: u64,
+    rng: Xoshiro256PlusPlus,
+    on_the_way: BinaryHeap<OnTheWay>,
+}
+
+impl Network {
+    fn deliver(&mut self, to: u16, bytes: &[u8]) {
+        if self.rng.random_bool(self.faults.drop) {
+            return;
+        }
+        let copies = 1 + u64::from(self.rng.random_bool(self.faults.duplicate));
+        for _ in 0..copies {
+            let mut due = self.now_ns + self.faults.delay_ns;
+            if self.rng.random_bool(self.faults.reorder) {
+                due += self.rng.random_range(0..=self.faults.reorder_ns);
+            }
+            self.order += 1;
+            self.on_the_way
+                .push(Reverse((due, self.order, to, bytes.to_vec())));
+        }
+    }
+}
+
+struct Port<'n> {
+    network: &'n mut Network,
+    from: u16,
+}
+
+impl Outbox for Port<'_> {
+    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        if self.network.rng.random_bool(self.network.faults.no_slot) {
+            return false;
+        }
+        let mut bytes = vec![0; len];
+        fill(&mut bytes);
+        match to {
+            Dest::Node(node) => self.network.deliver(node, &bytes),
+            Dest::Group => {
+                for node in (0..self.network.nodes).filter(|node| *node != self.from) {
+                    self.network.deliver(node, &bytes);
+                }
+            }
+        }
+        true
+    }
+}
+
+/// All streamers and the network between them.
+pub struct World<'a> {
+    fleet: &'a Fleet,
+    streamers: Vec<Option<Streamer<'a>>>,
+    network: Network,
+    /// Positions that a node may send in one step.
+    pub burst: usize,
+}
+
+/// Length of one step of the virtual clock, ns.
+pub const STEP_NS: u64 = 10_000;
+
+impl<'a> World<'a> {
+    /// A world over `fleet`; all chance comes from `seed`.
+    pub fn new(fleet: &'a Fleet, faults: Faults, seed: u64) -> Self {
+        let nodes = fleet.config.nodes;
+        Self {
+            streamers: (0..nodes).map(|node| Some(fleet.streamer(node))).collect(),
+            network: Network {
+                faults,
+                nodes,
+                now_ns: 0,
+                order: 0,
+                rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+                on_the_way: BinaryHeap::new(),
+            },
+            fleet,
+            burst: 4,
+        }
+    }
+
+    /// Goes on from an earlier world's clock (after the fleet was changed between them).
+    pub fn at(mut self, now_ns: u64) -> Self {
+        self.network.now_ns = now_ns;
+        self
+    }
+
+    /// One step of the clock: due frames are handled, each node sends a burst.
+    pub fn step(&mut self) {
+        self.network.now_ns += STEP_NS;
+        let now = self.network.now_ns;
+        while self
+            .network
+            .on_the_way
+            .peek()
+            .is_some_and(|Reverse((due, ..))| *due <= now)
+        {
+            let Some(Reverse((_, _, to, bytes))) = self.network.on_the_way.pop() else {
+                break;
+            };
+            if let Some(streamer) = &mut self.streamers[to as usize] {
+                let mut port = Port {
+                    network: &mut self.network,
+                    from: to,
+                };
+                streamer.handle_frame(now, &bytes, &mut port);
+            }
+        }
+        for (node, streamer) in self.streamers.iter_mut().enumerate() {
+            if let Some(streamer) = streamer {
+                let mut port = Port {
+                    network: &mut self.network,
+                    from: node as u16,
+                };
+                streamer.poll_transmit(now, self.burst, &mut port);
+            }
+        }
+    }
+
+    /// Injects bytes into `to`'s receive path, as anybody on the wire could.
+    pub fn inject(&mut self, to: u16, bytes: &[u8]) {
+        let now = self.network.now_ns;
+        if let Some(streamer) = &mut self.streamers[to as usize] {
+            let mut port = Port {
+                network: &mut self.network,
+                from: to,
+            };
+            streamer.handle_frame(now, bytes, &mut port);
+        }
+    }
+
+    /// Sets what the network does from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.network.faults = faults;
+    }
+
+    /// Kills the streamer of `node`; its memory stays.
+    pub fn kill(&mut self, node: u16) {
+        self.streamers[node as usize] = None;
+    }
+
+    /// Starts the streamer of `node` again on what it left behind.
+    pub fn restart(&mut self, node: u16) {
+        self.streamers[node as usize] = Some(self.fleet.streamer(node));
+    }
+
+    /// The streamer of `node`, if it lives.
+    pub fn streamer(&self, node: u16) -> Option<&Streamer<'a>> {
+        self.streamers[node as usize].as_ref()
+    }
+
+    /// The virtual clock, ns.
+    pub fn now_ns(&self) -> u64 {
+        self.network.now_ns
+    }
+
+    /// A random number below `bound`, from the world's seed.
+    pub fn random_below(&mut self, bound: usize) -> usize {
+        self.network.rng.random_range(0..bound)
+    }
+
+    /// Frames on the way.
+    pub fn on_the_way(&self) -> usize {
+        self.network.on_the_way.len()
+    }
+}

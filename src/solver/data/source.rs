@@ -1,0 +1,201 @@
+//! What a user writes after `--data`, and the loader it names.
+//!
+//! Invariant: `Source` → `to_string` → `parse` gives the same `Source`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{DataError, DataSet, cifar10, digits, mnist};
+
+/// Where images come from: `digits[:[SEED][,train=N][,test=N]]`, `mnist:DIR` or `cifar10:DIR`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Built-in digits, generated.
+    Digits {
+        /// Number of images to learn from.
+        train: usize,
+        /// Number of images to test on.
+        test: usize,
+        /// Seed of the generator.
+        seed: u64,
+    },
+    /// The folder of the four idx files.
+    Mnist(PathBuf),
+    /// The folder of the six binary batches.
+    Cifar10(PathBuf),
+}
+
+/// What the default `digits` holds.
+const DIGITS: (usize, usize, u64) = (20_000, 4_000, 1);
+
+/// Most digits of one split: 7.8 GB of pixels.
+const MAX_DIGITS: usize = 10_000_000;
+
+const USAGE: &str = "use `digits`, `digits:SEED`, `digits:SEED,train=20000,test=4000`, \
+                     `mnist:DIR` or `cifar10:DIR`";
+
+/// Why a text names no data source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// Nothing known begins like that.
+    #[error("`{0}` is no data source; {USAGE}")]
+    Unknown(String),
+    /// `mnist` or `cifar10` without a folder.
+    #[error("`{0}` needs the folder of its files: `{0}:DIR`")]
+    NoFolder(&'static str),
+    /// A part of `digits:...` that is not understood.
+    #[error("`{0}` in a digits source is not understood; {USAGE}")]
+    Part(String),
+    /// A number of digits that is not possible.
+    #[error("`{0}`: a digits source holds 1 to {MAX_DIGITS} images to learn from and to test on")]
+    Count(String),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        let (train, test, seed) = DIGITS;
+        Source::Digits { train, test, seed }
+    }
+}
+
+impl FromStr for Source {
+    type Err = SourceError;
+
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (text, None),
+        };
+        let folder = |name| match rest {
+            Some(dir) if !dir.is_empty() => Ok(PathBuf::from(dir)),
+            _ => Err(SourceError::NoFolder(name)),
+        };
+        match kind {
+            "digits" => parse_digits(rest.unwrap_or("")),
+            "mnist" => folder("mnist").map(Source::Mnist),
+            "cifar10" => folder("cifar10").map(Source::Cifar10),
+            _ => Err(SourceError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+fn parse_digits(parts: &str) -> Result<Source, SourceError> {
+    let (mut train, mut test, mut seed) = DIGITS;
+    for part in parts.split(',').filter(|part| !part.is_empty()) {
+        let count = |number: &str| match number.parse() {
+            Ok(n) if (1..=MAX_DIGITS).contains(&n) => Ok(n),
+            _ => Err(SourceError::Count(part.to_owned())),
+        };
+        match part.split_once('=') {
+            Some(("train", number)) => train = count(number)?,
+            Some(("test", number)) => test = count(number)?,
+            Some(("seed", number)) => {
+                seed = number
+                    .parse()
+                    .map_err(|_| SourceError::Part(part.to_owned()))?;
+            }
+            Some(_) => return Err(SourceError::Part(part.to_owned())),
+            None => {
+                seed = part
+                    .parse()
+                    .map_err(|_| SourceError::Part(part.to_owned()))?
+            }
+        }
+    }
+    Ok(Source::Digits { train, test, seed })
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Digits { train, test, seed } => {
+                let (default_train, default_test, default_seed) = DIGITS;
+                let mut parts = Vec::new();
+                if *seed != default_seed {
+                    parts.push(seed.to_string());
+                }
+                if *train != default_train {
+                    parts.push(format!("train={train}"));
+                }
+                if *test != default_test {
+                    parts.push(format!("test={test}"));
+                }
+                write!(
+                    f,
+                    "digits{}{}",
+                    if parts.is_empty() { "" } else { ":" },
+                    parts.join(",")
+                )
+            }
+            Source::Mnist(dir) => write!(f, "mnist:{}", dir.display()),
+            Source::Cifar10(dir) => write!(f, "cifar10:{}", dir.display()),
+        }
+    }
+}
+
+impl Source {
+    /// Generates or reads the data set.
+    ///
+    /// # Errors
+    /// A file is missing or bad; see [`DataError`]. Digits never fail.
+    pub fn load(&self) -> Result<DataSet, DataError> {
+        match self {
+            Source::Digits { train, test, seed } => Ok(DataSet {
+                train: digits::generate(*seed, digits::Split::Train, *train),
+                test: digits::generate(*seed, digits::Split::Test, *test),
+                name: format!("digits (seed {seed})"),
+            }),
+            Source::Mnist(dir) => mnist::load(dir),
+            Source::Cifar10(dir) => cifar10::load(dir),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_form_is_read() {
+        let digits = |train, test, seed| Ok(Source::Digits { train, test, seed });
+        assert_eq!("digits".parse(), Ok(Source::default()));
+        assert_eq!("digits:".parse(), Ok(Source::default()));
+        assert_eq!("digits:7".parse(), digits(20_000, 4_000, 7));
+        assert_eq!("digits:7,train=100,test=10".parse(), digits(100, 10, 7));
+        assert_eq!("digits:test=10,seed=9".parse(), digits(20_000, 10, 9));
+        assert_eq!("mnist:a:b".parse(), Ok(Source::Mnist("a:b".into())));
+        assert_eq!("cifar10:/x".parse(), Ok(Source::Cifar10("/x".into())));
+    }
+
+    #[test]
+    fn wrong_forms_say_what_is_possible() {
+        let message = |text: &str| text.parse::<Source>().unwrap_err().to_string();
+        assert!(message("imagenet:/x").contains("`mnist:DIR`"));
+        assert!(message("mnist").contains("`mnist:DIR`"));
+        assert!(message("mnist:").contains("`mnist:DIR`"));
+        assert!(message("digits:x").contains("`x`"));
+        assert!(message("digits:size=4").contains("`size=4`"));
+        assert!(message("digits:train=0").contains("`train=0`"));
+        assert!(message("digits:train=99999999999").contains("1 to 10000000"));
+    }
+
+    proptest! {
+        #[test]
+        fn display_round_trips(train in 1..=MAX_DIGITS, test in 1..=MAX_DIGITS, seed: u64) {
+            let source = Source::Digits { train, test, seed };
+            prop_assert_eq!(source.to_string().parse(), Ok(source));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in ".*") {
+            let _ = text.parse::<Source>();
+        }
+
+        #[test]
+        fn any_digits_are_read_or_refused(text in "digits:[a-z0-9,=-]*") {
+            let _ = text.parse::<Source>();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The master: multicasts the positions of its range, adds the deltas that come back.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::counters::DropReason;
+use super::{Dest, Outbox, Streamer};
+use crate::weights::{Kind as Work, kernels};
+use crate::wire::{Dtype, Frame, Header, Kind, flags};
+
+/// A delta that answers a position this many versions back is refused: its 8-bit sequence
+/// number could be mistaken for a later one.
+const MAX_DELTA_LAG: u32 = 128;
+
+/// After this much silence of all slaves the flow window opens again, ns.
+const WINDOW_REOPENS_NS: u64 = 1_000_000;
+
+impl Streamer<'_> {
+    /// True once the own range may be streamed (see `hello`).
+    pub(super) fn streaming(&self) -> bool {
+        self.state.epoch().load(Relaxed) != 0
+    }
+
+    pub(super) fn ready_flag(&self) -> u8 {
+        if self.ready() { flags::READY } else { 0 }
+    }
+
+    /// Sends positions of the own range, round-robin, until `max`, the flow window or the transport
+    /// says stop. Returns how many.
+    pub(super) fn poll_positions(
+        &mut self,
+        now_ns: u64,
+        max: usize,
+        out: &mut impl Outbox,
+    ) -> usize {
+        let range = self.ranges.of(self.config.node);
+        if range.is_empty() || !self.streaming() {
+            return 0;
+        }
+        let max = max.min(self.window_left(now_ns));
+        let ready = self.ready_flag();
+        for sent in 0..max {
+            if !self.send_position(self.cursor, ready, out) {
+                return sent;
+            }
+            self.cursor += 1;
+            if self.cursor >= range.end {
+                self.cursor = range.start;
+                self.counters.cycles += 1;
+            }
+        }
+        max
+    }
+
+    fn send_position(&mut self, chunk: u32, ready: u8, out: &mut impl Outbox) -> bool {
+        let (w, _, _) = self.chunk_views(chunk);
+        let state = self.state.chunk(chunk);
+        let version = state.version.load(Relaxed).wrapping_add(1);
+        let header = Header {
+            kind: Kind::Position,
+            flags: ready,
+            dtype: Dtype::F32,
+            acks: self.config.nodes as u8,
+            seq: 0,
+            session: self.config.session,
+            epoch: self.state.epoch().load(Relaxed),
+            sender: self.config.node,
+            range: self.config.node,
+            chunk,
+            chunk_version: version,
+            iterations: self.local_iterations,
+            payload_len: self.config.chunk_weights * 4,
+        };
+        let applied = self.state.applied(chunk);
+        let went = out.send(Dest::Group, header.frame_len(), &mut |slot| {
+            let (acks, payload) = header.emit(slot);
+            for (ack, applied) in acks.iter_mut().zip(applied) {
+                *ack = applied.load(Relaxed);
+            }
+            kernels::copy_out_bytes(w, payload);
+        });
+        if went {
+            state.version.store(version, Relaxed);
+            self.counters.positions_sent += 1;
+            self.sent_positions += 1;
+        }
+        went
+    }
+
+    pub(super) fn handle_delta(
+        &mut self,
+        now_ns: u64,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let header = &frame.header;
+        if self.ranges.owner(header.chunk) != Some(self.config.node)
+            || header.range != self.config.node
+        {
+            return Err(DropReason::Foreign);
+        }
+        if !self.streaming() {
+            return Err(DropReason::NotReady);
+        }
+        if header.epoch != self.state.epoch().load(Relaxed) {
+            return Err(DropReason::Epoch);
+        }
+        let state = self.state.chunk(header.chunk);
+        let lag = state
+            .version
+            .load(Relaxed)
+            .wrapping_sub(header.chunk_version);
+        if lag >= MAX_DELTA_LAG {
+            return Err(DropReason::Late);
+        }
+        self.note_answer(now_ns, header, lag);
+        if kernels::any_non_finite(frame.payload) {
+            return Err(DropReason::NonFinite);
+        }
+        self.apply(header, frame.payload)?;
+        self.counters.deltas_applied += 1;
+        Ok(())
+    }
+
+    fn apply(&mut self, header: &Header, payload: &[u8]) -> Result<(), DropReason> {
+        let (w, _, _) = self.chunk_views(header.chunk);
+        let journal = self.state.journal();
+        let applied = &self.state.applied(header.chunk)[header.sender as usize];
+        if !self.exactly_once() {
+            // Whatever arrives is added, as in the original: no number is looked at, nothing is
+            // worth a journal entry.
+            kernels::apply_delta(w, payload, 0, journal, self.writes());
+            return Ok(());
+        }
+        if header.seq != applied.load(Relaxed).wrapping_add(1) {
+            return Err(DropReason::Repeated);
+        }
+        // More than 0 if a killed predecessor had added the first weights of this very delta.
+        let first = self.state.partial(header.chunk, header.sender, header.seq);
+        journal.begin_at(
+            Work::Apply,
+            header.chunk,
+            header.sender,
+            header.seq,
+            header.chunk_version,
+            first,
+        );
+        kernels::apply_delta(w, payload, first, journal, self.writes());
+        applied.store(header.seq, Relaxed);
+        if first > 0 {
+            self.state.forget_partial(header.chunk, header.sender);
+        }
+        journal.end();
+        Ok(())
+    }
+
+    /// Works out how far behind our sending the slave's answer is.
+    fn note_answer(&mut self, now_ns: u64, header: &Header, lag: u32) {
+        let range = self.ranges.of(self.config.node);
+        let len = u64::from(range.end - range.start);
+        let position = u64::from(header.chunk - range.start);
+        let cursor = u64::from(self.cursor - range.start);
+        // Frames sent since version `chunk_version` of this chunk left.
+        let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
+        let peer = &mut self.peers[header.sender as usize];
+        peer.answered = peer.answered.max(self.sent_positions.saturating_sub(since));
+        self.progress_ns = now_ns;
+    }
+
+    /// Positions that the flow window lets go now. The slave that is furthest on counts, so that
+    /// nobody waits for a slow or silent one.
+    fn window_left(&mut self, now_ns: u64) -> usize {
+        let window = u64::from(self.config.window_frames);
+        if window == 0 {
+            return usize::MAX;
+        }
+        let answered = self
+            .peers
+            .iter()
+            .map(|peer| peer.answered)
+            .max()
+            .unwrap_or(0);
+        let in_flight = self.sent_positions - answered.min(self.sent_positions);
+        if in_flight < window {
+            return (window - in_flight) as usize;
+        }
+        if now_ns.saturating_sub(self.progress_ns) < WINDOW_REOPENS_NS {
+            return 0;
+        }
+        // Silence: what is on the way is lost or nobody listens. Go on with a fresh window.
+        self.progress_ns = now_ns;
+        for peer in &mut self.peers {
+            peer.answered = self.sent_positions;
+        }
+        window as usize
+    }
+}

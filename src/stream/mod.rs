@@ -1,0 +1,91 @@
+//! Dogwild's stream: masters multicast positions, slaves return deltas.
+//!
+//! Holds the protocol as a state machine ([`Streamer`]) over the shared weights and the
+//! streamer's own state beside them. Touches no sockets, no clock, no threads and no
+//! randomness: frames, time and transmit slots are arguments, which is what lets the
+//! simulator (`sim`) run the same code. `node` joins it to a transport and a clock.
+//!
+//! Call order: [`Streamer::new`] once (it finishes what a killed predecessor left half done),
+//! then in any order, as often as wanted, [`Streamer::handle_frame`] for each received frame and
+//! [`Streamer::poll_transmit`] to send the next positions.
+//!
+//! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and
+//! slave of all others. `docs/protocol.md` has the rules and why they lose and double nothing.
+
+mod counters;
+mod hello;
+mod master;
+mod range;
+mod slave;
+mod streamer;
+
+#[cfg(test)]
+mod tests;
+
+pub use counters::{Counters, DropReason};
+pub use range::Ranges;
+pub use streamer::{Peer, Streamer};
+
+use crate::weights::Writes;
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dest {
+    /// All other nodes.
+    Group,
+    /// One node, by its index.
+    Node(u16),
+}
+
+/// Transmit slots, lent by whoever has a transport.
+pub trait Outbox {
+    /// Fills a free slot of `len` bytes in place; false (and `fill` not called): none is free now.
+    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
+}
+
+/// What becomes of a delta whose frame is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deltas {
+    /// The next position says that it is missing, and it is sent again.
+    ExactlyOnce,
+    /// It is lost: the 2014 paper's behaviour, for comparison.
+    FireAndForget,
+}
+
+/// What all nodes of a job agree on, and who this node is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which job.
+    pub session: u64,
+    /// Fingerprint of the model.
+    pub fingerprint: u64,
+    /// This node.
+    pub node: u16,
+    /// Number of nodes, 1 to [`MAX_NODES`].
+    pub nodes: u16,
+    /// Weights in a chunk, a multiple of 16.
+    pub chunk_weights: u32,
+    /// Number of chunks.
+    pub chunks: u32,
+    /// What becomes of a lost delta.
+    pub deltas: Deltas,
+    /// Whether local writers add racily or atomically.
+    pub writes: Writes,
+    /// Positions that may be on the way without any slave having answered; 0: no limit.
+    /// Bounds the queues between nodes, not correctness: silence opens it again.
+    pub window_frames: u32,
+}
+
+/// Most nodes of one session: acks are counted in one byte.
+pub const MAX_NODES: u16 = 255;
+
+/// Weights of a chunk that fits into a frame of `mtu` bytes, for `nodes` nodes.
+///
+/// A multiple of 16 weights (one cache line). `None` if not even 16 weights fit.
+pub fn chunk_weights_for(mtu: usize, nodes: u16, sealed: bool) -> Option<u32> {
+    let acks = crate::wire::acks_len(nodes.min(MAX_NODES) as u8);
+    let tag = if sealed { crate::wire::TAG_LEN } else { 0 };
+    let room = mtu.checked_sub(crate::wire::HEADER_LEN + acks + tag)?;
+    let weights = (room / 64 * 16).min(crate::wire::MAX_PAYLOAD / 4) as u32;
+    (weights > 0).then_some(weights)
+}

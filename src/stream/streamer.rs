@@ -1,0 +1,321 @@
+//! [`Streamer`]: one node's end of the protocol; checks frames and hands them to the part that
+//! knows (master, slave, hello).
+
+use hdrhistogram::Histogram;
+
+use super::counters::DropReason;
+use super::hello::Standing;
+use super::{Config, Counters, Deltas, Outbox, Ranges};
+use crate::weights::{ChunkState, Kind as Work, StreamState, WeightsView, Writes};
+use crate::wire::{Frame, Kind};
+
+/// Bits of [`ChunkState::flags`].
+pub(super) mod chunk_flags {
+    /// The slave has taken a position of this chunk in this epoch.
+    pub(in super::super) const JOINED: u8 = 1;
+    /// The slave's delta number `seq` is not confirmed yet; it is in `sent`.
+    pub(in super::super) const OUTSTANDING: u8 = 2;
+    /// The chunk was given back to its master as it stands in `last`; counts until the master's next
+    /// position.
+    pub(in super::super) const GIVEN: u8 = 4;
+}
+
+/// What is known of another node.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// When its last valid frame came, ns; 0: never.
+    pub heard_ns: u64,
+    /// Iterations of its solvers.
+    pub iterations: u64,
+    /// True if its solvers run.
+    pub ready: bool,
+    /// Chunks of its range that we have taken in its present epoch.
+    pub joined_chunks: u32,
+    /// Epoch of its range in its last position, 0 until one was heard.
+    pub epoch: u32,
+    /// When its last position was taken, ns; 0: never.
+    pub(super) streamed_ns: u64,
+    /// What it last said of the ranges (its hello).
+    pub(super) standing: Standing,
+    /// Number of our positions that it is known to have been sent (flow window).
+    pub(super) answered: u64,
+}
+
+/// One node's end of the stream. See the module for the order of calls.
+pub struct Streamer<'a> {
+    pub(super) config: Config,
+    pub(super) ranges: Ranges,
+    pub(super) weights: WeightsView<'a>,
+    pub(super) state: &'a StreamState,
+    pub(super) peers: Vec<Peer>,
+    pub(super) counters: Counters,
+    /// Next chunk of the own range to send.
+    pub(super) cursor: u32,
+    /// Positions sent; unlike the counter it also orders the flow window.
+    pub(super) sent_positions: u64,
+    /// When a slave last answered, or the window was opened by silence.
+    pub(super) progress_ns: u64,
+    pub(super) hello_due_ns: u64,
+    pub(super) restore_cursor: u32,
+    pub(super) local_iterations: u64,
+    /// When each foreign chunk was taken last, ns; 0: never.
+    pub(super) taken_ns: Vec<u64>,
+    pub(super) ages_us: Histogram<u64>,
+    last_error: Option<String>,
+}
+
+impl<'a> Streamer<'a> {
+    /// A streamer over `weights` (at least `chunks * chunk_weights` of them) and its state file.
+    ///
+    /// Finishes what a killed predecessor left half done before anything else happens.
+    ///
+    /// # Panics
+    /// If sizes do not fit: the caller made the state for this very configuration.
+    pub fn new(config: Config, weights: WeightsView<'a>, state: &'a StreamState) -> Self {
+        assert!(
+            config.chunk_weights.is_multiple_of(16),
+            "chunks are whole blocks of 16 weights"
+        );
+        let needed = config.chunks as usize * config.chunk_weights as usize;
+        assert!(
+            weights.len() >= needed && state.last().len() >= needed,
+            "buffer shorter than its chunks"
+        );
+        assert!(config.node < config.nodes && config.nodes <= super::MAX_NODES);
+        let ranges = Ranges::new(config.chunks, config.nodes);
+        let mut streamer = Self {
+            ranges,
+            weights,
+            state,
+            peers: vec![Peer::default(); config.nodes as usize],
+            counters: Counters::default(),
+            cursor: ranges.of(config.node).start,
+            sent_positions: 0,
+            progress_ns: 0,
+            hello_due_ns: 0,
+            restore_cursor: 0,
+            local_iterations: 0,
+            taken_ns: vec![0; config.chunks as usize],
+            // 1 µs to 1 h, two significant digits.
+            ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
+            last_error: None,
+            config,
+        };
+        streamer.finish_interrupted();
+        streamer.count_joined();
+        streamer
+    }
+
+    fn count_joined(&mut self) {
+        use std::sync::atomic::Ordering::Relaxed;
+        for node in 0..self.config.nodes {
+            let joined = |chunk: &u32| {
+                self.state.chunk(*chunk).flags.load(Relaxed) & chunk_flags::JOINED != 0
+            };
+            self.peers[node as usize].joined_chunks =
+                self.ranges.of(node).filter(joined).count() as u32;
+        }
+    }
+
+    /// Completes the chunk that a killed streamer was working on, from its journal.
+    fn finish_interrupted(&mut self) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let journal = self.state.journal();
+        let Some(pending) = journal.pending() else {
+            return;
+        };
+        // A damaged file may name anything; what is not there needs no finishing.
+        if pending.chunk < self.config.chunks && pending.peer < self.config.nodes {
+            let (w, last, sent) = self.chunk_views(pending.chunk);
+            let state = self.state.chunk(pending.chunk);
+            match journal.recover(w, last, sent) {
+                Some(was) => match was.kind {
+                    Work::Confirmed => self.note_taken(state, was.version, Some(was.seq), true),
+                    Work::Unconfirmed => self.note_taken(state, was.version, None, true),
+                    Work::Keep => self.note_taken(state, was.version, None, false),
+                    Work::Apply
+                        if was.progress < self.config.chunk_weights
+                            && self.state.remember_partial(&was) => {}
+                    Work::Apply => {
+                        self.state.applied(was.chunk)[was.peer as usize].store(was.seq, Relaxed);
+                        self.state.forget_partial(was.chunk, was.peer);
+                    }
+                },
+                None => {}
+            }
+        }
+        journal.end();
+    }
+
+    /// Records that a position of `version` was taken.
+    pub(super) fn note_taken(
+        &self,
+        state: &ChunkState,
+        version: u32,
+        seq: Option<u8>,
+        outstanding: bool,
+    ) {
+        use std::sync::atomic::Ordering::Relaxed;
+        if let Some(seq) = seq {
+            state.seq.store(seq, Relaxed);
+        }
+        let flag = if outstanding {
+            chunk_flags::OUTSTANDING
+        } else {
+            0
+        };
+        state.flags.store(chunk_flags::JOINED | flag, Relaxed);
+        state.version.store(version, Relaxed);
+    }
+
+    /// The views of one chunk: weights, last, sent.
+    pub(super) fn chunk_views(
+        &self,
+        chunk: u32,
+    ) -> (WeightsView<'a>, WeightsView<'a>, WeightsView<'a>) {
+        let len = self.config.chunk_weights as usize;
+        let at = chunk as usize * len;
+        let state = self.state;
+        (
+            self.weights.slice(at, len),
+            state.last().slice(at, len),
+            state.sent().slice(at, len),
+        )
+    }
+
+    /// Takes one received frame. Returns the sender if the frame is a valid one of this session.
+    pub fn handle_frame(
+        &mut self,
+        now_ns: u64,
+        bytes: &[u8],
+        out: &mut impl Outbox,
+    ) -> Option<u16> {
+        match self.accept(now_ns, bytes, out) {
+            Ok(sender) => Some(sender),
+            Err(reason) => {
+                self.counters.drop(reason);
+                None
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now_ns: u64,
+        bytes: &[u8],
+        out: &mut impl Outbox,
+    ) -> Result<u16, DropReason> {
+        let frame = Frame::parse(bytes)?;
+        let header = &frame.header;
+        if header.session != self.config.session {
+            return Err(DropReason::Session);
+        }
+        let sender = header.sender;
+        if sender >= self.config.nodes {
+            return Err(DropReason::Foreign);
+        }
+        if sender == self.config.node {
+            return Err(DropReason::Own);
+        }
+        if header.kind != Kind::Hello && header.payload_len != self.config.chunk_weights * 4 {
+            return Err(DropReason::Shape);
+        }
+        match header.kind {
+            Kind::Position => self.handle_position(now_ns, &frame, out)?,
+            Kind::Delta => self.handle_delta(now_ns, &frame)?,
+            Kind::Hello => self.handle_hello(now_ns, &frame)?,
+            Kind::Restore => self.handle_restore(&frame)?,
+        }
+        let peer = &mut self.peers[sender as usize];
+        peer.heard_ns = now_ns.max(1);
+        peer.iterations = peer.iterations.max(header.iterations);
+        peer.ready = header.flags & crate::wire::flags::READY != 0;
+        Ok(sender)
+    }
+
+    /// Sends a hello when one is due, then up to `max` frames of positions (or of a lost range that
+    /// another node asks back). Returns the number of position frames sent.
+    pub fn poll_transmit(&mut self, now_ns: u64, max: usize, out: &mut impl Outbox) -> usize {
+        if self.config.nodes == 1 {
+            return 0;
+        }
+        self.poll_hello(now_ns, out);
+        self.poll_restore(max, out);
+        self.poll_positions(now_ns, max, out)
+    }
+
+    /// Iterations of this node's solvers, to be carried in the next frames.
+    pub fn set_local_iterations(&mut self, iterations: u64) {
+        self.local_iterations = iterations;
+    }
+
+    /// Iterations of all other nodes' solvers, as far as heard.
+    pub fn remote_iterations(&self) -> u64 {
+        self.peers.iter().map(|peer| peer.iterations).sum()
+    }
+
+    /// True once every foreign chunk has been seen and the own range streams: solvers may start.
+    pub fn ready(&self) -> bool {
+        self.config.nodes == 1
+            || (self.streaming() && self.others().all(|node| self.has_joined(node)))
+    }
+
+    /// True if every chunk of `node`'s range has been taken in its present epoch.
+    pub fn has_joined(&self, node: u16) -> bool {
+        self.peers[node as usize].joined_chunks as usize == self.ranges.of(node).len()
+    }
+
+    /// All nodes but this one.
+    pub fn others(&self) -> impl Iterator<Item = u16> + use<> {
+        let own = self.config.node;
+        (0..self.config.nodes).filter(move |node| *node != own)
+    }
+
+    /// What is known of `node`.
+    pub fn peer(&self, node: u16) -> &Peer {
+        &self.peers[node as usize]
+    }
+
+    /// The split of the buffer.
+    pub fn ranges(&self) -> Ranges {
+        self.ranges
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How old foreign chunks were, µs, when their next position was taken.
+    pub fn ages_us(&self) -> &Histogram<u64> {
+        &self.ages_us
+    }
+
+    /// Age of the chunk that has waited longest for a position, ns; 0 if none was taken yet.
+    pub fn oldest_age_ns(&self, now_ns: u64) -> u64 {
+        let oldest = self.taken_ns.iter().filter(|t| **t != 0).min();
+        oldest.map_or(0, |t| now_ns.saturating_sub(*t))
+    }
+
+    /// A message for the user that has come up since the last call (another model on a node, say).
+    pub fn take_error(&mut self) -> Option<String> {
+        self.last_error.take()
+    }
+
+    /// The same without taking it.
+    pub fn error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    pub(super) fn report(&mut self, message: String) {
+        self.last_error = Some(message);
+    }
+
+    pub(super) fn exactly_once(&self) -> bool {
+        self.config.deltas == Deltas::ExactlyOnce
+    }
+
+    pub(super) fn writes(&self) -> Writes {
+        self.config.writes
+    }
+}

@@ -1,0 +1,15 @@
+//! Learning curves: rows of a CSV file, and a picture (SVG) made of them.
+//!
+//! Touches the files it is told to. One process appends to one CSV file.
+//!
+//! Invariants: a row is written by one call and at once, so that a killed process leaves at most
+//! one half-written line, the last; readers pass over that line and writers remove it.
+
+mod picture;
+mod rows;
+
+pub use picture::{Curve, PictureError, Series};
+pub use rows::{CurveError, CurveRow, CurveWriter, read_rows};
+
+#[cfg(test)]
+mod tests;

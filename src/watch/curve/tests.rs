@@ -1,0 +1,256 @@
+//! Rows that survive a kill, pictures of any numbers.
+
+use std::fs;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+fn row(iteration: u64) -> CurveRow {
+    let seconds = iteration as f64 * 0.5;
+    let (loss, test_accuracy) = (
+        Some(2.0 / (iteration + 1) as f64),
+        (iteration % 2 == 0).then_some(0.9),
+    );
+    CurveRow {
+        node: 1,
+        solver: 0,
+        iteration,
+        seconds,
+        loss,
+        test_loss: None,
+        test_accuracy,
+    }
+}
+
+fn place() -> (TempDir, std::path::PathBuf) {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("curve.csv");
+    (dir, path)
+}
+
+fn write(path: &std::path::Path, iterations: std::ops::Range<u64>) {
+    let mut writer = CurveWriter::append(path).unwrap();
+    iterations.for_each(|i| writer.write(&row(i)).unwrap());
+}
+
+fn rows(range: std::ops::Range<u64>) -> Vec<CurveRow> {
+    range.map(row).collect()
+}
+
+#[test]
+fn rows_are_in_the_file_at_once_and_as_documented() {
+    let (_dir, path) = place();
+    let mut writer = CurveWriter::append(&path).unwrap();
+    writer.write(&row(0)).unwrap();
+    writer.write(&row(1)).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let header = "node,solver,iteration,seconds,loss,test_loss,test_accuracy";
+    assert_eq!(
+        text,
+        format!("{header}\n1,0,0,0.0,2.0,,0.9\n1,0,1,0.5,1.0,,\n")
+    );
+    assert_eq!(read_rows(&path).unwrap(), rows(0..2));
+}
+
+#[test]
+fn appending_goes_on_after_a_kill_at_any_byte() {
+    let (_dir, path) = place();
+    write(&path, 0..3);
+    let whole = fs::read(&path).unwrap();
+    for len in 0..=whole.len() {
+        fs::write(&path, &whole[..len]).unwrap();
+        let kept = read_rows(&path).unwrap();
+        assert_eq!(kept, rows(0..kept.len() as u64));
+        write(&path, 3..4);
+        assert_eq!(
+            read_rows(&path).unwrap(),
+            [&kept[..], &rows(3..4)].concat(),
+            "cut at {len}"
+        );
+    }
+}
+
+#[test]
+fn losses_that_are_not_finite_come_back() {
+    let (_dir, path) = place();
+    let mut writer = CurveWriter::append(&path).unwrap();
+    writer
+        .write(&CurveRow {
+            loss: Some(f64::NAN),
+            test_loss: Some(f64::INFINITY),
+            ..row(1)
+        })
+        .unwrap();
+    let rows = read_rows(&path).unwrap();
+    assert!(rows[0].loss.unwrap().is_nan() && rows[0].test_loss == Some(f64::INFINITY));
+}
+
+#[test]
+fn other_files_are_refused_and_left_alone() {
+    let (_dir, path) = place();
+    for content in ["name,age\nA,3\n", "notes without an end of line"] {
+        fs::write(&path, content).unwrap();
+        for message in [
+            CurveWriter::append(&path).unwrap_err().to_string(),
+            read_rows(&path).unwrap_err().to_string(),
+        ] {
+            assert!(
+                message.contains("curve.csv: is not a learning curve"),
+                "{message}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_damaged_line_is_named() {
+    let (_dir, path) = place();
+    write(&path, 0..3);
+    let text = fs::read_to_string(&path)
+        .unwrap()
+        .replace("1,0,1,", "1,0,x,");
+    fs::write(&path, text).unwrap();
+    let message = read_rows(&path).unwrap_err().to_string();
+    assert!(
+        message.contains("curve.csv") && message.contains("line: 3"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let message = read_rows("/nowhere/curve.csv".as_ref())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("/nowhere/curve.csv"), "{message}");
+    let message = CurveWriter::append("/nowhere/curve.csv".as_ref())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("/nowhere/curve.csv"), "{message}");
+}
+
+fn curve(points: &[&[(f64, f64)]]) -> Curve {
+    let series = points.iter().enumerate().map(|(i, points)| Series {
+        name: format!("node {i}"),
+        points: points.to_vec(),
+    });
+    Curve {
+        series: series.collect(),
+        title: "A <title> & more".into(),
+        x_label: "seconds".into(),
+        y_label: "y".into(),
+    }
+}
+
+#[test]
+fn rows_become_one_line_for_each_solver() {
+    let other = |node, solver| CurveRow {
+        node,
+        solver,
+        ..row(2)
+    };
+    let accuracy = Curve::accuracy("LeNet", &[row(0), row(1), row(2), other(0, 0)]);
+    assert_eq!(accuracy.y_label, "test accuracy (%)");
+    let names: Vec<&str> = accuracy.series.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["node 0", "node 1"]);
+    assert_eq!(accuracy.series[1].points, [(0.0, 90.0), (1.0, 90.0)]);
+    let loss = Curve::loss("LeNet", &[row(0), other(1, 1)]);
+    assert_eq!(loss.series[1].name, "node 1, solver 1");
+}
+
+#[test]
+fn lines_and_dots_are_drawn_and_the_title_is_escaped() {
+    let svg = curve(&[&[(0.0, 1.0), (1.0, 2.0)], &[(0.5, 1.5)]])
+        .to_svg()
+        .unwrap();
+    assert!(svg.contains("A &lt;title&gt; &amp; more") && svg.contains("node 1"));
+    assert!(svg.contains("<polyline") && svg.contains("<circle"));
+}
+
+#[test]
+fn a_gap_breaks_the_line() {
+    let svg = curve(&[&[
+        (0.0, 1.0),
+        (1.0, 2.0),
+        (2.0, f64::NAN),
+        (3.0, 1.0),
+        (4.0, 2.0),
+    ]])
+    .to_svg()
+    .unwrap();
+    let lines = svg.matches(r##"stroke="#0072B2""##).count();
+    assert_eq!(lines, 3, "two parts and the legend");
+}
+
+#[test]
+fn nothing_measured_is_said() {
+    for points in [
+        &[][..],
+        &[&[][..]],
+        &[&[(f64::NAN, 1.0), (1.0, f64::INFINITY)]],
+    ] {
+        assert!(
+            curve(points)
+                .to_svg()
+                .unwrap()
+                .contains("nothing was measured")
+        );
+    }
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_is_named() {
+    let message = curve(&[])
+        .write_svg("/nowhere/curve.svg".as_ref())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("/nowhere/curve.svg"), "{message}");
+}
+
+/// Writes pictures to look at: `DOGWILD_PICTURES=/tmp cargo test curve::tests::pictures`.
+#[test]
+fn pictures() {
+    let Some(dir) = std::env::var_os("DOGWILD_PICTURES").map(std::path::PathBuf::from) else {
+        return;
+    };
+    let rise = |k: f64| {
+        (0..60)
+            .map(move |i| (f64::from(i), 100.0 - 60.0 * (-f64::from(i) / k).exp()))
+            .collect::<Vec<_>>()
+    };
+    let named = |curve: Curve, name: &str| curve.write_svg(&dir.join(name)).unwrap();
+    let mut accuracy = curve(&[&rise(6.0), &rise(9.0), &rise(13.0)]);
+    accuracy.title = "LeNet on digits (seed 1), 3 nodes".into();
+    accuracy.y_label = "test accuracy (%)".into();
+    named(accuracy, "accuracy.svg");
+    let fall: Vec<_> = (1..500)
+        .map(|i| {
+            (
+                f64::from(i) * 0.1,
+                2.3 / f64::from(i).sqrt() + 0.05 * (f64::from(i * i) * 0.37).sin(),
+            )
+        })
+        .collect();
+    named(curve(&[&fall]), "loss.svg");
+    named(curve(&[&[(12.0, 98.7)], &[(12.5, 98.9)]]), "dots.svg");
+    named(curve(&[]), "empty.svg");
+}
+
+proptest! {
+    #[test]
+    fn any_numbers_give_a_picture(points: Vec<Vec<(f64, f64)>>) {
+        let points: Vec<&[(f64, f64)]> = points.iter().take(20).map(Vec::as_slice).collect();
+        prop_assert!(curve(&points).to_svg().unwrap().ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(start: bool, bytes: Vec<u8>) {
+        let (_dir, path) = place();
+        let header: &[u8] = if start { b"node,solver,iteration,seconds,loss,test_loss,test_accuracy\n" } else { b"" };
+        fs::write(&path, [header, &bytes].concat()).unwrap();
+        let _ = read_rows(&path);
+    }
+}

@@ -1,0 +1,381 @@
+//! The buffer: creating it without races, opening it with every check, using it.
+//!
+//! Touches the file it is given, and (with `--fresh`) the state files beside it.
+//! Invariants: a buffer that has a name has a whole header; whoever has it open holds
+//! a shared lock on it; it is used only in state `ready`, or by its creator.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Release};
+use std::time::Duration;
+
+use zerocopy::IntoBytes;
+
+use super::error::{CreateError, OpenError, SlotError};
+use super::header::{GLOBALS_OFFSET, Globals, Head, MANIFEST_OFFSET, READY, STATE_OFFSET};
+use super::inspect::{check_expected, check_state, inspect};
+use super::manifest::Manifest;
+use super::mapping::Mapping;
+use super::publish::{MakeError, Unpublished, is_at, open_regular};
+use super::slots::{self, Role, Slot, SlotInfo};
+use super::state_file;
+use super::view::WeightsView;
+
+/// What a new buffer is for.
+#[derive(Clone, Debug)]
+pub struct BufferSpec {
+    /// The session of the job: components and frames of other sessions are refused.
+    pub session: u64,
+    /// The tensors of the model.
+    pub manifest: Manifest,
+}
+
+/// What to do with a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse it and say what it is.
+    Refuse,
+    /// Go on with it, if it is a buffer of the same model. It keeps its session.
+    Resume,
+    /// Delete it and the state files beside it, if it is a buffer that nobody uses.
+    Fresh,
+}
+
+/// What [`SharedWeights::create`] gave.
+#[derive(Debug)]
+pub enum Created {
+    /// A new buffer, all zeros, that others cannot open until it is ready.
+    New(Initialising),
+    /// The buffer that was there ([`Existing::Resume`]).
+    Resumed(SharedWeights),
+}
+
+/// What an opener insists on; `None` takes anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expect {
+    /// The session of the job.
+    pub session: Option<u64>,
+    /// The fingerprint of the model's manifest.
+    pub fingerprint: Option<u64>,
+}
+
+/// A new buffer whose weights its creator still has to set. Dropped without
+/// [`Initialising::ready`], it stays `initialising`, which others report.
+#[derive(Debug)]
+pub struct Initialising(SharedWeights);
+
+impl Initialising {
+    /// The weights, with their tail of zeros, which must stay zero.
+    pub fn view(&self) -> WeightsView<'_> {
+        self.0.view()
+    }
+
+    /// The tensors.
+    pub fn manifest(&self) -> &Manifest {
+        self.0.manifest()
+    }
+
+    /// Lets others open the buffer.
+    pub fn ready(self) -> SharedWeights {
+        // Release: who sees `ready` sees the weights. Partner: the kernel's read of the
+        // header in `inspect`, ordered before the opener's mapping.
+        self.0
+            .mapping
+            .at::<AtomicU32>(STATE_OFFSET)
+            .store(READY, Release);
+        self.0
+    }
+}
+
+/// The buffer of one job on one host.
+#[derive(Debug)]
+pub struct SharedWeights {
+    mapping: Mapping,
+    path: PathBuf,
+    head: Head,
+    manifest: Manifest,
+    claims: Mutex<()>,
+}
+
+impl SharedWeights {
+    /// Creates the buffer `path`, or deals with the one that is there as `existing` says.
+    ///
+    /// The memory is reserved here: a full file system is an error, never a SIGBUS later.
+    ///
+    /// # Errors
+    /// See [`CreateError`]; nothing is left behind, and what was there is left as it was,
+    /// except after [`Existing::Fresh`] when there was too little space for the new one.
+    pub fn create(
+        path: &Path,
+        spec: &BufferSpec,
+        existing: Existing,
+    ) -> Result<Created, CreateError> {
+        let io = |source| CreateError::Io {
+            path: path.into(),
+            source,
+        };
+        if existing == Existing::Fresh && !path.exists() {
+            state_file::remove_beside(path).map_err(io)?;
+        }
+        // Each round ends, or finds that somebody else created or removed the file meanwhile.
+        for _ in 0..1000 {
+            let file = match open_regular(path) {
+                Err(None) => match Self::make(path, spec)? {
+                    Some(new) => return Ok(Created::New(Initialising(new))),
+                    None => continue,
+                },
+                Err(Some(e)) if e.kind() == ErrorKind::InvalidInput => {
+                    return Err(CreateError::NotOurs {
+                        path: path.into(),
+                        why: e.to_string(),
+                    });
+                }
+                Err(Some(source)) => return Err(io(source)),
+                Ok(file) => file,
+            };
+            match existing {
+                Existing::Refuse => {
+                    return Err(CreateError::Exists {
+                        path: path.into(),
+                        what: describe(path, &file),
+                    });
+                }
+                Existing::Resume => {
+                    let expect = Expect {
+                        session: None,
+                        fingerprint: Some(spec.manifest.fingerprint()),
+                    };
+                    match Self::open(path, &expect) {
+                        Err(OpenError::NotFound { .. }) => {}
+                        other => return other.map(Created::Resumed).map_err(CreateError::Resume),
+                    }
+                }
+                Existing::Fresh => remove(path, &file)?,
+            }
+        }
+        Err(io(io::Error::other(
+            "other processes keep creating and removing it",
+        )))
+    }
+
+    /// Makes a new file; `None` if somebody else was faster.
+    fn make(path: &Path, spec: &BufferSpec) -> Result<Option<Self>, CreateError> {
+        let io = |source| CreateError::Io {
+            path: path.into(),
+            source,
+        };
+        let (head, json) = Head::new(spec.session, &spec.manifest);
+        let new = Unpublished::new(path).map_err(io)?;
+        let header = 0..MANIFEST_OFFSET as u64 + head.manifest_bytes;
+        let weights = head.weights_offset..head.file_bytes;
+        new.reserve(head.file_bytes, &[header, weights])
+            .map_err(|e| match e {
+                MakeError::NoSpace { needed, free } => CreateError::NoSpace {
+                    path: path.into(),
+                    needed,
+                    free,
+                },
+                MakeError::Io(source) => io(source),
+            })?;
+        let file = new.file();
+        file.write_all_at(head.as_bytes(), 0).map_err(io)?;
+        file.write_all_at(json.as_bytes(), MANIFEST_OFFSET as u64)
+            .map_err(io)?;
+        file.lock_shared().map_err(io)?;
+        match new.publish().map_err(io)? {
+            Some(file) => Ok(Some(
+                Self::map(path, file, head, spec.manifest.clone()).map_err(io)?,
+            )),
+            None => Ok(None),
+        }
+    }
+
+    /// Opens the buffer `path`, after every check.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: each thing that may be wrong with a file has its own.
+    pub fn open(path: &Path, expect: &Expect) -> Result<Self, OpenError> {
+        let io = |source| OpenError::Io {
+            path: path.into(),
+            source,
+        };
+        let file = open_locked(path)?;
+        let (head, manifest) = inspect(path, &file)?;
+        check_state(path, &head)?;
+        check_expected(path, &head, &manifest, expect)?;
+        Self::map(path, file, head, manifest).map_err(io)
+    }
+
+    fn map(path: &Path, file: File, head: Head, manifest: Manifest) -> io::Result<Self> {
+        let hot = head.weights_offset as usize..head.file_bytes as usize;
+        let mapping = Mapping::new(file, head.file_bytes, hot)?;
+        Ok(Self {
+            mapping,
+            path: path.into(),
+            head,
+            manifest,
+            claims: Mutex::new(()),
+        })
+    }
+
+    /// All weights with their tail of zeros, which must stay zero.
+    pub fn view(&self) -> WeightsView<'_> {
+        self.mapping
+            .weights(self.head.weights_offset as usize, self.padded())
+    }
+
+    /// Weights that the model uses, the gaps between tensors included.
+    pub fn used(&self) -> usize {
+        self.head.used as usize
+    }
+
+    /// Weights with the tail of zeros: any chunk of up to [`MAX_CHUNK`](super::MAX_CHUNK)
+    /// weights that begins within the used ones ends within these.
+    pub fn padded(&self) -> usize {
+        self.head.padded as usize
+    }
+
+    /// The tensors.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The session the buffer was created for.
+    pub fn session(&self) -> u64 {
+        self.head.session
+    }
+
+    /// The fingerprint of its manifest.
+    pub fn fingerprint(&self) -> u64 {
+        self.head.fingerprint
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Counters and switches of the node.
+    pub fn globals(&self) -> &Globals {
+        self.mapping.at(GLOBALS_OFFSET)
+    }
+
+    /// Claims the slot of a component. The same role and index find their old meters again.
+    ///
+    /// # Errors
+    /// The component runs already, or all slots were used by others.
+    pub fn claim_slot(&self, role: Role, index: u32) -> Result<Slot<'_>, SlotError> {
+        slots::claim(&self.mapping, &self.claims, role, index)
+    }
+
+    /// All slots ever used.
+    pub fn slots(&self) -> Vec<SlotInfo> {
+        slots::infos(&self.mapping)
+    }
+}
+
+/// Opens a file with the shared lock that says "in use".
+fn open_locked(path: &Path) -> Result<File, OpenError> {
+    let io = |source| OpenError::Io {
+        path: path.into(),
+        source,
+    };
+    // Only `remove` ever holds the exclusive lock, for microseconds: wait for it.
+    for _ in 0..1000 {
+        let file = open_regular(path).map_err(|e| match e {
+            None => OpenError::NotFound { path: path.into() },
+            Some(e) if e.kind() == ErrorKind::InvalidInput => OpenError::NotOurs {
+                path: path.into(),
+                why: e.to_string(),
+            },
+            Some(source) => io(source),
+        })?;
+        match file.try_lock_shared() {
+            Ok(()) if is_at(&file, path).map_err(io)? => return Ok(file),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+    }
+    Err(io(io::Error::new(
+        ErrorKind::WouldBlock,
+        "another process holds an exclusive lock on it",
+    )))
+}
+
+/// Removes a buffer that nobody uses, and the state files beside it.
+fn remove(path: &Path, file: &File) -> Result<(), CreateError> {
+    let io = |source| CreateError::Io {
+        path: path.into(),
+        source,
+    };
+    // Everything that still begins like a buffer may go, however damaged the rest is.
+    let inspected = inspect(path, file);
+    if let Err(OpenError::NotOurs { why, .. }) = inspected {
+        return Err(CreateError::NotOurs {
+            path: path.into(),
+            why,
+        });
+    }
+    let users = inspected.ok().and_then(|(head, _)| users(file, &head));
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let by = users.unwrap_or_else(|| "another process".into());
+            return Err(CreateError::InUse {
+                path: path.into(),
+                by,
+            });
+        }
+        Err(TryLockError::Error(source)) => return Err(io(source)),
+    }
+    // Programs in other languages may hold a slot without holding the lock.
+    if let Some(by) = users {
+        return Err(CreateError::InUse {
+            path: path.into(),
+            by,
+        });
+    }
+    // Somebody may have replaced the file before we had the lock: then leave theirs alone.
+    if is_at(file, path).map_err(io)? {
+        state_file::remove_beside(path).map_err(io)?;
+        std::fs::remove_file(path).map_err(io)?;
+    }
+    Ok(())
+}
+
+/// Live components of a buffer, in words.
+fn users(file: &File, head: &Head) -> Option<String> {
+    let mapping = Mapping::new(file.try_clone().ok()?, head.file_bytes, 0..0).ok()?;
+    let live: Vec<String> = slots::infos(&mapping)
+        .iter()
+        .filter(|s| s.alive)
+        .map(|s| format!("{} {} (process {})", s.role, s.index, s.pid))
+        .collect();
+    (!live.is_empty()).then(|| live.join(", "))
+}
+
+/// What a file in the way is, in words.
+fn describe(path: &Path, file: &File) -> String {
+    match inspect(path, file) {
+        Ok((head, manifest)) => {
+            let weights = manifest.len();
+            let used = users(file, &head).map_or(String::new(), |by| format!(", in use by {by}"));
+            let state = if head.state == READY {
+                ""
+            } else {
+                ", never finished"
+            };
+            format!(
+                "a buffer of {weights} weights, session {:#018x}{state}{used}",
+                head.session
+            )
+        }
+        Err(OpenError::NotOurs { why, .. }) => format!("not a dogwild buffer: {why}"),
+        Err(OpenError::OtherVersion { found, .. }) => format!("a buffer of layout version {found}"),
+        Err(_) => "a damaged buffer".into(),
+    }
+}

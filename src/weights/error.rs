@@ -1,0 +1,278 @@
+//! Why a buffer or a state file could not be created, opened or claimed.
+//!
+//! One enum per operation; every message says which file, what is wrong and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::slots::Role;
+
+/// Why [`SharedWeights::open`](super::SharedWeights::open) refused a file.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No such file.
+    #[error("{}: no such buffer; start the job that creates it first", .path.display())]
+    NotFound {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The kernel refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Some other file.
+    #[error("{}: not a dogwild buffer ({why}); give the name of another file", .path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// How that was seen.
+        why: String,
+    },
+    /// Written on a machine of the other byte order.
+    #[error("{}: written on a big-endian machine; weights are little-endian here", .path.display())]
+    ByteOrder {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another version of the layout.
+    #[error("{}: has layout version {found}, this program reads version {ours}; use the same dogwild for all components, or start again with --fresh", .path.display())]
+    OtherVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// Shorter than its header says.
+    #[error("{}: truncated: {has} bytes of {needs}; start again with --fresh", .path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it has.
+        has: u64,
+        /// Bytes its header promises.
+        needs: u64,
+    },
+    /// Its header contradicts itself.
+    #[error("{}: damaged: {what}; start again with --fresh", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The contradiction.
+        what: String,
+    },
+    /// Its creator is still at work.
+    #[error("{}: still being initialised by process {pid}; try again shortly", .path.display())]
+    Initialising {
+        /// The file.
+        path: PathBuf,
+        /// The creator.
+        pid: u32,
+    },
+    /// Its creator died half way.
+    #[error("{}: its creator, process {pid}, died before the weights were initialised; start again with --fresh", .path.display())]
+    CreatorDied {
+        /// The file.
+        path: PathBuf,
+        /// The creator.
+        pid: u32,
+    },
+    /// Left by another session.
+    #[error("{}: stale: belongs to session {found:#018x}, not to {expected:#018x}; use --resume to go on with it or --fresh to start again", .path.display())]
+    Stale {
+        /// The file.
+        path: PathBuf,
+        /// Its session.
+        found: u64,
+        /// The one expected.
+        expected: u64,
+    },
+    /// Holds another model.
+    #[error("{}: holds another model: {found_is} with fingerprint {found:#018x}, expected {expected:#018x}; name the buffer of this model, or start again with --fresh", .path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// Its fingerprint.
+        found: u64,
+        /// The one expected.
+        expected: u64,
+        /// Its model in words.
+        found_is: String,
+    },
+}
+
+/// Why [`SharedWeights::create`](super::SharedWeights::create) made no buffer.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The file is there already.
+    #[error("{}: exists already ({what}); use --resume to go on with it or --fresh to start again", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// `--fresh` over a buffer that somebody still uses.
+    #[error("{}: still in use by {by}; end that first", .path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Who uses it.
+        by: String,
+    },
+    /// `--fresh` over a file that is not a buffer.
+    #[error("{}: not a dogwild buffer ({why}), so it is not deleted; remove it yourself or give another name", .path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// How that was seen.
+        why: String,
+    },
+    /// `--resume`, but the buffer cannot be used.
+    #[error("cannot resume: {0}")]
+    Resume(#[source] OpenError),
+    /// Not enough memory on the file system.
+    #[error("{}: needs {} MiB, {} MiB free on {}; remove old buffers there, or enlarge it (mount -o remount,size=...)", .path.display(), mib(*.needed, true), mib(*.free, false), dir(.path))]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The kernel refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Why [`SharedWeights::claim_slot`](super::SharedWeights::claim_slot) gave no slot.
+#[derive(Debug, thiserror::Error)]
+pub enum SlotError {
+    /// That component runs already.
+    #[error("{role} {index} runs already, as process {pid}; end it first, or take another index")]
+    Held {
+        /// Its role.
+        role: Role,
+        /// Its index.
+        index: u32,
+        /// Its process.
+        pid: u32,
+    },
+    /// All slots were used by other components.
+    #[error(
+        "all {} component slots of the buffer have been used, so {role} {index} gets none",
+        super::SLOTS
+    )]
+    Full {
+        /// The role asked for.
+        role: Role,
+        /// The index asked for.
+        index: u32,
+    },
+    /// The lock on the table failed.
+    #[error("cannot lock the table of components: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a state file could not be opened or created.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The kernel refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Not enough memory on the file system.
+    #[error("{}: needs {} MiB, {} MiB free on {}; remove old buffers there, or enlarge it (mount -o remount,size=...)", .path.display(), mib(*.needed, true), mib(*.free, false), dir(.path))]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The specification makes no sense.
+    #[error("{}: {what}", .path.display())]
+    BadSpec {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Some other file.
+    #[error("{}: not a dogwild state file of this kind ({why}); remove it yourself", .path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// How that was seen.
+        why: String,
+    },
+    /// Another version of the layout.
+    #[error("{}: has layout version {found}, this program reads version {ours}; start again with --fresh", .path.display())]
+    OtherVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// Not as long as its shape says.
+    #[error("{}: truncated: {has} bytes of {needs}; start again with --fresh", .path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it has.
+        has: u64,
+        /// Bytes it should have.
+        needs: u64,
+    },
+    /// Left by another session, model or shape of job.
+    #[error("{}: stale: it is of {field} {found:#x}, this job of {expected:#x}; start again with --fresh", .path.display())]
+    Stale {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        field: &'static str,
+        /// Its value there.
+        found: u64,
+        /// Its value in this job.
+        expected: u64,
+    },
+    /// Another live process works on it.
+    #[error("{}: in use by process {pid}; end it first", .path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// That process.
+        pid: u32,
+    },
+}
+
+/// Whole MiB; what is needed is rounded up, what is free is rounded down.
+fn mib(bytes: u64, up: bool) -> u64 {
+    if up {
+        bytes.div_ceil(1 << 20)
+    } else {
+        bytes >> 20
+    }
+}
+
+fn dir(path: &std::path::Path) -> std::path::Display<'_> {
+    path.parent().unwrap_or(path).display()
+}

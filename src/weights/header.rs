@@ -1,0 +1,153 @@
+//! The layout of the buffer file, and the words in its header that live.
+//!
+//! ```text
+//!        0  Head: what the file is; written once, before the file has its name
+//!           (only `state` changes afterwards, once)
+//!      256  Globals: counters and switches, one cache line per writer
+//!     4096  64 slots of components
+//!    40960  manifest, JSON
+//!  n*2 MiB  weights, then zeros
+//! ```
+//! Invariant: offsets are computed from the lengths, and a file whose header says
+//! otherwise is refused; no offset is ever taken from a file.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::manifest::Manifest;
+use super::mapping::Shared;
+use super::slots::{SLOTS, SlotRecord};
+use super::{METERS, padded_len};
+
+/// Version of this layout; it changes with every change of this file or of `slots.rs`.
+pub const LAYOUT_VERSION: u32 = 1;
+
+pub(super) const MAGIC: [u8; 8] = *b"DOGWILD\0";
+pub(super) const BYTE_ORDER: u32 = 0x0102_0304;
+pub(super) const INITIALISING: u32 = 1;
+pub(super) const READY: u32 = 2;
+
+pub(super) const STATE_OFFSET: usize = std::mem::offset_of!(Head, state);
+pub(super) const GLOBALS_OFFSET: usize = 256;
+pub(super) const SLOTS_OFFSET: usize = 4096;
+pub(super) const MANIFEST_OFFSET: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotRecord>();
+const HUGE_PAGE: u64 = 2 << 20;
+
+const _: () = assert!(size_of::<Head>() <= GLOBALS_OFFSET);
+const _: () = assert!(GLOBALS_OFFSET + size_of::<Globals>() <= SLOTS_OFFSET);
+
+/// The first bytes of the file.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Head {
+    pub(super) magic: [u8; 8],
+    pub(super) byte_order: u32,
+    pub(super) layout_version: u32,
+    pub(super) state: u32,
+    pub(super) creator_pid: u32,
+    pub(super) creator_start: u64,
+    pub(super) created_unix_ns: u64,
+    pub(super) session: u64,
+    pub(super) fingerprint: u64,
+    /// Weights used, and weights with the tail of zeros.
+    pub(super) used: u64,
+    pub(super) padded: u64,
+    pub(super) manifest_offset: u64,
+    pub(super) manifest_bytes: u64,
+    pub(super) weights_offset: u64,
+    pub(super) file_bytes: u64,
+    pub(super) slots: u32,
+    pub(super) meters: u32,
+}
+
+impl Head {
+    /// The header of a new buffer, state `initialising`, and its manifest as JSON.
+    pub(super) fn new(session: u64, manifest: &Manifest) -> (Self, String) {
+        let json = manifest.to_json();
+        let padded = padded_len(manifest.len()) as u64;
+        let weights_offset = weights_offset(json.len() as u64);
+        let creator = super::process::Process::current();
+        let head = Self {
+            magic: MAGIC,
+            byte_order: BYTE_ORDER,
+            layout_version: LAYOUT_VERSION,
+            state: INITIALISING,
+            creator_pid: creator.pid,
+            creator_start: creator.start,
+            created_unix_ns: super::slots::unix_ns(),
+            session,
+            fingerprint: manifest.fingerprint(),
+            used: manifest.len() as u64,
+            padded,
+            manifest_offset: MANIFEST_OFFSET as u64,
+            manifest_bytes: json.len() as u64,
+            weights_offset,
+            file_bytes: weights_offset + padded * 4,
+            slots: SLOTS as u32,
+            meters: METERS as u32,
+        };
+        (head, json)
+    }
+}
+
+/// Where the weights begin behind a manifest of that length. The length is at most that
+/// of a file, so the sum does not overflow.
+pub(super) fn weights_offset(manifest_bytes: u64) -> u64 {
+    (MANIFEST_OFFSET as u64 + manifest_bytes).next_multiple_of(HUGE_PAGE)
+}
+
+/// Counters and switches of the whole node. Every cache line has one kind of writer, so
+/// that the others read it without slowing it down.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Globals {
+    /// Iterations of all solvers of this node. Written by its solvers (`fetch_add`).
+    pub local_iterations: AtomicU64,
+    _solvers: [AtomicU64; 7],
+    /// Iterations of all other nodes, as far as their frames have told. Written by the streamer.
+    pub remote_iterations: AtomicU64,
+    /// 1 once every foreign chunk was seen, so that solvers may start. Written by the streamer.
+    pub ready: AtomicU32,
+    /// 1 while nothing moves and nothing is unconfirmed. Written by the streamer.
+    pub quiet: AtomicU32,
+    _streamer: [AtomicU64; 6],
+    /// Iterations, local and remote together, at which solvers stop; 0: none. Written by
+    /// the operator (`train`, or a person).
+    pub target_iterations: AtomicU64,
+    /// Not 0: every component ends. Written by the operator.
+    pub stop: AtomicU32,
+    /// Learning rate as f32 bits that overrides the schedule; 0: none. Written by the operator.
+    pub rate_bits: AtomicU32,
+    /// Momentum as f32 bits. Written by the operator.
+    pub momentum_bits: AtomicU32,
+    /// Weight decay as f32 bits. Written by the operator.
+    pub decay_bits: AtomicU32,
+    _operator: [AtomicU64; 5],
+}
+
+// SAFETY: `repr(C)`, atomics only.
+unsafe impl Shared for Globals {}
+
+impl Globals {
+    /// Iterations of the whole cluster, as far as they are known here.
+    pub fn iterations(&self) -> u64 {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.local_iterations
+            .load(Relaxed)
+            .saturating_add(self.remote_iterations.load(Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn one_cache_line_per_writer() {
+        assert_eq!(size_of::<Globals>(), 3 * 64);
+        assert_eq!(offset_of!(Globals, remote_iterations), 64);
+        assert_eq!(offset_of!(Globals, target_iterations), 128);
+    }
+}

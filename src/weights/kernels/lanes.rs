@@ -1,0 +1,185 @@
+//! A block of 16 weights as the kernels see it, and the portable one.
+//!
+//! Every kernel is written once, over [`Lanes`]. The portable block [`Words`] is the
+//! definition: a relaxed load or store per word. The vector blocks (`x86.rs`) stand for it.
+//! A NEON block would be one more file like that; until then other processors use `Words`.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Relaxed, Release},
+};
+
+use crate::weights::BLOCK;
+
+/// Arithmetic that one weight and a block of them share, so that a rule is written once.
+pub(crate) trait Arith: Copy {
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+}
+
+impl Arith for f32 {
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        self - other
+    }
+}
+
+/// A block of 16 f32.
+///
+/// Every function is `inline(always)`, so that it is compiled with the target features of
+/// the kernel's entry. The vector implementations must only ever run on a processor that
+/// has those features: that is the contract of `Kernel::run`.
+pub(crate) trait Lanes: Arith {
+    /// Loads from shared weights.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of 16 aligned f32.
+    unsafe fn load(p: *const f32) -> Self;
+    /// Stores to shared weights.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of 16 aligned f32.
+    unsafe fn store(self, p: *mut f32);
+    /// Loads from private memory, for instance a frame.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of 64 bytes, aligned or not.
+    unsafe fn load_bytes(p: *const u8) -> Self;
+    /// Stores to private memory.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of 64 bytes, aligned or not.
+    unsafe fn store_bytes(self, p: *mut u8);
+    /// Stores the mark of the journal; never before, and never after, any store beside it.
+    fn store_mark(word: &AtomicU32, value: u32);
+    /// All lanes alike.
+    fn splat(value: f32) -> Self;
+    /// Lane by lane, without fusing into an addition.
+    fn times(self, other: Self) -> Self;
+    /// Zero in place of lanes that are NaN or infinite, and which those were, one bit each.
+    fn finite_or_zero(self) -> (Self, u32);
+    /// The bits of both.
+    fn or(self, other: Self) -> Self;
+    /// True if a lane has a bit other than its sign.
+    fn any_magnitude(self) -> bool;
+}
+
+/// How single words are written. A parameter only so that tests can die between two stores.
+pub(crate) trait Memory: Copy {
+    /// Stores a word, in program order.
+    fn store(word: &AtomicU32, value: u32);
+    /// Replaces `old` by `new`; false if the word held something else.
+    fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool;
+}
+
+/// Memory as it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Real;
+
+impl Memory for Real {
+    #[inline(always)]
+    fn store(word: &AtomicU32, value: u32) {
+        word.store(value, Release);
+    }
+    #[inline(always)]
+    fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
+        word.compare_exchange(old, new, Release, Relaxed).is_ok()
+    }
+}
+
+/// The portable block: 16 words, one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<M = Real>([f32; BLOCK], PhantomData<M>);
+
+impl<M: Memory> Words<M> {
+    #[inline(always)]
+    fn each(f: impl FnMut(usize) -> f32) -> Self {
+        Self(std::array::from_fn(f), PhantomData)
+    }
+}
+
+impl<M: Memory> Arith for Words<M> {
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        Self::each(|i| self.0[i] + other.0[i])
+    }
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        Self::each(|i| self.0[i] - other.0[i])
+    }
+}
+
+impl<M: Memory> Lanes for Words<M> {
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        Self::each(|i| {
+            // SAFETY: the caller's promise; AtomicU32 is as large and as aligned as f32.
+            let word = unsafe { AtomicU32::from_ptr(p.add(i).cast_mut().cast()) };
+            f32::from_bits(word.load(Relaxed))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        for (i, value) in self.0.into_iter().enumerate() {
+            // SAFETY: as in `load`.
+            let word = unsafe { AtomicU32::from_ptr(p.add(i).cast()) };
+            M::store(word, value.to_bits());
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> Self {
+        // SAFETY: the caller's promise; an array of bytes has no alignment.
+        let bytes = unsafe { p.cast::<[[u8; 4]; BLOCK]>().read() };
+        Self::each(|i| f32::from_le_bytes(bytes[i]))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, p: *mut u8) {
+        // SAFETY: as in `load_bytes`.
+        unsafe {
+            p.cast::<[[u8; 4]; BLOCK]>()
+                .write(self.0.map(f32::to_le_bytes))
+        }
+    }
+    #[inline(always)]
+    fn store_mark(word: &AtomicU32, value: u32) {
+        M::store(word, value);
+    }
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        Self::each(|_| value)
+    }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Self::each(|i| self.0[i] * other.0[i])
+    }
+    #[inline(always)]
+    fn finite_or_zero(self) -> (Self, u32) {
+        let mut bad = 0;
+        for (i, x) in self.0.iter().enumerate() {
+            bad |= u32::from(!x.is_finite()) << i;
+        }
+        (
+            Self::each(|i| {
+                if self.0[i].is_finite() {
+                    self.0[i]
+                } else {
+                    0.0
+                }
+            }),
+            bad,
+        )
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        Self::each(|i| f32::from_bits(self.0[i].to_bits() | other.0[i].to_bits()))
+    }
+    #[inline(always)]
+    fn any_magnitude(self) -> bool {
+        self.0.iter().any(|x| x.to_bits() << 1 != 0)
+    }
+}

@@ -1,0 +1,391 @@
+//! What a slave does with a position and a master with a delta: one pass over a chunk.
+//!
+//! Each take is a rule (`Rule::next`, pure arithmetic) put through one of two loops: blocks
+//! of 16 weights read and written whole, or single weights exchanged atomically. Invariant:
+//! the arithmetic and its order are those of the rule in both, so all paths agree.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+    compiler_fence,
+};
+
+use super::lanes::{Arith, Lanes, Memory};
+use super::{Kernel, Taken};
+use crate::weights::BLOCK;
+use crate::weights::journal::{Entry, Journal, mark};
+use crate::weights::view::WeightsView;
+
+/// What becomes of one weight (or block) at a position.
+pub(super) struct Next<A> {
+    w: A,
+    last: A,
+    /// Also what `sent` becomes, if the rule writes it.
+    third: A,
+    out: A,
+}
+
+/// One way to take a position. `d` is what local solvers did since the last one.
+pub(super) trait Rule: Copy {
+    const JOURNAL: bool;
+    const READS_SENT: bool;
+    const WRITES_SENT: bool;
+    fn next<A: Arith>(pos: A, sent: A, d: A) -> Next<A>;
+}
+
+/// The position includes what was sent.
+#[derive(Clone, Copy)]
+pub(super) struct Confirmed;
+impl Rule for Confirmed {
+    const JOURNAL: bool = true;
+    const READS_SENT: bool = false;
+    const WRITES_SENT: bool = true;
+    #[inline(always)]
+    fn next<A: Arith>(pos: A, _: A, d: A) -> Next<A> {
+        let y = pos.plus(d);
+        Next {
+            w: y,
+            last: y,
+            third: d,
+            out: d,
+        }
+    }
+}
+
+/// It does not: send the same again.
+#[derive(Clone, Copy)]
+pub(super) struct Unconfirmed;
+impl Rule for Unconfirmed {
+    const JOURNAL: bool = true;
+    const READS_SENT: bool = true;
+    const WRITES_SENT: bool = false;
+    #[inline(always)]
+    fn next<A: Arith>(pos: A, sent: A, d: A) -> Next<A> {
+        let b = pos.plus(sent);
+        Next {
+            w: b.plus(d),
+            last: b,
+            third: b,
+            out: sent,
+        }
+    }
+}
+
+/// It does, but there is no slot to send from: keep the delta for later.
+#[derive(Clone, Copy)]
+pub(super) struct Keep;
+impl Rule for Keep {
+    const JOURNAL: bool = true;
+    const READS_SENT: bool = false;
+    const WRITES_SENT: bool = false;
+    #[inline(always)]
+    fn next<A: Arith>(pos: A, _: A, d: A) -> Next<A> {
+        Next {
+            w: pos.plus(d),
+            last: pos,
+            third: pos,
+            out: d,
+        }
+    }
+}
+
+/// Send and forget.
+#[derive(Clone, Copy)]
+pub(super) struct Forget;
+impl Rule for Forget {
+    const JOURNAL: bool = false;
+    const READS_SENT: bool = false;
+    const WRITES_SENT: bool = false;
+    #[inline(always)]
+    fn next<A: Arith>(pos: A, _: A, d: A) -> Next<A> {
+        let y = pos.plus(d);
+        Next {
+            w: y,
+            last: y,
+            third: d,
+            out: d,
+        }
+    }
+}
+
+/// A take of one chunk. `new` checks the lengths, so the loops need not.
+pub(super) struct Take<'a, R> {
+    w: WeightsView<'a>,
+    last: WeightsView<'a>,
+    /// Empty for a rule that neither reads nor writes it.
+    sent: WeightsView<'a>,
+    pos: &'a [u8],
+    /// Null: nobody wants the delta.
+    out: *mut u8,
+    journal: Option<&'a Journal>,
+    rule: PhantomData<(R, &'a mut [u8])>,
+}
+
+impl<'a, R: Rule> Take<'a, R> {
+    pub(super) fn new(
+        w: WeightsView<'a>,
+        last: WeightsView<'a>,
+        sent: Option<WeightsView<'a>>,
+        pos: &'a [u8],
+        out: Option<&'a mut [u8]>,
+        journal: Option<&'a Journal>,
+    ) -> Self {
+        super::check_blocks(w.len(), pos.len());
+        assert_eq!(w.len(), last.len(), "w and last of different chunks");
+        assert!(
+            out.as_ref().is_none_or(|o| o.len() == pos.len()),
+            "a delta is as long as its position"
+        );
+        assert!(sent.map_or(!R::READS_SENT && !R::WRITES_SENT, |s| s.len() == w.len()));
+        assert_eq!(journal.is_some(), R::JOURNAL);
+        let out = out.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
+        Self {
+            w,
+            last,
+            sent: sent.unwrap_or(w.slice(0, 0)),
+            pos,
+            out,
+            journal,
+            rule: PhantomData,
+        }
+    }
+
+    /// The loop for solvers that write atomically: weight by weight, each exchanged against
+    /// the very value that was read, so nothing they add is lost.
+    pub(super) fn run_atomic<M: Memory>(self) -> Taken {
+        let mut taken = Taken::default();
+        for i in 0..self.w.len() {
+            let at = i * 4..i * 4 + 4;
+            let pos = float(&self.pos[at]);
+            let sent = if R::READS_SENT {
+                self.sent.load(i)
+            } else {
+                0.0
+            };
+            let last = self.last.load(i);
+            let word = self.w.word(i);
+            let (d, next, finite) = loop {
+                let bits = word.load(Relaxed);
+                let x = f32::from_bits(bits);
+                let moved = x.minus(last);
+                let finite = moved.is_finite();
+                let d = if finite { moved } else { 0.0 };
+                let next = R::next(pos, sent, d);
+                if let Some(journal) = self.journal {
+                    note_one::<M>(journal, i, [bits, next.w.to_bits(), next.third.to_bits()]);
+                }
+                if M::exchange(word, bits, next.w.to_bits()) {
+                    break (d, next, finite);
+                }
+            };
+            taken.moved |= d != 0.0;
+            taken.non_finite += u32::from(!finite);
+            M::store(self.last.word(i), next.last.to_bits());
+            if R::WRITES_SENT {
+                M::store(self.sent.word(i), next.third.to_bits());
+            }
+            if !self.out.is_null() {
+                // SAFETY: `out` is as long as `pos`, checked in `new`, and not null.
+                unsafe {
+                    self.out
+                        .add(i * 4)
+                        .cast::<[u8; 4]>()
+                        .write(next.out.to_le_bytes())
+                };
+            }
+        }
+        taken
+    }
+}
+
+impl<R: Rule> Kernel for Take<'_, R> {
+    type Out = Taken;
+
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) -> Taken {
+        let mut moved = V::splat(0.0);
+        let mut non_finite = 0;
+        for i in (0..self.w.len()).step_by(BLOCK) {
+            // SAFETY: every array has `w.len()` weights, a multiple of a block; see `new`.
+            unsafe {
+                let pos = V::load_bytes(self.pos.as_ptr().add(i * 4));
+                let sent = if R::READS_SENT {
+                    V::load(self.sent.as_ptr().add(i))
+                } else {
+                    V::splat(0.0)
+                };
+                let last = V::load(self.last.as_ptr().add(i));
+                // Last of all loads: from here to the store of `w`, what solvers add is lost.
+                let x = V::load(self.w.as_ptr().add(i));
+                let (d, bad) = x.minus(last).finite_or_zero();
+                let next = R::next(pos, sent, d);
+                if let Some(journal) = self.journal.filter(|_| R::JOURNAL) {
+                    note_block(journal, i, x, next.w, next.third);
+                }
+                next.w.store(self.w.as_ptr().add(i));
+                next.last.store(self.last.as_ptr().add(i));
+                if R::WRITES_SENT {
+                    next.third.store(self.sent.as_ptr().add(i));
+                }
+                if !self.out.is_null() {
+                    next.out.store_bytes(self.out.add(i * 4));
+                }
+                moved = moved.or(d);
+                if bad != 0 {
+                    non_finite += bad.count_ones();
+                }
+            }
+        }
+        Taken {
+            moved: moved.any_magnitude(),
+            non_finite,
+        }
+    }
+}
+
+/// A delta added to a chunk from weight `first` on.
+#[derive(Clone, Copy)]
+pub(super) struct Apply<'a> {
+    w: WeightsView<'a>,
+    delta: &'a [u8],
+    first: usize,
+    journal: &'a Journal,
+}
+
+impl<'a> Apply<'a> {
+    pub(super) fn new(
+        w: WeightsView<'a>,
+        delta: &'a [u8],
+        first: u32,
+        journal: &'a Journal,
+    ) -> Self {
+        super::check_blocks(w.len(), delta.len());
+        Self {
+            w,
+            delta,
+            first: (first as usize).min(w.len()),
+            journal,
+        }
+    }
+
+    /// Weight by weight, until `end`.
+    pub(super) fn run_atomic<M: Memory>(self, end: usize) {
+        for i in self.first..end {
+            let delta = float(&self.delta[i * 4..i * 4 + 4]);
+            let word = self.w.word(i);
+            loop {
+                let bits = word.load(Relaxed);
+                let next = (f32::from_bits(bits) + delta).to_bits();
+                note_one::<M>(self.journal, i, [bits, next, 0]);
+                if M::exchange(word, bits, next) {
+                    break;
+                }
+            }
+        }
+        // No weight is in flight: blocks that follow may write over its entry.
+        M::store(&self.journal.mark, mark(end.max(self.first), 0));
+    }
+
+    /// Where the whole blocks begin: a delta may have been interrupted within one, if it was
+    /// applied weight by weight.
+    pub(super) fn whole_blocks(self) -> usize {
+        self.first.next_multiple_of(BLOCK)
+    }
+}
+
+impl Kernel for Apply<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        for i in (self.whole_blocks()..self.w.len()).step_by(BLOCK) {
+            // SAFETY: `w` and `delta` have the same length, a multiple of a block; see `new`.
+            unsafe {
+                let delta = V::load_bytes(self.delta.as_ptr().add(i * 4));
+                let x = V::load(self.w.as_ptr().add(i));
+                let next = x.plus(delta);
+                note_block(self.journal, i, x, next, V::splat(0.0));
+                next.store(self.w.as_ptr().add(i));
+            }
+        }
+    }
+}
+
+/// The first position ever: `w` and `last` become it, `sent` zero.
+#[derive(Clone, Copy)]
+pub(super) struct Adopt<'a> {
+    w: WeightsView<'a>,
+    last: WeightsView<'a>,
+    sent: WeightsView<'a>,
+    pos: &'a [u8],
+}
+
+impl<'a> Adopt<'a> {
+    pub(super) fn new(
+        w: WeightsView<'a>,
+        last: WeightsView<'a>,
+        sent: WeightsView<'a>,
+        pos: &'a [u8],
+    ) -> Self {
+        super::check_blocks(w.len(), pos.len());
+        assert!(
+            w.len() == last.len() && w.len() == sent.len(),
+            "views of different chunks"
+        );
+        Self { w, last, sent, pos }
+    }
+}
+
+impl Kernel for Adopt<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let zero = V::splat(0.0);
+        for i in (0..self.w.len()).step_by(BLOCK) {
+            // SAFETY: all have the same length, a multiple of a block; see `new`.
+            unsafe {
+                // Plus zero: weights never hold -0.0.
+                let pos = V::load_bytes(self.pos.as_ptr().add(i * 4)).plus(zero);
+                pos.store(self.w.as_ptr().add(i));
+                pos.store(self.last.as_ptr().add(i));
+                zero.store(self.sent.as_ptr().add(i));
+            }
+        }
+    }
+}
+
+/// Notes a block in the journal. It takes the two entries in turn: the one that the mark
+/// still names stays whole while the other is written.
+#[inline(always)]
+fn note_block<V: Lanes>(journal: &Journal, i: usize, before: V, after: V, third: V) {
+    let entry: &Entry = journal.entry(i, BLOCK);
+    // SAFETY: each array of the entry has 16 words.
+    unsafe {
+        before.store(entry.before.as_ptr() as *mut f32);
+        after.store(entry.after.as_ptr() as *mut f32);
+        third.store(entry.third.as_ptr() as *mut f32);
+    }
+    V::store_mark(&journal.mark, mark(i + BLOCK, BLOCK));
+    // The caller's stores come after the mark.
+    compiler_fence(SeqCst);
+}
+
+/// Notes one weight: first that none is in flight, then its values, then that it is.
+#[inline(always)]
+fn note_one<M: Memory>(journal: &Journal, i: usize, values: [u32; 3]) {
+    let entry = journal.entry(i, 1);
+    M::store(&journal.mark, mark(i, 0));
+    compiler_fence(SeqCst);
+    let places: [&[AtomicU32; BLOCK]; 3] = [&entry.before, &entry.after, &entry.third];
+    for (place, value) in places.into_iter().zip(values) {
+        M::store(&place[i % BLOCK], value);
+    }
+    M::store(&journal.mark, mark(i + 1, 1));
+    compiler_fence(SeqCst);
+}
+
+fn float(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes(bytes.try_into().expect("four bytes"))
+}

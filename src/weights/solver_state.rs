@@ -1,0 +1,92 @@
+//! What a solver must not forget when it is killed: momentum, iteration, place in the data.
+//!
+//! One file beside the buffer, used by one live solver at a time. Plain shared memory
+//! without a journal: a solver killed half way through an update has done half an update,
+//! which is what Hogwild means.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use super::error::StateError;
+use super::mapping::Mapping;
+use super::state::{HISTORY_IN_PAGE, in_page};
+use super::state_file::{STATE_HEAD_BYTES, StateFile, beside};
+use super::view::WeightsView;
+
+/// Words that the solver may use as it likes.
+const SPARE: usize = 16;
+
+/// The state of one solver.
+#[derive(Debug)]
+pub struct SolverState {
+    mapping: Mapping,
+    weights: usize,
+    history: usize,
+}
+
+impl SolverState {
+    /// The name of the state of solver `index` for the buffer `buffer`.
+    pub fn path_beside(buffer: &Path, index: u32) -> PathBuf {
+        beside(buffer, &format!(".solver{index}"))
+    }
+
+    /// Opens the state (`true`), or makes a new one of zeros (`false`), for `n` weights.
+    ///
+    /// # Errors
+    /// See [`StateError`]: another live solver holds it, it is of another session, model or
+    /// size, it is not ours, or there is no space.
+    pub fn open_or_create(
+        path: &Path,
+        session: u64,
+        fingerprint: u64,
+        n: usize,
+    ) -> Result<(Self, bool), StateError> {
+        let history = in_page(STATE_HEAD_BYTES + (2 + SPARE) * 8, HISTORY_IN_PAGE);
+        let ends = history.and_then(|h| Some((h, h.checked_add(n.checked_mul(4)?)?)));
+        let Some((history, end)) = ends.filter(|&(_, end)| i64::try_from(end).is_ok()) else {
+            let what = format!("{n} weights are more than a file can hold");
+            return Err(StateError::BadSpec {
+                path: path.into(),
+                what,
+            });
+        };
+        let shape = [("number of weights", n as u64)];
+        let magic = *b"DOGWSOLV";
+        let file = StateFile {
+            magic,
+            session,
+            fingerprint,
+            shape: &shape,
+            file_bytes: end as u64,
+        };
+        let (mapping, resumed) = file.open_or_create(path)?;
+        Ok((
+            Self {
+                mapping,
+                weights: n,
+                history,
+            },
+            resumed,
+        ))
+    }
+
+    /// The momentum, one per weight.
+    pub fn history(&self) -> WeightsView<'_> {
+        self.mapping.weights(self.history, self.weights)
+    }
+
+    /// Iterations done.
+    pub fn iteration(&self) -> &AtomicU64 {
+        self.mapping.at(STATE_HEAD_BYTES)
+    }
+
+    /// The place in the data.
+    pub fn cursor(&self) -> &AtomicU64 {
+        self.mapping.at(STATE_HEAD_BYTES + 8)
+    }
+
+    /// 16 words for whatever else the solver must keep; zero at first.
+    pub fn spare(&self) -> &[AtomicU64] {
+        self.mapping.slice(STATE_HEAD_BYTES + 16, SPARE)
+    }
+}

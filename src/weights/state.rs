@@ -1,0 +1,290 @@
+//! What a streamer must not forget when it is killed: `last`, `sent`, sequence numbers,
+//! acknowledgements and the journal of the chunk it was working on.
+//!
+//! One file beside the buffer, used by one live streamer at a time.
+//!
+//! Layout: header; epoch; journal; interrupted deltas; one `ChunkState` per chunk; one
+//! acknowledged sequence number per chunk and node; `last`; `sent`. Invariant: `last` and
+//! `sent` begin at odd cache lines of their pages, different ones, and the weights at the
+//! start of a page, so that no two of the three are ever a power of two apart (then every
+//! store would evict the others' lines: up to 15 times slower).
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{
+    AtomicU8, AtomicU16, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use super::error::StateError;
+use super::journal::{Interrupted, Journal};
+use super::mapping::{Mapping, Shared};
+use super::state_file::{STATE_HEAD_BYTES, StateFile, beside};
+use super::view::WeightsView;
+use super::{BLOCK, MAX_CHUNK};
+
+const EPOCH_OFFSET: usize = STATE_HEAD_BYTES;
+const JOURNAL_OFFSET: usize = 512;
+const PARTIALS_OFFSET: usize = 2048;
+const CHUNKS_OFFSET: usize = 4096;
+const _: () = assert!(JOURNAL_OFFSET + size_of::<Journal>() <= PARTIALS_OFFSET);
+const _: () = assert!(PARTIALS_OFFSET + PARTIALS * size_of::<Partial>() <= CHUNKS_OFFSET);
+
+const PAGE: usize = 4096;
+/// Where in their pages the arrays begin: 21, 43 and (solver history) 59 cache lines.
+const LAST_IN_PAGE: usize = 21 * 64;
+const SENT_IN_PAGE: usize = 43 * 64;
+pub(super) const HISTORY_IN_PAGE: usize = 59 * 64;
+
+/// Half-applied deltas that can be remembered at once.
+pub const PARTIALS: usize = 16;
+
+/// What a streamer's state is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamStateSpec {
+    /// The session of the buffer.
+    pub session: u64,
+    /// The fingerprint of its model.
+    pub fingerprint: u64,
+    /// This node.
+    pub node: u16,
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// Weights per chunk: a multiple of 16, at most [`MAX_CHUNK`].
+    pub chunk_weights: u32,
+    /// Chunks of the model.
+    pub chunks: u32,
+    /// Padded length of the buffer, in weights.
+    pub padded: usize,
+}
+
+/// What the streamer knows of one chunk.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ChunkState {
+    /// Version of the newest position (as master: sent; as slave: taken).
+    pub version: AtomicU32,
+    /// Sequence number of `sent`.
+    pub seq: AtomicU8,
+    /// Free for the streamer.
+    pub flags: AtomicU8,
+    /// Free for the streamer.
+    pub spare: AtomicU16,
+}
+
+// SAFETY: `repr(C)`, atomics only.
+unsafe impl Shared for ChunkState {}
+
+/// A delta that was applied in part when the streamer was killed.
+#[repr(C)]
+struct Partial {
+    /// 0: free; stored last, cleared first.
+    used: AtomicU32,
+    chunk: AtomicU32,
+    peer: AtomicU16,
+    seq: AtomicU8,
+    _spare: AtomicU8,
+    progress: AtomicU32,
+}
+
+// SAFETY: `repr(C)`, atomics only.
+unsafe impl Shared for Partial {}
+
+/// The state of one node's streamer.
+#[derive(Debug)]
+pub struct StreamState {
+    mapping: Mapping,
+    spec: StreamStateSpec,
+    layout: Layout,
+}
+
+/// Byte offsets behind the fixed part.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    applied: usize,
+    last: usize,
+    sent: usize,
+    end: usize,
+}
+
+impl StreamState {
+    /// The name of the streamer's state for the buffer `buffer`.
+    pub fn path_beside(buffer: &Path) -> PathBuf {
+        beside(buffer, ".stream")
+    }
+
+    /// Opens the state (`true`), or makes a new one of zeros (`false`).
+    ///
+    /// # Errors
+    /// See [`StateError`]: another live streamer holds it, it is of another session, model
+    /// or shape, it is not ours, or there is no space.
+    pub fn open_or_create(path: &Path, spec: &StreamStateSpec) -> Result<(Self, bool), StateError> {
+        let layout = Layout::new(spec).map_err(|what| StateError::BadSpec {
+            path: path.into(),
+            what,
+        })?;
+        let shape = [
+            ("node", u64::from(spec.node)),
+            ("number of nodes", spec.nodes.into()),
+            ("chunk size", spec.chunk_weights.into()),
+            ("number of chunks", spec.chunks.into()),
+            ("padded length", spec.padded as u64),
+        ];
+        let file = StateFile {
+            magic: *b"DOGWSTRM",
+            session: spec.session,
+            fingerprint: spec.fingerprint,
+            shape: &shape,
+            file_bytes: layout.end as u64,
+        };
+        let (mapping, resumed) = file.open_or_create(path)?;
+        Ok((
+            Self {
+                mapping,
+                spec: *spec,
+                layout,
+            },
+            resumed,
+        ))
+    }
+
+    /// What it is for.
+    pub fn spec(&self) -> &StreamStateSpec {
+        &self.spec
+    }
+
+    /// Per weight, the value that the slave wrote at the last position.
+    pub fn last(&self) -> WeightsView<'_> {
+        self.mapping.weights(self.layout.last, self.spec.padded)
+    }
+
+    /// Per weight, the delta that is not confirmed yet.
+    pub fn sent(&self) -> WeightsView<'_> {
+        self.mapping.weights(self.layout.sent, self.spec.padded)
+    }
+
+    /// The journal of the chunk that is being worked on.
+    pub fn journal(&self) -> &Journal {
+        self.mapping.at(JOURNAL_OFFSET)
+    }
+
+    /// What is known of chunk `c`. Panics if there is no such chunk.
+    pub fn chunk(&self, c: u32) -> &ChunkState {
+        assert!(c < self.spec.chunks, "chunk {c} of {}", self.spec.chunks);
+        self.mapping
+            .at(CHUNKS_OFFSET + c as usize * size_of::<ChunkState>())
+    }
+
+    /// For chunk `c` as master: per node, the sequence number of its last applied delta.
+    /// Panics if there is no such chunk.
+    pub fn applied(&self, c: u32) -> &[AtomicU8] {
+        assert!(c < self.spec.chunks, "chunk {c} of {}", self.spec.chunks);
+        let nodes = usize::from(self.spec.nodes);
+        self.mapping
+            .slice(self.layout.applied + c as usize * nodes, nodes)
+    }
+
+    /// The epoch this node was in last.
+    pub fn epoch(&self) -> &AtomicU32 {
+        self.mapping.at(EPOCH_OFFSET)
+    }
+
+    /// Remembers a delta that recovery found half applied, until the slave repeats it, so that
+    /// the journal is free for other chunks. A newer entry of the same chunk and peer replaces
+    /// the older. False if there are [`PARTIALS`] of them already: then its rest, applied
+    /// again from the start, would be doubled, and the caller must drop and count that delta.
+    pub fn remember_partial(&self, found: &Interrupted) -> bool {
+        let same = |p: &&Partial| p.is(found.chunk, found.peer);
+        let free = |p: &&Partial| p.used.load(Acquire) == 0;
+        let partials = self.partials();
+        let Some(p) = partials
+            .iter()
+            .find(same)
+            .or_else(|| partials.iter().find(free))
+        else {
+            return false;
+        };
+        p.used.store(0, Release);
+        p.chunk.store(found.chunk, Release);
+        p.peer.store(found.peer, Release);
+        p.seq.store(found.seq, Release);
+        p.progress.store(found.progress, Release);
+        p.used.store(1, Release);
+        true
+    }
+
+    /// Weights of delta `seq` of `peer` for `chunk` that are applied already; usually 0.
+    /// Pass it to [`Journal::begin_at`] and to [`kernels::apply_delta`](super::kernels::apply_delta).
+    pub fn partial(&self, chunk: u32, peer: u16, seq: u8) -> u32 {
+        let found = self
+            .partials()
+            .iter()
+            .find(|p| p.is(chunk, peer) && p.seq.load(Relaxed) == seq);
+        found.map_or(0, |p| p.progress.load(Relaxed))
+    }
+
+    /// Forgets what was remembered of that chunk and peer: call it when the rest was applied
+    /// (before [`Journal::end`]).
+    pub fn forget_partial(&self, chunk: u32, peer: u16) {
+        for p in self.partials().iter().filter(|p| p.is(chunk, peer)) {
+            p.used.store(0, Release);
+        }
+    }
+
+    fn partials(&self) -> &[Partial] {
+        self.mapping.slice(PARTIALS_OFFSET, PARTIALS)
+    }
+}
+
+impl Partial {
+    fn is(&self, chunk: u32, peer: u16) -> bool {
+        self.used.load(Acquire) == 1
+            && self.chunk.load(Relaxed) == chunk
+            && self.peer.load(Relaxed) == peer
+    }
+}
+
+impl Layout {
+    fn new(spec: &StreamStateSpec) -> Result<Self, String> {
+        let (chunk, chunks) = (spec.chunk_weights as usize, spec.chunks as usize);
+        if chunk == 0 || chunk > MAX_CHUNK || !chunk.is_multiple_of(BLOCK) {
+            return Err(format!(
+                "chunks of {chunk} weights; use a multiple of {BLOCK} up to {MAX_CHUNK}"
+            ));
+        }
+        if spec.node >= spec.nodes {
+            return Err(format!(
+                "node {} of {}; nodes are counted from 0",
+                spec.node, spec.nodes
+            ));
+        }
+        if chunks.checked_mul(chunk).is_none_or(|n| n > spec.padded) {
+            return Err(format!(
+                "{chunks} chunks of {chunk} weights do not fit into {} weights",
+                spec.padded
+            ));
+        }
+        let layout = || {
+            let applied = CHUNKS_OFFSET + chunks.checked_mul(size_of::<ChunkState>())?;
+            let bytes = spec.padded.checked_mul(4)?;
+            let last = in_page(
+                applied.checked_add(chunks.checked_mul(spec.nodes.into())?)?,
+                LAST_IN_PAGE,
+            )?;
+            let sent = in_page(last.checked_add(bytes)?, SENT_IN_PAGE)?;
+            let end = sent.checked_add(bytes)?;
+            i64::try_from(end).ok()?;
+            Some(Self {
+                applied,
+                last,
+                sent,
+                end,
+            })
+        };
+        layout().ok_or_else(|| format!("{} weights are more than a file can hold", spec.padded))
+    }
+}
+
+/// The first offset from `offset` on that lies `line` bytes into its page.
+pub(super) fn in_page(offset: usize, line: usize) -> Option<usize> {
+    offset.checked_next_multiple_of(PAGE)?.checked_add(line)
+}

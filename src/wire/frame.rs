@@ -1,0 +1,397 @@
+//! The frame: fixed header, acks, payload, tag. See the module's table for the offsets.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// First two bytes of every frame: "DW".
+pub const MAGIC: u16 = u16::from_le_bytes(*b"DW");
+/// Version of the frame format.
+pub const VERSION: u8 = 1;
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 48;
+/// Acks are padded to a multiple of this many bytes, which keeps the payload aligned.
+pub const ACK_ALIGN: usize = 16;
+/// Bytes of the authentication tag behind the payload of a sealed frame.
+pub const TAG_LEN: usize = 16;
+/// Largest payload that a frame may announce, bytes (16,384 weights).
+pub const MAX_PAYLOAD: usize = 64 * 1024;
+
+/// Bits of the header's `flags`.
+pub mod flags {
+    /// A tag of [`TAG_LEN`](super::TAG_LEN) bytes follows the payload.
+    pub const SEALED: u8 = 1;
+    /// The sender has seen every foreign chunk and its solvers run.
+    pub const READY: u8 = 2;
+    /// All bits that version 1 knows.
+    pub const KNOWN: u8 = SEALED | READY;
+}
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Master to all slaves: the present values of a chunk.
+    Position = 1,
+    /// Slave to the master of a chunk: what local solvers added since the last position.
+    Delta = 2,
+    /// Node to all nodes: I am here, this is my job's shape, this is what I have seen.
+    Hello = 3,
+    /// Slave to a master that lost its weights: its replica of a chunk.
+    Restore = 4,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Position, Self::Delta, Self::Hello, Self::Restore]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// How the payload encodes weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Dtype {
+    /// No weights (hello).
+    None = 0,
+    /// IEEE 754 binary32, little-endian.
+    F32 = 1,
+}
+
+impl Dtype {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::None, Self::F32]
+            .into_iter()
+            .find(|dtype| *dtype as u8 == byte)
+    }
+}
+
+/// Why bytes are not a frame of this format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Fewer bytes than the header, or than it announces.
+    #[error("frame is cut short: {have} bytes, needs {need}")]
+    Short {
+        /// Bytes received.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// Not one of our frames.
+    #[error("not a dogwild frame (magic {0:#06x})")]
+    Magic(u16),
+    /// A later or earlier format.
+    #[error(
+        "frame format version {0}, this program speaks {VERSION}: run the same release on all nodes"
+    )]
+    Version(u8),
+    /// Unknown kind.
+    #[error("unknown frame kind {0}")]
+    Kind(u8),
+    /// Unknown flags or a reserved field that is not zero.
+    #[error("unknown flags or reserved bits are set")]
+    Reserved,
+    /// Unknown dtype, or one that does not go with the kind.
+    #[error("dtype {0} does not go with this kind of frame")]
+    Dtype(u8),
+    /// Payload longer than any chunk, or no whole number of weights.
+    #[error("payload of {0} bytes is no whole chunk")]
+    Payload(u32),
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    magic: U16,
+    version: u8,
+    kind: u8,
+    flags: u8,
+    dtype: u8,
+    acks: u8,
+    seq: u8,
+    session: U64,
+    epoch: U32,
+    sender: U16,
+    range: U16,
+    chunk: U32,
+    chunk_version: U32,
+    iterations: U64,
+    payload_len: U32,
+    reserved: U32,
+}
+
+const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
+
+/// The header's fields, in the units of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// Bits of [`flags`].
+    pub flags: u8,
+    /// Encoding of the payload.
+    pub dtype: Dtype,
+    /// Number of ack bytes (one for each node of the session; 0 but in positions).
+    pub acks: u8,
+    /// Sequence number of a delta, modulo 256.
+    pub seq: u8,
+    /// Which job.
+    pub session: u64,
+    /// Which incarnation of the sender's range.
+    pub epoch: u32,
+    /// Index of the sending node.
+    pub sender: u16,
+    /// Index of the range (the node that masters it).
+    pub range: u16,
+    /// Index of the chunk in the whole buffer.
+    pub chunk: u32,
+    /// Version of the chunk: of a position its own, of a delta that of the position it answers.
+    pub chunk_version: u32,
+    /// Iterations of all solvers of the sending node so far.
+    pub iterations: u64,
+    /// Bytes of payload.
+    pub payload_len: u32,
+}
+
+/// Bytes that `acks` ack bytes take in a frame.
+pub const fn acks_len(acks: u8) -> usize {
+    (acks as usize).next_multiple_of(ACK_ALIGN)
+}
+
+impl Header {
+    /// Bytes of the whole frame, tag included.
+    pub fn frame_len(&self) -> usize {
+        let tag = if self.flags & flags::SEALED != 0 {
+            TAG_LEN
+        } else {
+            0
+        };
+        self.payload_at() + self.payload_len as usize + tag
+    }
+
+    fn payload_at(&self) -> usize {
+        HEADER_LEN + acks_len(self.acks)
+    }
+
+    /// Writes the header and zeroed acks into `slot`; returns (acks, payload) to be filled.
+    ///
+    /// # Panics
+    /// If `slot` is not [`frame_len`](Self::frame_len) bytes long: the caller asked for it.
+    pub fn emit<'s>(&self, slot: &'s mut [u8]) -> (&'s mut [u8], &'s mut [u8]) {
+        assert_eq!(
+            slot.len(),
+            self.frame_len(),
+            "transmit slot of another size than the frame"
+        );
+        let raw = RawHeader {
+            magic: MAGIC.into(),
+            version: VERSION,
+            kind: self.kind as u8,
+            flags: self.flags,
+            dtype: self.dtype as u8,
+            acks: self.acks,
+            seq: self.seq,
+            session: self.session.into(),
+            epoch: self.epoch.into(),
+            sender: self.sender.into(),
+            range: self.range.into(),
+            chunk: self.chunk.into(),
+            chunk_version: self.chunk_version.into(),
+            iterations: self.iterations.into(),
+            payload_len: self.payload_len.into(),
+            reserved: 0.into(),
+        };
+        let (head, rest) = slot.split_at_mut(HEADER_LEN);
+        head.copy_from_slice(raw.as_bytes());
+        let (acks, payload) = rest.split_at_mut(acks_len(self.acks));
+        acks.fill(0);
+        (
+            &mut acks[..self.acks as usize],
+            &mut payload[..self.payload_len as usize],
+        )
+    }
+}
+
+/// A frame whose lengths and codes have been checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'b> {
+    /// The header.
+    pub header: Header,
+    /// One byte for each node: the last delta that the master applied to this chunk.
+    pub acks: &'b [u8],
+    /// The payload.
+    pub payload: &'b [u8],
+}
+
+impl<'b> Frame<'b> {
+    /// Checks `bytes` and lends their parts. Bytes behind the frame (Ethernet padding) are ignored.
+    pub fn parse(bytes: &'b [u8]) -> Result<Self, ParseError> {
+        let short = |need| ParseError::Short {
+            have: bytes.len(),
+            need,
+        };
+        let (raw, rest) = RawHeader::ref_from_prefix(bytes).map_err(|_| short(HEADER_LEN))?;
+        let header = raw.check()?;
+        if bytes.len() < header.frame_len() {
+            return Err(short(header.frame_len()));
+        }
+        let (acks, rest) = rest.split_at(acks_len(header.acks));
+        Ok(Self {
+            header,
+            acks: &acks[..header.acks as usize],
+            payload: &rest[..header.payload_len as usize],
+        })
+    }
+}
+
+impl RawHeader {
+    fn check(&self) -> Result<Header, ParseError> {
+        if self.magic.get() != MAGIC {
+            return Err(ParseError::Magic(self.magic.get()));
+        }
+        if self.version != VERSION {
+            return Err(ParseError::Version(self.version));
+        }
+        let kind = Kind::from_byte(self.kind).ok_or(ParseError::Kind(self.kind))?;
+        if self.flags & !flags::KNOWN != 0 || self.reserved.get() != 0 {
+            return Err(ParseError::Reserved);
+        }
+        let dtype = Dtype::from_byte(self.dtype)
+            .filter(|dtype| (*dtype == Dtype::None) == (kind == Kind::Hello))
+            .ok_or(ParseError::Dtype(self.dtype))?;
+        let payload_len = self.payload_len.get();
+        let whole = dtype == Dtype::None || (payload_len > 0 && payload_len.is_multiple_of(4));
+        if payload_len as usize > MAX_PAYLOAD || !whole {
+            return Err(ParseError::Payload(payload_len));
+        }
+        Ok(Header {
+            kind,
+            flags: self.flags,
+            dtype,
+            acks: self.acks,
+            seq: self.seq,
+            session: self.session.get(),
+            epoch: self.epoch.get(),
+            sender: self.sender.get(),
+            range: self.range.get(),
+            chunk: self.chunk.get(),
+            chunk_version: self.chunk_version.get(),
+            iterations: self.iterations.get(),
+            payload_len,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        let codes = (0usize..4, 0u8..4, any::<u8>(), any::<u8>());
+        let ids = (any::<u64>(), any::<u32>(), any::<u16>(), any::<u16>());
+        let chunk = (any::<u32>(), any::<u32>(), any::<u64>(), 1u32..600);
+        (codes, ids, chunk).prop_map(|(codes, ids, chunk)| {
+            let kind = [Kind::Position, Kind::Delta, Kind::Hello, Kind::Restore][codes.0];
+            Header {
+                kind,
+                flags: codes.1,
+                dtype: if kind == Kind::Hello {
+                    Dtype::None
+                } else {
+                    Dtype::F32
+                },
+                acks: codes.2,
+                seq: codes.3,
+                session: ids.0,
+                epoch: ids.1,
+                sender: ids.2,
+                range: ids.3,
+                chunk: chunk.0,
+                chunk_version: chunk.1,
+                iterations: chunk.2,
+                payload_len: chunk.3 * 4,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_emitted_is_parsed(header in any_header(), fill in any::<u8>(), pad in 0usize..64) {
+            let mut slot = vec![0xEE; header.frame_len()];
+            let (acks, payload) = header.emit(&mut slot);
+            acks.fill(fill);
+            payload.fill(fill ^ 0x5A);
+            slot.resize(slot.len() + pad, 0);
+            let frame = Frame::parse(&slot).unwrap();
+            prop_assert_eq!(frame.header, header);
+            prop_assert_eq!(frame.acks.len(), header.acks as usize);
+            prop_assert!(frame.acks.iter().all(|b| *b == fill));
+            prop_assert_eq!(frame.payload.len(), header.payload_len as usize);
+            prop_assert!(frame.payload.iter().all(|b| *b == fill ^ 0x5A));
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Frame::parse(&bytes);
+        }
+
+        #[test]
+        fn mutated_frames_are_parsed_without_panic(
+            header in any_header(), at in any::<prop::sample::Index>(), with in any::<u8>(), cut in any::<prop::sample::Index>()
+        ) {
+            let mut slot = vec![0; header.frame_len()];
+            header.emit(&mut slot);
+            let at = at.index(HEADER_LEN);
+            slot[at] = with;
+            let _ = Frame::parse(&slot);
+            slot.truncate(cut.index(slot.len()));
+            prop_assert!(Frame::parse(&slot).is_err() || slot.len() >= HEADER_LEN);
+        }
+    }
+
+    #[test]
+    fn each_refusal_names_its_reason() {
+        let header = Header {
+            kind: Kind::Delta,
+            flags: 0,
+            dtype: Dtype::F32,
+            acks: 0,
+            seq: 1,
+            session: 7,
+            epoch: 1,
+            sender: 1,
+            range: 0,
+            chunk: 2,
+            chunk_version: 3,
+            iterations: 4,
+            payload_len: 64,
+        };
+        let mut good = vec![0; header.frame_len()];
+        header.emit(&mut good);
+        let with = |at: usize, byte: u8| {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            Frame::parse(&bad).unwrap_err()
+        };
+        assert_eq!(with(0, b'X'), ParseError::Magic(u16::from_le_bytes(*b"XW")));
+        assert_eq!(with(2, 9), ParseError::Version(9));
+        assert_eq!(with(3, 77), ParseError::Kind(77));
+        assert_eq!(with(4, 0x80), ParseError::Reserved);
+        assert_eq!(with(44, 1), ParseError::Reserved);
+        assert_eq!(with(5, 0), ParseError::Dtype(0));
+        assert_eq!(with(40, 63), ParseError::Payload(63));
+        assert_eq!(with(42, 255), ParseError::Payload(64 + (255 << 16)));
+        assert_eq!(
+            with(40, 68),
+            ParseError::Short {
+                have: 112,
+                need: 116
+            }
+        );
+        assert_eq!(
+            Frame::parse(&good[..40]).unwrap_err(),
+            ParseError::Short { have: 40, need: 48 }
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! The payload of a hello: the shape of the sender's job and what it has seen of each range.
+//!
+//! Nodes compare shapes before they take anything from each other, so that a node with
+//! another model, another number of nodes or another chunk size is named instead of guessed at.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// How much of a range a node has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RangeSeen {
+    /// No chunk of it.
+    Nothing = 0,
+    /// Some chunks.
+    Part = 1,
+    /// Every chunk at least once (or it is the sender's own and streams).
+    All = 2,
+}
+
+impl RangeSeen {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Nothing, Self::Part, Self::All]
+            .into_iter()
+            .find(|seen| *seen as u8 == byte)
+    }
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHello {
+    fingerprint: U64,
+    chunk_weights: U32,
+    chunks: U32,
+    nodes: U16,
+    reserved: [u8; 6],
+}
+
+const FIXED_LEN: usize = size_of::<RawHello>();
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Fingerprint of the model (names, shapes, offsets).
+    pub fingerprint: u64,
+    /// Weights in a chunk.
+    pub chunk_weights: u32,
+    /// Chunks in the buffer.
+    pub chunks: u32,
+    /// For each node, how much of its range the sender has seen.
+    pub seen: Vec<RangeSeen>,
+}
+
+impl Hello {
+    /// Bytes of the payload.
+    pub fn len(nodes: u16) -> usize {
+        FIXED_LEN + nodes as usize
+    }
+
+    /// Writes the payload; `out` is [`len`](Self::len) bytes.
+    pub fn emit(&self, out: &mut [u8]) {
+        let raw = RawHello {
+            fingerprint: self.fingerprint.into(),
+            chunk_weights: self.chunk_weights.into(),
+            chunks: self.chunks.into(),
+            nodes: (self.seen.len() as u16).into(),
+            reserved: [0; 6],
+        };
+        let (fixed, seen) = out.split_at_mut(FIXED_LEN);
+        fixed.copy_from_slice(raw.as_bytes());
+        for (byte, seen_range) in seen.iter_mut().zip(&self.seen) {
+            *byte = *seen_range as u8;
+        }
+    }
+
+    /// Reads a payload; `None` if its lengths or codes do not fit.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let (raw, rest) = RawHello::ref_from_prefix(payload).ok()?;
+        if rest.len() != raw.nodes.get() as usize {
+            return None;
+        }
+        Some(Self {
+            fingerprint: raw.fingerprint.get(),
+            chunk_weights: raw.chunk_weights.get(),
+            chunks: raw.chunks.get(),
+            seen: rest
+                .iter()
+                .map(|b| RangeSeen::from_byte(*b))
+                .collect::<Option<_>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_emitted_is_parsed(fingerprint: u64, chunk_weights: u32, chunks: u32, seen in proptest::collection::vec(0u8..3, 0..40)) {
+            let seen: Vec<_> = seen.into_iter().map(|b| RangeSeen::from_byte(b).unwrap()).collect();
+            let hello = Hello { fingerprint, chunk_weights, chunks, seen };
+            let mut out = vec![0; Hello::len(hello.seen.len() as u16)];
+            hello.emit(&mut out);
+            prop_assert_eq!(Hello::parse(&out), Some(hello));
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Hello::parse(&bytes);
+        }
+    }
+}

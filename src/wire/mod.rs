@@ -1,0 +1,29 @@
+//! What a frame says: bytes only.
+//!
+//! Holds the frame format, version 1 (`docs/protocol.md`), as a checked view over received
+//! bytes ([`Frame::parse`]) and as headers written into transmit slots ([`Header::emit`]).
+//! Touches no sockets, clocks or weights. `parse` never panics, whatever the bytes, and
+//! checks every length before anybody looks at the payload; what needs to know the job
+//! (is this my session? is this chunk that sender's?) is checked by `stream`.
+//!
+//! ```text
+//!  0 magic u16   2 version u8   3 kind u8
+//!  4 flags u8    5 dtype u8     6 acks u8    7 seq u8
+//!  8 session u64
+//! 16 epoch u32  20 sender u16  22 range u16
+//! 24 chunk u32  28 chunk_version u32
+//! 32 iterations u64
+//! 40 payload_len u32           44 reserved u32 (zero)
+//! 48 acks bytes, padded with zeros to a multiple of 16
+//!    payload (payload_len bytes)
+//!    tag (16 bytes, only with flag SEALED)
+//! ```
+
+mod frame;
+mod hello;
+
+pub use frame::{
+    ACK_ALIGN, Dtype, Frame, HEADER_LEN, Header, Kind, MAGIC, MAX_PAYLOAD, ParseError, TAG_LEN,
+    VERSION, acks_len, flags,
+};
+pub use hello::{Hello, RangeSeen};

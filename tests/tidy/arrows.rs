@@ -1,0 +1,202 @@
+//! Who may name whom: the arrows of docs/architecture.md.
+
+use crate::no_complaints;
+use crate::rust::has_word;
+use crate::source::{Source, file, files};
+
+/// Rooms of the crate `dogwild`, the lowest first. A room names no room of a higher floor, and no
+/// other of its own; the program (`cli`, `main.rs`) stands above all.
+const FLOORS: [&[&str]; 3] = [
+    &["weights", "wire", "watch"],
+    &["stream", "poseidon", "solver", "gpu", "snapshot"],
+    &["node", "job", "sim"],
+];
+
+/// Rooms of the top floor may name each other; the two below may not, but for these.
+const SAME_FLOOR: [(&str, &str); 2] = [("watch", "weights"), ("gpu", "stream")];
+
+/// State machines: time, randomness and frames are arguments.
+const NO_IO: [&str; 2] = ["src/wire/", "src/stream/"];
+
+const IO: [&str; 12] = [
+    "std::net",
+    "std::fs",
+    "std::process",
+    "std::os",
+    "Instant::now",
+    "SystemTime",
+    "thread",
+    "dogwild_net",
+    "rand::rng",
+    "rand::random",
+    "from_os_rng",
+    "socket2",
+];
+
+/// Transports of `dogwild-net`: siblings.
+const TRANSPORTS: [&str; 5] = ["memory", "udp", "packet_mmap", "af_xdp", "verbs"];
+
+/// The room a file of the crate `dogwild` is in.
+fn room(path: &str) -> Option<&str> {
+    let below = path.strip_prefix("src/")?;
+    Some(below.split(['/', '.']).next().unwrap_or(below))
+}
+
+fn floor(room: &str) -> Option<usize> {
+    FLOORS.iter().position(|rooms| rooms.contains(&room))
+}
+
+/// Names that follow `crate::` in `line`; those in braces too.
+fn named(line: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices("crate::") {
+        let before = &line[..at];
+        if before.ends_with('$') {
+            continue;
+        }
+        let rest = &line[at + "crate::".len()..];
+        let group = rest
+            .strip_prefix('{')
+            .map_or(rest, |group| group.split('}').next().unwrap_or(group));
+        let names = if rest.starts_with('{') {
+            group.split(',').collect()
+        } else {
+            vec![rest]
+        };
+        found.extend(names.into_iter().map(|name| {
+            let name = name.trim();
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+            &name[..end.unwrap_or(name.len())]
+        }));
+    }
+    found
+}
+
+/// True if a file of `from` may name `to`.
+fn may_name(from: &str, to: &str) -> bool {
+    let (Some(own), Some(other)) = (floor(from), floor(to)) else {
+        // The program may name everything; nobody below names the program.
+        return floor(from).is_none() || to != "cli";
+    };
+    from == to || other < own || own == 2 && other == 2 || SAME_FLOOR.contains(&(from, to))
+}
+
+#[test]
+fn rooms_name_only_lower_rooms() {
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        let Some(from) = room(&file.path) else {
+            continue;
+        };
+        for (i, line) in file.product_lines() {
+            for to in named(line).into_iter().filter(|to| !may_name(from, to)) {
+                complaints.push(format!(
+                    "{}:{i}: room `{from}` names room `{to}`: arrows point down only \
+                     (docs/architecture.md); pass what is needed as an argument",
+                    file.path
+                ));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn state_machines_do_no_io() {
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        if !NO_IO.iter().any(|room| file.path.starts_with(room)) {
+            continue;
+        }
+        for (i, line) in file.product_lines() {
+            for word in IO.iter().filter(|word| has_word(line, word)) {
+                complaints.push(format!(
+                    "{}:{i}: `{word}` in a state machine: time, randomness and frames come as \
+                     arguments, so that the simulator runs the same code",
+                    file.path
+                ));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn the_network_knows_no_weights() {
+    let mut complaints = Vec::new();
+    for file in files("rs")
+        .iter()
+        .filter(|file| file.path.starts_with("net/"))
+    {
+        for (i, line) in file.code.lines().enumerate() {
+            if has_word(line, "dogwild") {
+                complaints.push(format!(
+                    "{}:{}: names the crate `dogwild`: net moves frames and knows no weights",
+                    file.path,
+                    i + 1
+                ));
+            }
+        }
+    }
+    let manifest = file("net/Cargo.toml").expect("net/Cargo.toml");
+    if let Some(i) = manifest
+        .text
+        .lines()
+        .position(|line| depends_on(line, "dogwild"))
+    {
+        complaints.push(format!(
+            "net/Cargo.toml:{}: depends on `dogwild`: turn it round",
+            i + 1
+        ));
+    }
+    no_complaints(complaints);
+}
+
+/// True if this line of a Cargo.toml makes the crate depend on `name`.
+fn depends_on(line: &str, name: &str) -> bool {
+    line.trim_start()
+        .strip_prefix(name)
+        .is_some_and(|rest| rest.trim_start().starts_with(['.', '=']))
+}
+
+#[test]
+fn transports_are_siblings() {
+    let mut complaints = Vec::new();
+    let transport = |file: &Source| -> Option<&str> {
+        let below = file.path.strip_prefix("net/src/")?;
+        let first = below.split(['/', '.']).next()?.to_owned();
+        TRANSPORTS.into_iter().find(|&name| name == first)
+    };
+    for file in files("rs") {
+        let Some(own) = transport(&file) else {
+            continue;
+        };
+        for (i, line) in file.product_lines() {
+            let others = TRANSPORTS.into_iter().filter(|&other| other != own);
+            for other in others.filter(|other| named(line).contains(other)) {
+                complaints.push(format!(
+                    "{}:{i}: transport `{own}` names transport `{other}`: what both need belongs \
+                     beside them in net/src",
+                    file.path
+                ));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn arrows_point_down_only() {
+    assert!(may_name("stream", "wire") && !may_name("wire", "stream"));
+    assert!(!may_name("stream", "solver") && may_name("node", "solver"));
+    assert!(may_name("cli", "node") && !may_name("weights", "cli"));
+    assert!(may_name("main", "cli") && may_name("stream", "Error"));
+    assert_eq!(named("use crate::wire::Frame;"), ["wire"]);
+    assert_eq!(
+        named("use crate::{wire, stream::Master};"),
+        ["wire", "stream"]
+    );
+    assert_eq!(room("src/wire/frame.rs"), Some("wire"));
+    assert!(depends_on("dogwild.workspace = true", "dogwild"));
+    assert!(!depends_on("dogwild-lab.workspace = true", "dogwild"));
+}

@@ -1,0 +1,16 @@
+//! What CONTRIBUTING.md asks of the tree, as tests: each failure says where, which rule, and what
+//! to do.
+//!
+//! Reads files of the repository; runs nothing. `source` finds and lexes them, `rust` holds the
+//! rules for source files, `arrows` who may name whom, `papers` those for documents.
+//! `DOGWILD_TIDY_ROOT` names another tree to look at.
+
+mod arrows;
+mod papers;
+mod rust;
+mod source;
+
+/// Fails with every complaint, one a line.
+fn no_complaints(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n\n{}\n", complaints.join("\n"));
+}

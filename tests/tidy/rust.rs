@@ -1,0 +1,176 @@
+//! Rules for source files: how they open, how long they are, where `unsafe` may stand.
+
+use crate::no_complaints;
+use crate::source::{Source, files};
+
+/// Lines of a file, its unit tests left out.
+const LINES_MAX: usize = 400;
+
+/// Rooms with `unsafe`: folders end in `/`; `*` stands for any folders in between.
+const UNSAFE_ROOMS: [&str; 6] = [
+    "src/weights/",
+    "src/gpu/",
+    "src/solver/gemm.rs",
+    "net/*/ring.rs",
+    "net/*/sys.rs",
+    "lab/src/sys.rs",
+];
+
+fn in_room(path: &str, room: &str) -> bool {
+    match room.split_once('*') {
+        Some((before, after)) => path.starts_with(before) && path.ends_with(after),
+        None if room.ends_with('/') => path.starts_with(room),
+        None => path == room,
+    }
+}
+
+/// True if `word` stands in `line` as a whole word.
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(inside) && !line[at + word.len()..].starts_with(inside)
+    })
+}
+
+#[test]
+fn files_say_what_they_hold() {
+    let opens = |file: &Source| {
+        file.text.starts_with("//!")
+            || (file.text.starts_with("#!") && !file.text.starts_with("#!["))
+    };
+    let silent = files("rs").into_iter().filter(|file| !opens(file));
+    no_complaints(
+        silent
+            .map(|file| {
+                format!(
+                    "{}:1: does not open with `//!`: say what the file holds, what it may touch, \
+                     its invariants",
+                    file.path
+                )
+            })
+            .collect(),
+    );
+}
+
+#[test]
+fn files_stay_short() {
+    let long = files("rs")
+        .into_iter()
+        .filter(|file| !file.is_test())
+        .filter_map(|file| {
+            let lines = file.tests_begin() - 1;
+            (lines > LINES_MAX).then(|| {
+            format!(
+                "{}:{LINES_MAX}: {lines} lines without tests, {LINES_MAX} at most: give a part a \
+                 file of its own",
+                file.path
+            )
+        })
+        });
+    no_complaints(long.collect());
+}
+
+#[test]
+fn unsafe_stays_in_its_rooms_and_says_why_it_is_sound() {
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        let allowed = UNSAFE_ROOMS.iter().any(|room| in_room(&file.path, room));
+        let raw: Vec<&str> = file.text.lines().collect();
+        for (i, line) in file.code.lines().enumerate() {
+            let opened =
+                line.contains("allow(unsafe_code)") || line.contains("expect(unsafe_code)");
+            if !has_word(line, "unsafe") && !opened {
+                continue;
+            }
+            let at = format!("{}:{}", file.path, i + 1);
+            if !allowed {
+                complaints.push(format!(
+                    "{at}: `unsafe` outside its rooms ({}): call a safe function of one of them",
+                    UNSAFE_ROOMS.join(", ")
+                ));
+            } else if let Some(missing) = missing_reason(&raw, i, line) {
+                complaints.push(format!("{at}: {missing}"));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+/// What an `unsafe` at line `i` lacks: a reason above it, or on the same line.
+fn missing_reason(raw: &[&str], i: usize, code: &str) -> Option<&'static str> {
+    let word = |next: &str| code.contains(&format!("unsafe {next}"));
+    if word("{") || word("impl") || code.trim_end().ends_with("unsafe") {
+        let near = &raw[i.saturating_sub(10)..=i];
+        let found = near.iter().any(|line| line.contains("SAFETY:"));
+        return (!found).then_some("`unsafe` without `// SAFETY:` above: say why it is sound");
+    }
+    let named = code.split("unsafe").nth(1).is_some_and(|rest| {
+        let rest = rest.trim_start().trim_start_matches("extern").trim_start();
+        rest.strip_prefix("fn ")
+            .is_some_and(|name| !name.trim_start().starts_with('('))
+    });
+    if named && !in_trait_impl(raw, i) {
+        let above = raw[..i].iter().rev();
+        let mut above = above.take_while(|line| {
+            let line = line.trim_start();
+            line.starts_with("//") || line.starts_with("#[")
+        });
+        let found = above.any(|line| line.contains("# Safety") || line.contains("SAFETY:"));
+        return (!found).then_some("unsafe fn without `# Safety` in its documentation");
+    }
+    None
+}
+
+/// True if line `i` stands in an `impl Trait for Type`: the trait's documentation says what holds.
+fn in_trait_impl(raw: &[&str], i: usize) -> bool {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut outer = raw[..i].iter().rev().filter(|line| !line.trim().is_empty());
+    let owner = outer.find(|line| indent(line) < indent(raw[i]));
+    owner.is_some_and(|line| line.trim_start().starts_with("impl") && line.contains(" for "))
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    const BANNED: [(&str, &str); 5] = [
+        (
+            "todo!",
+            "write it, or return an error that says what is not supported",
+        ),
+        (
+            "unimplemented!",
+            "write it, or return an error that says what is not supported",
+        ),
+        ("dbg!", "use log::debug! or remove it"),
+        (
+            "#[ignore",
+            "mend the test or remove it; what lacks a privilege or data calls skip()",
+        ),
+        (
+            "thread_rng",
+            "take a seeded Xoshiro256PlusPlus as an argument",
+        ),
+    ];
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        for (i, line) in file.code.lines().enumerate() {
+            for (banned, instead) in BANNED.iter().filter(|(banned, _)| line.contains(banned)) {
+                complaints.push(format!("{}:{}: `{banned}`: {instead}", file.path, i + 1));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn rooms_and_words_are_matched_whole() {
+    assert!(in_room("net/src/packet_mmap/ring.rs", "net/*/ring.rs"));
+    assert!(!in_room("net/src/string.rs", "net/*/ring.rs"));
+    assert!(in_room("src/weights/view.rs", "src/weights/"));
+    assert!(has_word("unsafe {", "unsafe"));
+    assert!(!has_word("allow(unsafe_code)", "unsafe"));
+    let says = |above: &str, code: &str| missing_reason(&[above, code], 1, code).is_some();
+    assert!(says("// hm", "unsafe { f() }") && !says("// SAFETY: x", "unsafe { f() }"));
+    assert!(says("/// hm", "pub unsafe fn f()") && !says("/// # Safety", "pub unsafe fn f()"));
+    assert!(!says("impl A for B {", "    unsafe fn f()") && says("impl B {", "    unsafe fn f()"));
+    assert!(!says("", "type F = unsafe extern fn();") && !says("", "f: unsafe fn (u8),"));
+}
