@@ -108,7 +108,7 @@ impl Stepper for Ours {
         for _ in 0..steps {
             self.net.forward_backward(w, &self.images, &self.labels, &mut self.grads);
             let history = WeightsView::of(&self.history);
-            update(&self.spec, &self.net, w, &mut self.grads, history, 0.001);
+            update(&self.spec, &self.net, w, &self.grads, history, 0.001);
         }
         start.elapsed().as_secs_f64()
     }
