@@ -124,7 +124,7 @@ impl Stepper for Ours {
             self.net
                 .forward_backward(w, &self.images, &self.labels, &mut self.grads);
             let history = WeightsView::of(&self.history);
-            update(&self.spec, &self.net, w, &mut self.grads, history, 0.001);
+            update(&self.spec, &self.net, w, &self.grads, history, 0.001);
         }
         start.elapsed().as_secs_f64()
     }

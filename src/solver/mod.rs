@@ -19,7 +19,7 @@
 //! net.initialise(w, 1);
 //! let mut grads = vec![0.0; net.extent()];
 //! let loss = net.forward_backward(w, &[0.5; 2 * 784], &[3, 7], &mut grads);
-//! update(&spec, &net, w, &mut grads, WeightsView::of(&history), spec.rate_at(0));
+//! update(&spec, &net, w, &grads, WeightsView::of(&history), spec.rate_at(0));
 //! assert!(loss > 0.0);
 //! # Ok(())
 //! # }

@@ -190,7 +190,8 @@ impl Net {
                 .into_iter()
                 .enumerate()
             {
-                to.store(i, value);
+                // Shared weights are never -0.0 (see `weights::kernels`).
+                to.store(i, value + 0.0);
             }
         }
     }

@@ -1,17 +1,24 @@
 //! The update of Caffe's SGD: `v = rate × (gradient + decay) + momentum × v`, `w -= v`.
 //!
-//! `w` is read and changed racily: what others add between the read and the write of one
-//! weight is lost, as in Hogwild.
+//! The shared weights are read once (for the decay) and changed by one racy pass,
+//! [`kernels::racy_axpy`]: what others add between the read and the write of one vector of
+//! weights is lost, as in Hogwild. A chunk at a time, so that what lies between stays in the
+//! first-level cache.
+
+use pulp::Arch;
 
 use super::net::{Net, Tensor};
 use super::spec::{Regularization, SolverSpec};
-use crate::weights::WeightsView;
+use crate::weights::{WeightsView, kernels};
+
+/// Weights per chunk: four arrays of it fit the first-level cache.
+const CHUNK: usize = 1024;
 
 /// Adds one step to the shared weights.
 ///
 /// `grads` (the sum over `iter_size` batches, see [`Net::add_gradients`]) and `history` (this
 /// solver's own momentum, zero at the start) have the layout of `w`. `rate` is usually
-/// [`SolverSpec::rate_at`] of the cluster's iteration. `grads` is left scaled and clipped.
+/// [`SolverSpec::rate_at`] of the cluster's iteration.
 ///
 /// # Panics
 /// If a length is below [`Net::extent`].
@@ -19,34 +26,30 @@ pub fn update(
     spec: &SolverSpec,
     net: &Net,
     w: WeightsView<'_>,
-    grads: &mut [f32],
+    grads: &[f32],
     history: WeightsView<'_>,
     rate: f32,
 ) {
     let scale = gradient_scale(spec, net.parameters(), grads);
     for tensor in net.parameters() {
         let step = Step {
-            scale,
-            rate: rate * tensor.param.lr_mult,
-            decay: spec.weight_decay * tensor.param.decay_mult,
+            arch: net.arch,
+            gradient: rate * tensor.param.lr_mult * scale,
+            decay: rate * tensor.param.lr_mult * spec.weight_decay * tensor.param.decay_mult,
             momentum: spec.momentum,
             l1: spec.regularization_type == Regularization::L1,
         };
-        let (at, len) = (tensor.offset, tensor.len);
-        step.apply(
-            w.slice(at, len),
-            &grads[at..at + len],
-            history.slice(at, len),
-        );
+        for from in (0..tensor.len).step_by(CHUNK) {
+            let (at, len) = (tensor.offset + from, CHUNK.min(tensor.len - from));
+            step.apply(w.slice(at, len), &grads[at..at + len], history.slice(at, len));
+        }
     }
 }
 
 /// 1 / `iter_size`, times what clipping takes off.
 fn gradient_scale(spec: &SolverSpec, tensors: &[Tensor], grads: &[f32]) -> f32 {
     let mean = 1.0 / spec.iter_size as f32;
-    let Some(limit) = spec.clip_gradients else {
-        return mean;
-    };
+    let Some(limit) = spec.clip_gradients else { return mean };
     // Caffe measures the length before it divides by iter_size.
     let squares: f64 = tensors
         .iter()
@@ -54,31 +57,50 @@ fn gradient_scale(spec: &SolverSpec, tensors: &[Tensor], grads: &[f32]) -> f32 {
         .map(|&g| f64::from(g) * f64::from(g))
         .sum();
     let length = squares.sqrt() as f32;
-    if length > limit {
-        mean * limit / length
-    } else {
-        mean
-    }
+    if length > limit { mean * limit / length } else { mean }
 }
 
+/// The factors of one tensor's step.
 struct Step {
-    scale: f32,
-    rate: f32,
+    arch: Arch,
+    gradient: f32,
     decay: f32,
     momentum: f32,
     l1: bool,
 }
 
 impl Step {
-    fn apply(&self, w: WeightsView<'_>, grads: &[f32], history: WeightsView<'_>) {
-        for (i, g) in grads.iter().enumerate() {
-            let weight = w.load(i);
-            let penalty = if self.l1 { sign(weight) } else { weight };
-            let v = self.rate * (self.scale * g + self.decay * penalty)
-                + self.momentum * history.load(i);
-            history.store(i, v);
-            w.store(i, weight - v);
+    /// One chunk.
+    fn apply(&self, w: WeightsView<'_>, gradients: &[f32], history: WeightsView<'_>) {
+        let (mut step, mut other) = ([0.0; CHUNK], [0.0; CHUNK]);
+        let (step, other) = (&mut step[..gradients.len()], &mut other[..gradients.len()]);
+        if self.decay != 0.0 {
+            kernels::copy_out(w, other);
+            if self.l1 {
+                other.iter_mut().for_each(|w| *w = sign(*w));
+            }
         }
+        self.arch.dispatch(
+            #[inline(always)]
+            || {
+                for ((s, g), w) in step.iter_mut().zip(gradients).zip(&*other) {
+                    *s = self.gradient * g + self.decay * w;
+                }
+            },
+        );
+        if self.momentum != 0.0 {
+            kernels::copy_out(history, other);
+            self.arch.dispatch(
+                #[inline(always)]
+                || {
+                    for (s, v) in step.iter_mut().zip(&*other) {
+                        *s += self.momentum * v;
+                    }
+                },
+            );
+            kernels::copy_in(history, step);
+        }
+        kernels::racy_axpy(w, -1.0, step);
     }
 }
 

@@ -6,7 +6,6 @@
 //! to a shift are done four at a time, so that a register tile is 4 pixels × up to 6
 //! channels × 16 images.
 
-use std::array;
 use std::collections::HashMap;
 
 use pulp::{Arch, Simd};
@@ -295,7 +294,10 @@ fn tile_pixels<S: Simd, const OT: usize, const NV: usize>(
     output: &mut [[S::f32s; NV]],
 ) {
     let weights: &[[f32; OT]] = weights.as_chunks().0;
-    let start: [f32; OT] = array::from_fn(|o| bias.map_or(0.0, |b| b[o]));
+    let mut start = [0.0; OT];
+    if let Some(bias) = bias {
+        start.copy_from_slice(bias);
+    }
     for group in &plan.groups {
         // With 16 registers a tile of one pixel already fills them.
         if group.wide && S::REGISTER_COUNT >= 32 && NV == 1 {
@@ -311,7 +313,7 @@ fn tile_pixels<S: Simd, const OT: usize, const NV: usize>(
 
 /// `NX` pixels of a group from the `skip`th on, `OT` output channels.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::needless_range_loop)]
 fn sum<S: Simd, const OT: usize, const NX: usize, const NV: usize>(
     simd: S,
     plan: &Correlation,
@@ -325,8 +327,11 @@ fn sum<S: Simd, const OT: usize, const NX: usize, const NV: usize>(
     let step = group.input_step as usize;
     let base = group.base as usize + skip * step;
     let taps = plan.lists[group.list as usize].as_slice();
-    let mut acc: [[[S::f32s; NV]; NX]; OT] =
-        array::from_fn(|o| [[simd.splat_f32s(start[o]); NV]; NX]);
+    // Loops, not `array::from_fn`: what is not inlined would be compiled without vectors.
+    let mut acc = [[[simd.splat_f32s(0.0); NV]; NX]; OT];
+    for o in 0..OT {
+        acc[o] = [[simd.splat_f32s(start[o]); NV]; NX];
+    }
     let planes = input
         .chunks_exact(plan.inputs)
         .zip(weights.chunks_exact(plan.kernel_pixels));
@@ -336,8 +341,10 @@ fn sum<S: Simd, const OT: usize, const NX: usize, const NV: usize>(
             // Indices are in range by construction; wrapping keeps overflow checks out of the loop,
             // and indexing still refuses anything outside the plane.
             let at = base.wrapping_add(tap.input as usize);
-            let x: [[S::f32s; NV]; NX] =
-                array::from_fn(|p| plane[at.wrapping_add(step.wrapping_mul(p))]);
+            let mut x = [[simd.splat_f32s(0.0); NV]; NX];
+            for p in 0..NX {
+                x[p] = plane[at.wrapping_add(step.wrapping_mul(p))];
+            }
             for o in 0..OT {
                 let weight = simd.splat_f32s(weights[o]);
                 for p in 0..NX {
@@ -348,10 +355,10 @@ fn sum<S: Simd, const OT: usize, const NX: usize, const NV: usize>(
             }
         }
     }
-    for (o, acc) in acc.into_iter().enumerate() {
-        for (p, acc) in acc.into_iter().enumerate() {
+    for o in 0..OT {
+        for p in 0..NX {
             let pixel = group.output as usize + (skip + p) * group.output_step as usize;
-            output[o * plan.outputs + pixel] = acc;
+            output[o * plan.outputs + pixel] = acc[o][p];
         }
     }
 }

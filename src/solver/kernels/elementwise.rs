@@ -63,10 +63,14 @@ pub(crate) fn images_to_blocks(arch: Arch, images: &[f32], size: usize, blocks: 
                 .zip(blocks.chunks_exact_mut(size * BLOCK))
             {
                 if images.len() == size * BLOCK {
-                    let image: [&[f32]; BLOCK] =
-                        std::array::from_fn(|l| &images[l * size..][..size]);
+                    let mut image: [&[f32]; BLOCK] = [&[]; BLOCK];
+                    for (l, image) in image.iter_mut().enumerate() {
+                        *image = &images[l * size..][..size];
+                    }
                     for (p, line) in block.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-                        *line = std::array::from_fn(|l| image[l][p]);
+                        for (x, image) in line.iter_mut().zip(&image) {
+                            *x = image[p];
+                        }
                     }
                 } else {
                     block.fill(0.0);

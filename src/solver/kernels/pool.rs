@@ -1,16 +1,23 @@
 //! Pooling: the largest or the mean value of each window, and the way back.
 
+use std::ops::Range;
+
 use pulp::{Arch, Simd};
 
 use super::{BLOCK, pixels, pixels_mut, with_block_vectors};
 
 /// Where the windows lie. Windows are clipped to the image; `divisor` counts padding too.
 pub(crate) struct Windows {
-    /// Per output pixel: first input pixel, rows, columns, and 1 / divisor.
-    windows: Vec<(u32, u32, u32, f32)>,
+    /// Per output pixel.
+    windows: Vec<Window>,
     width: usize,
     inputs: usize,
+    /// Every input pixel lies in exactly one window.
+    tiling: bool,
 }
+
+/// First input pixel, rows, columns, and 1 / divisor.
+type Window = (u32, u32, u32, f32);
 
 impl Windows {
     /// Caffe's windows: start, clipping and divisor as in its `PoolingLayer`.
@@ -40,11 +47,10 @@ impl Windows {
                 ));
             }
         }
-        Self {
-            windows,
-            width: image[1],
-            inputs: image[0] * image[1],
-        }
+        let inputs = image[0] * image[1];
+        let covered: u32 = windows.iter().map(|w| w.1 * w.2).sum();
+        let tiling = stride == kernel && covered as usize == inputs;
+        Self { windows, width: image[1], inputs, tiling }
     }
 
     /// Largest value of each window; `which` gets its place in the (clipped) window.
@@ -97,15 +103,12 @@ impl Windows {
         });
     }
 
-    /// Input pixels of one window.
+    /// Input pixels of one window, row by row.
     #[inline(always)]
-    fn places(
-        &self,
-        &(first, rows, columns, _): &(u32, u32, u32, f32),
-    ) -> impl Iterator<Item = usize> + use<> {
-        let width = self.width;
-        (0..rows as usize).flat_map(move |r| {
-            let start = first as usize + r * width;
+    fn rows(&self, &(first, rows, columns, _): &Window) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (first, width) = (first as usize, self.width);
+        (0..rows as usize).map(move |r| {
+            let start = first + r * width;
             start..start + columns as usize
         })
     }
@@ -137,13 +140,16 @@ impl MaxForward<'_> {
             for (window, (top, which)) in self.windows.windows.iter().zip(out) {
                 let mut best = [simd.splat_f32s(f32::NEG_INFINITY); NV];
                 let mut place = [simd.splat_f32s(0.0); NV];
-                for (i, at) in self.windows.places(window).enumerate() {
-                    let x = plane[at];
-                    let i = simd.splat_f32s(i as f32);
-                    for v in 0..NV {
-                        let larger = simd.greater_than_f32s(x[v], best[v]);
-                        best[v] = simd.select_f32s(larger, x[v], best[v]);
-                        place[v] = simd.select_f32s(larger, i, place[v]);
+                let mut i = 0.0;
+                for row in self.windows.rows(window) {
+                    for x in &plane[row] {
+                        let here = simd.splat_f32s(i);
+                        i += 1.0;
+                        for v in 0..NV {
+                            let larger = simd.greater_than_f32s(x[v], best[v]);
+                            best[v] = simd.select_f32s(larger, x[v], best[v]);
+                            place[v] = simd.select_f32s(larger, here, place[v]);
+                        }
                     }
                 }
                 *top = best;
@@ -172,16 +178,23 @@ impl MaxBackward<'_> {
             .zip(self.which.chunks_exact(outputs * BLOCK));
         let zero = simd.splat_f32s(0.0);
         for (plane, (diff, which)) in self.bottom_diff.chunks_exact_mut(inputs * BLOCK).zip(diffs) {
-            plane.fill(0.0);
+            if !self.windows.tiling {
+                plane.fill(0.0);
+            }
             let plane = pixels_mut::<S, NV>(plane);
             let from = pixels::<S, NV>(diff).iter().zip(pixels::<S, NV>(which));
             for (window, (diff, which)) in self.windows.windows.iter().zip(from) {
-                for (i, at) in self.windows.places(window).enumerate() {
-                    let i = simd.splat_f32s(i as f32);
-                    let to = &mut plane[at];
-                    for v in 0..NV {
-                        let here = simd.equal_f32s(which[v], i);
-                        to[v] = simd.add_f32s(to[v], simd.select_f32s(here, diff[v], zero));
+                let mut i = 0.0;
+                for row in self.windows.rows(window) {
+                    for to in &mut plane[row] {
+                        let place = simd.splat_f32s(i);
+                        i += 1.0;
+                        for v in 0..NV {
+                            let here = simd.equal_f32s(which[v], place);
+                            let share = simd.select_f32s(here, diff[v], zero);
+                            let old = if self.windows.tiling { zero } else { to[v] };
+                            to[v] = simd.add_f32s(old, share);
+                        }
                     }
                 }
             }
@@ -206,13 +219,16 @@ impl MeanForward<'_> {
             let plane = pixels::<S, NV>(plane);
             for (window, top) in self.windows.windows.iter().zip(pixels_mut::<S, NV>(top)) {
                 let mut sum = [simd.splat_f32s(0.0); NV];
-                for at in self.windows.places(window) {
-                    let x = plane[at];
-                    for v in 0..NV {
-                        sum[v] = simd.add_f32s(sum[v], x[v]);
+                for row in self.windows.rows(window) {
+                    for x in &plane[row] {
+                        for v in 0..NV {
+                            sum[v] = simd.add_f32s(sum[v], x[v]);
+                        }
                     }
                 }
-                *top = sum.map(|s| simd.mul_f32s(s, simd.splat_f32s(window.3)));
+                for v in 0..NV {
+                    top[v] = simd.mul_f32s(sum[v], simd.splat_f32s(window.3));
+                }
             }
         }
     }
@@ -235,11 +251,15 @@ impl MeanBackward<'_> {
             plane.fill(0.0);
             let plane = pixels_mut::<S, NV>(plane);
             for (window, diff) in self.windows.windows.iter().zip(pixels::<S, NV>(diff)) {
-                let share = diff.map(|d| simd.mul_f32s(d, simd.splat_f32s(window.3)));
-                for at in self.windows.places(window) {
-                    let to = &mut plane[at];
-                    for v in 0..NV {
-                        to[v] = simd.add_f32s(to[v], share[v]);
+                let mut share = *diff;
+                for share in &mut share {
+                    *share = simd.mul_f32s(*share, simd.splat_f32s(window.3));
+                }
+                for row in self.windows.rows(window) {
+                    for to in &mut plane[row] {
+                        for v in 0..NV {
+                            to[v] = simd.add_f32s(to[v], share[v]);
+                        }
                     }
                 }
             }

@@ -4,8 +4,6 @@
 //! A register tile is up to 5 output channels × 5 taps of one kernel row; each accumulates
 //! over all pixels of a block, and is added up across its lanes once at the end.
 
-use std::array;
-use std::ops::Range;
 
 use pulp::{Arch, Simd};
 
@@ -21,6 +19,9 @@ pub(crate) struct WeightGradient {
     outputs: usize,
     image: [usize; 2],
     out: [usize; 2],
+    /// Per kernel row the pairs of pixels it joins: of the padded input (for the first
+    /// kernel column) and of the output. One flat list, so that the sums stay in registers.
+    pairs: Vec<Vec<(u32, u32)>>,
     /// One block of the input with its columns padded, so that all taps of a kernel row are
     /// valid for the same pixels. Empty if there is no padding.
     padded: Buffer,
@@ -40,31 +41,37 @@ impl WeightGradient {
         } else {
             groups * inputs * image[0] * padded_width * BLOCK
         };
-        Self {
+        let mut shape = Self {
             window: *window,
             groups,
             inputs,
             outputs,
             image,
             out,
+            pairs: Vec::new(),
             padded: Buffer::zeros(room),
-        }
+        };
+        shape.pairs = (0..window.kernel[0]).map(|ky| shape.pairs_of(ky)).collect();
+        shape
     }
 
     fn width(&self) -> usize {
         self.image[1] + 2 * self.window.pad[1]
     }
 
-    /// Output rows whose kernel row `ky` lies inside the image.
-    fn rows(&self, ky: usize) -> Range<usize> {
-        let (stride, pad) = (self.window.stride[0], self.window.pad[0]);
-        let offset = ky * self.window.dilation[0];
-        let first = pad.saturating_sub(offset).div_ceil(stride);
-        let end = (self.image[0] + pad)
-            .saturating_sub(offset)
-            .div_ceil(stride)
-            .min(self.out[0]);
-        first..end.max(first)
+    /// Pixels joined by kernel row `ky`: output rows for which it lies inside the image.
+    fn pairs_of(&self, ky: usize) -> Vec<(u32, u32)> {
+        let (stride, pad) = (self.window.stride, self.window.pad[0]);
+        let mut pairs = Vec::new();
+        for oy in 0..self.out[0] {
+            let row = oy * stride[0] + ky * self.window.dilation[0];
+            let Some(y) = row.checked_sub(pad).filter(|&y| y < self.image[0]) else { continue };
+            for ox in 0..self.out[1] {
+                let input = y * self.width() + ox * stride[1];
+                pairs.push((input as u32, (oy * self.out[1] + ox) as u32));
+            }
+        }
+        pairs
     }
 
     /// Adds the gradients of all blocks to `weights` (`[output][input][ky][kx]`) and `bias`.
@@ -203,38 +210,53 @@ impl<S: Simd, const NV: usize> Row<'_, S, NV> {
     /// `KT` taps from `(ky, kx)` on.
     #[inline(always)]
     fn taps<const OT: usize, const KT: usize>(&mut self, simd: S, ky: usize, kx: usize) {
+        let mut sums = [[simd.splat_f32s(0.0); KT]; OT];
+        self.products(simd, ky, kx, &mut sums);
+        let [kernel_height, kernel_width] = self.shape.window.kernel;
+        let step = self.shape.inputs * kernel_height * kernel_width;
+        for (o, sums) in sums.iter().enumerate() {
+            let to = &mut self.weights[o * step + ky * kernel_width + kx..][..KT];
+            for (to, &sum) in to.iter_mut().zip(sums) {
+                *to += simd.reduce_sum_f32s(sum);
+            }
+        }
+    }
+
+    /// The sums, lane by lane. Writes them once, at the end: adding up across lanes is too much
+    /// code to be unrolled, and would keep the sums in memory all along if it were done here.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)]
+    fn products<const OT: usize, const KT: usize>(
+        &self,
+        simd: S,
+        ky: usize,
+        kx: usize,
+        sums: &mut [[S::f32s; KT]; OT],
+    ) {
         let shape = self.shape;
-        let window = &shape.window;
-        let (width, [out_rows, out_width]) = (shape.width(), shape.out);
-        let (stride, dilation) = (window.stride[1], window.dilation[1]);
+        let dilation = shape.window.dilation[1];
+        let out_plane = shape.out[0] * shape.out[1];
+        let row = &self.plane[kx * dilation..];
+        let mut diffs: [&[[S::f32s; NV]]; OT] = [&[]; OT];
+        for o in 0..OT {
+            diffs[o] = &self.diff[o * out_plane..][..out_plane];
+        }
         let mut acc = [[simd.splat_f32s(0.0); KT]; OT];
-        for oy in shape.rows(ky) {
-            let y = oy * window.stride[0] + ky * window.dilation[0] - window.pad[0];
-            let row = &self.plane[y * width + kx * dilation..(y + 1) * width];
-            let diffs: [&[[S::f32s; NV]]; OT] =
-                array::from_fn(|o| &self.diff[(o * out_rows + oy) * out_width..][..out_width]);
-            for ox in 0..out_width {
+        for &(input, output) in &shape.pairs[ky] {
+            let mut x = [[simd.splat_f32s(0.0); NV]; KT];
+            for j in 0..KT {
                 // In range by construction; see `correlate`.
-                let at = ox.wrapping_mul(stride);
-                let x: [[S::f32s; NV]; KT] =
-                    array::from_fn(|j| row[at.wrapping_add(j.wrapping_mul(dilation))]);
-                for o in 0..OT {
-                    let d = diffs[o][ox];
-                    for j in 0..KT {
-                        for v in 0..NV {
-                            acc[o][j] = simd.mul_add_e_f32s(d[v], x[j][v], acc[o][j]);
-                        }
+                x[j] = row[(input as usize).wrapping_add(j.wrapping_mul(dilation))];
+            }
+            for o in 0..OT {
+                let d = diffs[o][output as usize];
+                for j in 0..KT {
+                    for v in 0..NV {
+                        acc[o][j] = simd.mul_add_e_f32s(d[v], x[j][v], acc[o][j]);
                     }
                 }
             }
         }
-        let taps = window.kernel[0] * window.kernel[1];
-        for (o, acc) in acc.iter().enumerate() {
-            let to =
-                &mut self.weights[o * shape.inputs * taps + ky * window.kernel[1] + kx..][..KT];
-            for (to, &acc) in to.iter_mut().zip(acc) {
-                *to += simd.reduce_sum_f32s(acc);
-            }
-        }
+        *sums = acc;
     }
 }

@@ -5,11 +5,12 @@
 
 use pulp::Arch;
 
-use super::{Bottoms, Gradients, Layer, Parameter, Params, Pass, Shape, Top, copy_out};
+use super::{Bottoms, Gradients, Layer, Parameter, Params, Pass, Shape, Top};
 use crate::solver::filler::Filler;
 use crate::solver::kernels::correlate::{Correlation, Packed, correlate};
 use crate::solver::kernels::weight_gradient::WeightGradient;
 use crate::solver::net_spec::Window;
+use crate::weights::kernels::copy_out;
 
 pub(crate) struct Convolution {
     arch: Arch,

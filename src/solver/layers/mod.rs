@@ -256,13 +256,6 @@ fn block_len(shape: Shape) -> usize {
     shape.iter().product::<usize>() * BLOCK
 }
 
-/// Copies a small tensor out of the shared weights.
-fn copy_out(from: WeightsView<'_>, to: &mut [f32]) {
-    for (i, t) in to.iter_mut().enumerate() {
-        *t = from.load(i);
-    }
-}
-
 /// Where channel range `channels` of each block of `shape` lies.
 fn channels_of(shape: Shape, channels: Range<usize>) -> Range<usize> {
     let plane = shape[1] * shape[2] * BLOCK;
