@@ -76,6 +76,17 @@ pub enum SolverError {
     /// The learning-curve file.
     #[error(transparent)]
     Curve(#[from] CurveError),
+    /// The loss is NaN or infinite.
+    #[error(
+        "training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr, or the momentum: \
+         solvers that run at the same time add to each other's momentum (lenet_no_momentum has none)"
+    )]
+    Diverged {
+        /// The loss.
+        loss: f32,
+        /// Iterations of the cluster.
+        iteration: u64,
+    },
 }
 
 /// Trains until the target that the buffer names is reached or `stop` is set.
@@ -335,7 +346,7 @@ impl Run<'_> {
                 self.test(tester, curve.as_deref_mut(), stop)?;
                 continue;
             }
-            self.step(trainer, batches);
+            self.step(trainer, batches)?;
             heartbeat();
         }
         if let (Some(tester), false) = (&mut tester, stop.load(Relaxed)) {
@@ -344,7 +355,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, trainer: &mut Trainer, batches: &mut Batches) {
+    fn step(&mut self, trainer: &mut Trainer, batches: &mut Batches) -> Result<(), SolverError> {
         let globals = self.shared.globals();
         let rate = match f32::from_bits(globals.rate_bits.load(Relaxed)) {
             0.0 => self.job.spec.rate_at(self.cluster_iterations()),
@@ -371,12 +382,18 @@ impl Run<'_> {
             self.state.cursor().store(batch.cursor, Relaxed);
         }
         loss /= self.job.spec.iter_size as f32;
+        if !loss.is_finite() {
+            return Err(SolverError::Diverged {
+                loss,
+                iteration: self.cluster_iterations(),
+            });
+        }
         let start = self.clock.now_ns();
         update(
             &self.job.spec,
             &trainer.net,
             w,
-            &mut trainer.grads,
+            &trainer.grads,
             self.state.history(),
             rate,
         );
@@ -390,6 +407,7 @@ impl Run<'_> {
         Meter::TrainNs.add(self.meters, train_ns + self.clock.now_ns() - start);
         Meter::LossBits.set(self.meters, u64::from(smoothed.to_bits()));
         Meter::RateBits.set(self.meters, u64::from(rate.to_bits()));
+        Ok(())
     }
 
     fn test(

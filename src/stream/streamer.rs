@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 
 use super::hello::Standing;
 use super::{Config, Counters, Deltas, Outbox, Ranges};
-use crate::weights::{ChunkState, Kind as Work, StreamState, WeightsView, Writes};
+use crate::weights::{ChunkState, Interrupted, Kind as Work, StreamState, WeightsView, Writes};
 use crate::wire::{DropReason, Frame, Kind};
 
 /// Bits of [`ChunkState::flags`].
@@ -118,7 +118,6 @@ impl<'a> Streamer<'a> {
 
     /// Completes the chunk that a killed streamer was working on, from its journal.
     fn finish_interrupted(&mut self) {
-        use std::sync::atomic::Ordering::Relaxed;
         let journal = self.state.journal();
         let Some(pending) = journal.pending() else {
             return;
@@ -127,23 +126,28 @@ impl<'a> Streamer<'a> {
         if pending.chunk < self.config.chunks && pending.peer < self.config.nodes {
             let (w, last, sent) = self.chunk_views(pending.chunk);
             let state = self.state.chunk(pending.chunk);
-            match journal.recover(w, last, sent) {
-                Some(was) => match was.kind {
-                    Work::Confirmed => self.note_taken(state, was.version, Some(was.seq), true),
-                    Work::Unconfirmed => self.note_taken(state, was.version, None, true),
-                    Work::Keep => self.note_taken(state, was.version, None, false),
-                    Work::Apply
-                        if was.progress < self.config.chunk_weights
-                            && self.state.remember_partial(&was) => {}
-                    Work::Apply => {
-                        self.state.applied(was.chunk)[was.peer as usize].store(was.seq, Relaxed);
-                        self.state.forget_partial(was.chunk, was.peer);
-                    }
-                },
-                None => {}
+            if let Some(was) = journal.recover(w, last, sent) {
+                self.finish(state, &was);
             }
         }
         journal.end();
+    }
+
+    /// Stores the numbers of a chunk whose recovered work is `was`, as the killed streamer would have.
+    fn finish(&self, state: &ChunkState, was: &Interrupted) {
+        use std::sync::atomic::Ordering::Relaxed;
+        match was.kind {
+            Work::Confirmed => self.note_taken(state, was.version, Some(was.seq), true),
+            Work::Unconfirmed => self.note_taken(state, was.version, None, true),
+            Work::Keep => self.note_taken(state, was.version, None, false),
+            Work::Apply
+                if was.progress < self.config.chunk_weights && self.state.remember_partial(was) => {
+            }
+            Work::Apply => {
+                self.state.applied(was.chunk)[usize::from(was.peer)].store(was.seq, Relaxed);
+                self.state.forget_partial(was.chunk, was.peer);
+            }
+        }
     }
 
     /// Records that a position of `version` was taken.
