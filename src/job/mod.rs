@@ -6,6 +6,8 @@
 mod buffer;
 mod children;
 mod progress;
+mod results;
+mod start;
 mod summary;
 mod train;
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -12,12 +11,12 @@ use dogwild_lab::Lab;
 
 use super::children::{Component, stop_all};
 use super::progress::Progress;
-use super::summary::{NodeSummary, Summary};
+use super::results::{remove_old_results, save_weights, summarise, write_results};
+use super::start::{start_solver, start_streamer};
+use super::summary::Summary;
 use super::{BufferPlan, make_buffer};
-use crate::node::{TestResult, Tester, Transforms};
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
-use crate::watch::curve::{Curve, CurveWriter, read_rows};
 use crate::weights::{Existing, SharedWeights};
 
 /// Longest time given to the last deltas and positions after the solvers have ended.
@@ -108,10 +107,21 @@ pub fn train(plan: &TrainPlan, stop: &AtomicBool) -> Result<Summary> {
     let mut solvers = Vec::new();
     for node in 0..plan.nodes {
         if plan.nodes > 1 {
-            streamers.push(start_streamer(plan, &buffers, lab.as_ref(), node)?);
+            streamers.push(start_streamer(
+                plan,
+                &buffers.nodes[usize::from(node)],
+                lab.as_ref(),
+                node,
+            )?);
         }
         for index in 0..plan.solvers {
-            solvers.push(start_solver(plan, &buffers, lab.as_ref(), node, index)?);
+            solvers.push(start_solver(
+                plan,
+                &buffers.nodes[usize::from(node)],
+                lab.as_ref(),
+                node,
+                index,
+            )?);
         }
     }
     let result = watch(plan, &buffers, &mut streamers, &mut solvers, stop);
@@ -127,8 +137,16 @@ pub fn train(plan: &TrainPlan, stop: &AtomicBool) -> Result<Summary> {
         .chain(&solvers)
         .map(|component| component.restarts)
         .sum();
-    save_weights(plan, &buffers)?;
-    let summary = summarise(plan, &buffers, set, stop, train_s, restarts, identical)?;
+    save_weights(plan, &buffers.nodes)?;
+    let summary = summarise(
+        plan,
+        &buffers.nodes,
+        set,
+        stop,
+        train_s,
+        restarts,
+        identical,
+    )?;
     write_results(plan, &summary)?;
     Ok(summary)
 }
@@ -157,94 +175,6 @@ fn make_buffers(plan: &TrainPlan, set: &DataSet) -> Result<Buffers> {
         })?);
     }
     Ok(buffers)
-}
-
-/// A starter of this very program with `args`, in host `node` of the lab if there is one.
-fn starter(
-    lab: Option<&Rc<Lab>>,
-    node: u16,
-    args: Vec<String>,
-) -> Result<super::children::Starter> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let lab = lab.cloned();
-    Ok(Box::new(move || {
-        let mut command = match &lab {
-            Some(lab) => lab.command(usize::from(node), &program),
-            None => {
-                let mut command = Command::new(&program);
-                dogwild_lab::process::die_with_parent(&mut command);
-                command
-            }
-        };
-        command.args(&args);
-        command
-    }))
-}
-
-fn start_streamer(
-    plan: &TrainPlan,
-    buffers: &Buffers,
-    lab: Option<&Rc<Lab>>,
-    node: u16,
-) -> Result<Component> {
-    let mut args = strings(["stream", "--buffer"]);
-    args.push(
-        buffers.nodes[usize::from(node)]
-            .path()
-            .display()
-            .to_string(),
-    );
-    args.extend([
-        "--node".into(),
-        node.to_string(),
-        "--nodes".into(),
-        plan.nodes.to_string(),
-    ]);
-    args.extend((plan.stream_args)(node));
-    let name = format!("node {node} streamer");
-    Component::start(
-        name,
-        plan.out.join(format!("node{node}-stream.log")),
-        starter(lab, node, args)?,
-    )
-}
-
-fn start_solver(
-    plan: &TrainPlan,
-    buffers: &Buffers,
-    lab: Option<&Rc<Lab>>,
-    node: u16,
-    index: u32,
-) -> Result<Component> {
-    let mut args = strings(["solver", "--buffer"]);
-    args.push(
-        buffers.nodes[usize::from(node)]
-            .path()
-            .display()
-            .to_string(),
-    );
-    let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    add("--solver", plan.model.clone());
-    add("--data", plan.data.to_string());
-    add("--index", index.to_string());
-    add("--solvers", plan.solvers.to_string());
-    add("--node", node.to_string());
-    add("--nodes", plan.nodes.to_string());
-    add("--seed", plan.seed.to_string());
-    add("--curve", node_curve(plan, node).display().to_string());
-    if let Some(target) = plan.target_accuracy {
-        add("--target-accuracy", target.to_string());
-    }
-    let name = format!("node {node} solver {index}");
-    Component::start(
-        name,
-        plan.out.join(format!("node{node}-solver{index}.log")),
-        starter(lab, node, args)?,
-    )
-}
-
-fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
-    texts.map(str::to_owned).into()
 }
 
 /// Watches until all solvers have ended or `stop` is set. Returns the seconds of training.
@@ -309,130 +239,4 @@ fn identical(nodes: &[SharedWeights]) -> bool {
         let other = other.view();
         (0..used).all(|i| w.load(i).to_bits() == other.load(i).to_bits())
     })
-}
-
-fn save_weights(plan: &TrainPlan, buffers: &Buffers) -> Result<()> {
-    let Some(shared) = buffers.nodes.first() else {
-        return Ok(());
-    };
-    let metadata = [
-        ("model".to_owned(), plan.model.clone()),
-        (
-            "iterations".to_owned(),
-            shared.globals().iterations().to_string(),
-        ),
-    ];
-    let path = plan.out.join("weights.safetensors");
-    crate::snapshot::save(&path, shared.manifest(), shared.view(), metadata.into())?;
-    Ok(())
-}
-
-fn summarise(
-    plan: &TrainPlan,
-    buffers: &Buffers,
-    set: DataSet,
-    stop: &AtomicBool,
-    train_s: f64,
-    restarts: u32,
-    replicas_identical: bool,
-) -> Result<Summary> {
-    let interrupted = stop.load(Relaxed);
-    let by_accuracy = buffers
-        .nodes
-        .iter()
-        .any(|shared| shared.globals().stop.load(Relaxed) != 0);
-    // Whoever interrupts waits for the prompt: a smaller test, done before anybody is impatient.
-    let most = if interrupted { 1000 } else { 0 };
-    let transform = Transforms::of(&plan.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.spec, transform, set.test, most)?;
-    let go_on = AtomicBool::new(false);
-    let mut per_node = Vec::new();
-    let mut same: Option<TestResult> = None;
-    for (node, shared) in (0..).zip(&buffers.nodes) {
-        // Equal weights give equal answers: test once.
-        let found = match same {
-            Some(found) if replicas_identical => found,
-            _ => tester
-                .test(shared.view(), &go_on)?
-                .context("test stopped")?,
-        };
-        same = Some(found);
-        per_node.push(NodeSummary::read(node, shared, train_s, found));
-    }
-    Ok(Summary {
-        dogwild: env!("CARGO_PKG_VERSION").into(),
-        model: plan.model.clone(),
-        data: plan.data.to_string(),
-        weights: buffers.nodes.first().map_or(0, SharedWeights::used),
-        nodes: plan.nodes,
-        solvers_per_node: plan.solvers,
-        transport: plan.transport.clone(),
-        lab: plan.lab.is_some(),
-        deltas: plan.deltas.clone(),
-        rate_bytes_per_s: plan.rate_bytes_per_s,
-        seed: plan.seed,
-        ended_by: match (interrupted, by_accuracy) {
-            (true, _) => "interrupted",
-            (_, true) => "target_accuracy",
-            _ => "iterations",
-        }
-        .into(),
-        train_s,
-        iterations: per_node.iter().map(|node| node.iterations).sum(),
-        replicas_identical,
-        restarts,
-        per_node,
-    })
-}
-
-/// Where the solvers of a node that test write their rows.
-fn node_curve(plan: &TrainPlan, node: u16) -> PathBuf {
-    plan.out.join(format!("node{node}-curve.csv"))
-}
-
-/// Removes what an earlier job left in `out`, so that nothing of it is taken for a result of this one.
-fn remove_old_results(out: &Path) -> Result<()> {
-    for old in fs::read_dir(out)?.flatten() {
-        let name = old.file_name().to_string_lossy().into_owned();
-        let ours =
-            name.starts_with("node") && (name.ends_with(".log") || name.ends_with("-curve.csv"));
-        if ours
-            || [
-                "curve.csv",
-                "curve.svg",
-                "summary.json",
-                "weights.safetensors",
-            ]
-            .contains(&name.as_str())
-        {
-            fs::remove_file(old.path())
-                .with_context(|| format!("cannot replace {}", old.path().display()))?;
-        }
-    }
-    Ok(())
-}
-
-fn write_results(plan: &TrainPlan, summary: &Summary) -> Result<()> {
-    let path = plan.out.join("summary.json");
-    fs::write(&path, serde_json::to_string_pretty(summary)? + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    let mut rows = Vec::new();
-    for node in 0..plan.nodes {
-        let path = node_curve(plan, node);
-        if path.exists() {
-            rows.extend(read_rows(&path)?);
-            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-        }
-    }
-    rows.sort_by_key(|row| (row.iteration, row.node));
-    let mut curve = CurveWriter::append(&plan.out.join("curve.csv"))?;
-    for row in &rows {
-        curve.write(row)?;
-    }
-    let title = format!(
-        "{} on {}, {} nodes over {}",
-        plan.model, plan.data, plan.nodes, plan.transport
-    );
-    Curve::accuracy(&title, &rows).write_svg(&plan.out.join("curve.svg"))?;
-    Ok(())
 }

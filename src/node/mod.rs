@@ -7,10 +7,12 @@ mod clock;
 mod model;
 mod solver;
 mod streamer;
+mod tester;
 mod transport;
 
 pub use clock::{Clock, cpu_ns, stop_on_signals};
 pub use model::{NetError, bound_net};
-pub use solver::{SolverError, SolverJob, TestResult, Tester, Transforms, run_solver};
+pub use solver::{SolverError, SolverJob, run_solver};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
+pub use tester::{TestResult, Tester, Transforms};
 pub use transport::{Transport, TransportError, TransportSpec, job_group, open_link};

@@ -13,7 +13,7 @@ const FLOORS: [&[&str]; 3] = [
 ];
 
 /// Rooms of the top floor may name each other; the two below may not, but for these.
-const SAME_FLOOR: [(&str, &str); 2] = [("watch", "weights"), ("gpu", "stream")];
+const SAME_FLOOR: [(&str, &str); 3] = [("watch", "weights"), ("watch", "wire"), ("gpu", "stream")];
 
 /// State machines: time, randomness and frames are arguments.
 const NO_IO: [&str; 2] = ["src/wire/", "src/stream/"];

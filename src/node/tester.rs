@@ -1,0 +1,109 @@
+//! Tests of weights on pictures: the accuracy on the way and at the end.
+//!
+//! Reads the weights as they are at that moment, racing with whoever writes them; changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::model::{bound_net, transform};
+use super::solver::SolverError;
+use crate::solver::data::{self, Batches, Images, Shard, Transform};
+use crate::solver::{Evaluation, Net, Phase, SolverSpec};
+use crate::weights::WeightsView;
+
+/// What happens to pictures on their way into the net.
+pub struct Transforms {
+    /// Of training pictures.
+    pub train: Transform,
+    /// Of test pictures.
+    pub test: Transform,
+}
+
+impl Transforms {
+    /// As the model's data layers say, with the mean image of `train`.
+    pub fn of(spec: &SolverSpec, train: &Images) -> Self {
+        Self {
+            train: transform(&spec.net, Phase::Train, train),
+            test: transform(&spec.net, Phase::Test, train),
+        }
+    }
+}
+
+/// A test net with its pictures.
+pub struct Tester {
+    net: Net,
+    transform: Transform,
+    images: Arc<Images>,
+    most: usize,
+}
+
+/// What a test found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TestResult {
+    /// Mean loss.
+    pub loss: f32,
+    /// Share of right answers, 0 to 1.
+    pub accuracy: f32,
+    /// Pictures tested.
+    pub images: usize,
+}
+
+impl Tester {
+    /// A tester over the first `most` of `images` (0: all).
+    pub fn new(
+        spec: &SolverSpec,
+        transform: Transform,
+        images: Images,
+        most: usize,
+    ) -> Result<Self, SolverError> {
+        let most = if most == 0 {
+            images.len()
+        } else {
+            most.min(images.len())
+        };
+        // The batch only groups the pictures; a divisor of their number leaves none out.
+        let batch = (1..=100)
+            .rev()
+            .find(|batch| most.is_multiple_of(*batch))
+            .unwrap_or(1);
+        let (net, _) = bound_net(&spec.net, Phase::Test, batch, images.shape, images.classes)?;
+        Ok(Self {
+            net,
+            transform,
+            images: Arc::new(images),
+            most,
+        })
+    }
+
+    /// Tests the weights as they are now; `None` if `stop` was set meanwhile.
+    pub fn test(
+        &mut self,
+        w: WeightsView<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Option<TestResult>, SolverError> {
+        let batch = self.net.batch_size();
+        let (images, transform) = (self.images.clone(), self.transform.clone());
+        let mut batches = Batches::new(
+            images,
+            transform,
+            data::Phase::Test,
+            batch,
+            Shard::WHOLE,
+            0,
+            0,
+        )?;
+        let mut found = Evaluation::default();
+        for _ in 0..self.most / batch {
+            if stop.load(Relaxed) {
+                return Ok(None);
+            }
+            let batch = batches.next();
+            found += self.net.evaluate(w, &batch.images, &batch.labels);
+        }
+        Ok(Some(TestResult {
+            loss: found.loss() as f32,
+            accuracy: found.accuracy() as f32,
+            images: found.count,
+        }))
+    }
+}
