@@ -1,7 +1,10 @@
 //! `dogwild-rawbench`: what the pieces of dogwild can do on this machine.
+//!
+//! Holds the command line; each benchmark has its own file.
 
 mod conserve;
 mod fleet;
+mod hogwild;
 mod raw;
 mod stream;
 
@@ -21,6 +24,8 @@ enum Command {
     Stream(stream::Args),
     /// Whether anything that is added gets lost or doubled on the way
     Conserve(conserve::Args),
+    /// How many updates racing solvers lose to each other
+    Hogwild(hogwild::HogwildArgs),
     /// A part of another benchmark
     #[command(hide = true)]
     Component {
@@ -43,6 +48,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Stream(args) => args.run(),
         Command::Conserve(args) => args.run(),
+        Command::Hogwild(args) => hogwild::run(args),
         Command::Component {
             part: Part::Stream(args),
         } => args.run(),
