@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::Duration;
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::{packet_mmap, udp};
+use dogwild_net::{To, packet_mmap, udp};
 
 fn udp_refusal(config: &udp::Config) -> String {
     udp::open(config).expect_err("must be refused").to_string()
@@ -76,52 +77,76 @@ fn udp_wants_an_mtu_that_the_interface_carries() {
 }
 
 #[test]
-fn udp_over_ipv6_works_where_there_is_ipv6() {
+fn udp_tells_what_ipv6_multicast_on_loopback_needs() {
     let config = udp::Config {
         group: "[ff05::6887]:26887".parse().expect("an address"),
         ..on_lo()
     };
-    let open = || match udp::open(&config) {
-        Err(udp::OpenError::NoAddress { .. }) => None,
-        other => Some(other.expect("udp over IPv6")),
+    match udp::open(&config) {
+        // Somebody has set the route up.
+        Ok(_) => {}
+        Err(udp::OpenError::NoAddress { iface, family }) => {
+            assert_eq!((&*iface, family), ("lo", "IPv6"))
+        }
+        Err(other) => holds(
+            &other.to_string(),
+            &["ff05::6887", "ip -6 route add ff00::/8 dev lo"],
+        ),
+    }
+}
+
+#[test]
+fn udp_goes_over_ipv6() {
+    dogwild_lab::enter_or_return!();
+    let lab = Lab::up(&Spec::of(2)).expect("a lab");
+    let config = udp::Config {
+        group: "[ff05::6887]:6887".parse().expect("an address"),
+        iface: Some("eth0".to_owned()),
+        ..udp::Config::default()
     };
-    let (Some(mut one), Some(mut two)) = (open(), open()) else {
-        dogwild_lab::skip::skip("an IPv6 address on lo");
+    let open = |host: usize| {
+        let script = format!(
+            "echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip -6 addr add fd44:57::{}/64 dev eth0 nodad",
+            host + 1
+        );
+        let status = lab.command(host, "sh").args(["-c", &script]).status();
+        if !status.expect("run sh").success() {
+            return None;
+        }
+        Some(
+            lab.in_host(host, || udp::open(&config).expect("udp over IPv6"))
+                .expect("enter"),
+        )
+    };
+    let (Some(mut one), Some(mut two)) = (open(0), open(1)) else {
+        dogwild_lab::skip::skip("IPv6 in the lab");
         return;
     };
-    assert!(one.tx.send(dogwild_net::To::Group, 3, &mut |slot| {
-        slot.copy_from_slice(b"six")
-    }));
-    one.tx.flush().expect("flush");
-    assert!(
-        two.rx
-            .wait(std::time::Duration::from_secs(10))
-            .expect("wait")
-    );
+    assert_eq!(one.tx.mtu(), 1500 - 48);
+    let frame = vec![6; one.tx.mtu()];
     let mut from = None;
-    two.rx
-        .recv(1, &mut |source, frame| {
-            from = Some((source, frame.to_vec()))
-        })
-        .expect("receive");
-    let (source, frame) = from.expect("a frame");
-    assert_eq!(frame, b"six");
-    assert!(
-        !one.rx
-            .wait(std::time::Duration::from_millis(20))
-            .expect("wait"),
-        "own frame"
-    );
-    two.tx.learn(0, source);
-    assert!(two.tx.send(dogwild_net::To::Node(0), 4, &mut |slot| {
-        slot.copy_from_slice(b"back")
-    }));
-    two.tx.flush().expect("flush");
-    assert!(
-        one.rx
-            .wait(std::time::Duration::from_secs(10))
-            .expect("wait")
-    );
+    for (tx, rx, to) in [
+        (&mut one.tx, &mut two.rx, To::Group),
+        (&mut two.tx, &mut one.rx, To::Node(0)),
+    ] {
+        if let (To::Node(node), Some(source)) = (to, from) {
+            tx.learn(node, source);
+        }
+        for _ in 0..3 {
+            assert!(tx.send(to, frame.len(), &mut |slot| slot.copy_from_slice(&frame)));
+        }
+        tx.flush().expect("flush");
+        let mut left = 3;
+        while left > 0 && rx.wait(Duration::from_secs(10)).expect("wait") {
+            left -= rx
+                .recv(3, &mut |source, bytes| {
+                    assert_eq!(bytes, frame);
+                    from = Some(source);
+                })
+                .expect("receive");
+        }
+        assert_eq!(left, 0);
+    }
 }
 
 #[test]

@@ -64,6 +64,9 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
         other => other,
     };
 
+    if group.is_ipv6() {
+        reach_v6(group, &iface)?;
+    }
     let has_echo = iface.loopback || config.same_host;
     let node = node_socket(local, &iface, has_echo)?;
     let own = tried("read the own address", node.local_addr())?
@@ -148,6 +151,19 @@ fn routed_address(group: SocketAddr) -> Option<IpAddr> {
     let socket = Socket::new(Domain::for_address(group), Type::DGRAM, None).ok()?;
     socket.connect(&group.into()).ok()?;
     Some(socket.local_addr().ok()?.as_socket()?.ip())
+}
+
+/// Unlike IPv4, IPv6 multicast needs a route even where the interface is named; loopback has none.
+fn reach_v6(group: SocketAddr, iface: &Interface) -> Result<(), OpenError> {
+    let name = &iface.name;
+    let what = format!(
+        "reach the group {group} (`sudo ip -6 route add ff00::/8 dev {name} table local` may help)"
+    );
+    let reached = Socket::new(Domain::IPV6, Type::DGRAM, None).and_then(|socket| {
+        socket.set_multicast_if_v6(iface.index)?;
+        socket.connect(&group.into())
+    });
+    tried(what, reached)
 }
 
 fn local_address(config: &Config, iface: &Interface) -> Result<SocketAddr, OpenError> {
