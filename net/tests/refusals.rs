@@ -189,6 +189,14 @@ fn packet_mmap_checks_group_mtu_and_state() {
         ..config.clone()
     };
     holds(&refusal(vast), &["receive ring", "`eth0`", "smaller"]);
+    let long = packet_mmap::Config {
+        tx_frames: usize::MAX,
+        ..config.clone()
+    };
+    lab.in_host(0, || {
+        packet_mmap::open(&long).expect("a ring of the greatest length")
+    })
+    .expect("enter the host");
     let status = lab
         .command(0, "ip")
         .args(["link", "set", "eth0", "down"])

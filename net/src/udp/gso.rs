@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use socket2::SockAddr;
 
-use super::sys::Outgoing;
+use super::sys::{MESSAGES_MAX, Outgoing};
 use crate::To;
 
 /// Frames in one batch, at most: `UDP_MAX_SEGMENTS` of the kernel (64 before Linux 6.9, then 128).
@@ -198,6 +198,24 @@ impl Gather {
             .flat_map(move |&index| self.batches[index].messages(segmentation))
     }
 
+    /// How many of the messages that fit one system call go to the group.
+    pub(super) fn group_messages(&self, segmentation: bool) -> u64 {
+        let mut room = MESSAGES_MAX;
+        let mut count = 0;
+        for &index in &self.ready {
+            let batch = &self.batches[index];
+            let messages = if segmentation {
+                1
+            } else {
+                batch.frames - batch.handed
+            };
+            let messages = messages.min(room);
+            room -= messages;
+            count += if batch.to == To::Group { messages } else { 0 };
+        }
+        count as u64
+    }
+
     /// Takes note that the first `count` of [`messages`](Self::messages) have left.
     pub(super) fn left(&mut self, mut count: usize, segmentation: bool) -> Left {
         let mut left = Left::default();
@@ -308,6 +326,7 @@ mod tests {
         gather.close_all();
         let left = gather.left(4, false);
         assert_eq!((left.frames, left.group_messages), (4, 4));
+        assert_eq!(gather.group_messages(false), 6);
         assert_eq!(shapes(&gather, false).len(), 6);
         assert_eq!(gather.give_up(false), 1);
         assert_eq!(gather.left(5, false).frames, 5);

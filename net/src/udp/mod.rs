@@ -10,6 +10,7 @@
 //! - Multicast is looped back, so that nodes of one host hear each other on any interface (measured:
 //!   it costs nothing that can be told from noise). A filter in the kernel keeps a node's own
 //!   frames from its group socket.
+//! - Loss in a queueing discipline (`tc`) is loss in the network: the kernel does not tell of it.
 //! - Segmentation offload (`UDP_SEGMENT`, `UDP_GRO`) is used where the kernel has it and given up by
 //!   itself where an interface refuses it. Frames on the wire are the same.
 
@@ -36,8 +37,9 @@ pub struct Config {
     pub local: Option<IpAddr>,
     /// Largest IP packet in bytes. `None`: that of the interface, 9000 at most.
     pub mtu: Option<usize>,
-    /// Send and receive buffer of each socket, in bytes. Without privilege the kernel grants no
-    /// more than `net.core.wmem_max` and `net.core.rmem_max`.
+    /// Receive buffer of each socket, in bytes; the send buffer is an eighth, since what waits there
+    /// grows old. Without privilege the kernel grants no more than `net.core.rmem_max` and
+    /// `net.core.wmem_max`.
     pub buffer_bytes: usize,
     /// Lets the kernel cut and join datagrams where it can.
     pub segmentation: bool,

@@ -186,9 +186,9 @@ impl Receive for Rx {
 
     fn stats(&mut self) -> ReceiveStats {
         let [group, node] = &mut self.drops;
-        // Relaxed: a statistic that no other memory depends on.
-        let echoes = self.echoes.load(Ordering::Relaxed);
-        let group = group.update(&self.group).saturating_sub(echoes);
+        // The drops first: an echo among them was announced before. Relaxed: no memory depends on it.
+        let dropped = group.update(&self.group);
+        let group = dropped.saturating_sub(self.echoes.load(Ordering::Relaxed));
         ReceiveStats {
             kernel_drops: group + node.update(&self.node),
             ..self.stats

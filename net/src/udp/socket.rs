@@ -21,6 +21,9 @@ const MTU_MIN: usize = 576;
 /// Largest UDP payload of one frame.
 const PAYLOAD_MAX: usize = 65_507;
 
+/// The send buffer is this much smaller than the receive buffer: what waits in it grows old.
+const SEND_BUFFER_SHARE: usize = 8;
+
 /// What a node sends and receives with.
 pub(super) struct Sockets {
     /// Sends everything, receives what is for this node.
@@ -82,9 +85,10 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
             .into_iter()
             .all(|socket| sys::join_received(socket).is_ok());
     let bytes = config.buffer_bytes;
+    let send = bytes / SEND_BUFFER_SHARE;
     let send_bytes = tried(
         "set the send buffer",
-        sys::set_buffer(&node, Buffer::Send, bytes),
+        sys::set_buffer(&node, Buffer::Send, send),
     )?;
     let mut receive_bytes = usize::MAX;
     for socket in [&node, &group_socket] {
