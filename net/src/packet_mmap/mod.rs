@@ -37,7 +37,7 @@ pub struct Config {
     /// Largest payload behind the Ethernet header, in bytes. `None`: that of the interface, 9000 at
     /// most.
     pub mtu: Option<usize>,
-    /// Frames in the transmit ring, at least. Few enough stay in the cache.
+    /// Frames in the transmit ring, at least; 65,536 at most. Few enough stay in the cache.
     pub tx_frames: usize,
     /// Frames handed to the kernel per system call.
     pub tx_batch_frames: usize,

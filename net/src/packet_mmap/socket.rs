@@ -21,10 +21,17 @@ const MTU_DEFAULT_MAX: usize = 9000;
 const MTU_MIN: usize = 46;
 /// Payload up to which the smaller receive ring is enough.
 const SMALL_MTU_MAX: usize = 2048;
+/// Longest transmit ring; what waits in a longer one is old before it leaves.
+const TRANSMIT_FRAMES_MAX: usize = 1 << 16;
 /// A block of the transmit ring: small, as it has to be contiguous memory.
 const TRANSMIT_BLOCK_BYTES: usize = 64 << 10;
-/// A block of the receive ring: some 170 frames of 1500 bytes.
-const RECEIVE_BLOCK_BYTES: usize = 256 << 10;
+/// Blocks of the receive ring, if memory allows. The kernel closes a block per `retire_ms` on a slow
+/// line, however little is in it: with so many, a receiver may look away for a tenth of a second.
+const RECEIVE_BLOCKS: usize = 128;
+/// The smallest block of the receive ring: some 40 frames of 1500 bytes, or 7 of 9000.
+const RECEIVE_BLOCK_BYTES_MIN: usize = 64 << 10;
+/// The largest block: the kernel has to find it in one piece.
+const RECEIVE_BLOCK_BYTES_MAX: usize = 1 << 20;
 /// The kernel's bookkeeping of a frame being sent, beside the frame; generously.
 const SKB_BYTES: usize = 2048;
 
@@ -99,6 +106,11 @@ fn ring_memory<T>(
     })
 }
 
+/// A number for the kernel, which refuses what is absurd.
+fn number(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
 fn transmit_layout(config: &Config, port: &Port) -> Layout {
     let frame_bytes = (TRANSMIT_DATA + ETHERNET_HEADER + port.payload_max).next_multiple_of(64);
     let block_bytes = TRANSMIT_BLOCK_BYTES.max(frame_bytes.next_power_of_two());
@@ -108,7 +120,10 @@ fn transmit_layout(config: &Config, port: &Port) -> Layout {
         frame_bytes,
     };
     Layout {
-        blocks: config.tx_frames.max(2).div_ceil(layout.frames_per_block()),
+        blocks: config
+            .tx_frames
+            .clamp(2, TRANSMIT_FRAMES_MAX)
+            .div_ceil(layout.frames_per_block()),
         ..layout
     }
 }
@@ -130,9 +145,9 @@ pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenErro
     )?;
     let request = tpacket_req {
         tp_block_size: layout.block_bytes as u32,
-        tp_block_nr: layout.blocks as u32,
+        tp_block_nr: number(layout.blocks),
         tp_frame_size: layout.frame_bytes as u32,
-        tp_frame_nr: layout.frames() as u32,
+        tp_frame_nr: number(layout.frames()),
     };
     let set = sys::set(&socket, libc::PACKET_TX_RING, request);
     ring_memory(config, "transmit", layout, set)?;
@@ -152,9 +167,12 @@ fn receive_layout(config: &Config, port: &Port) -> Layout {
             32 << 20
         }
     });
+    let block_bytes = (bytes / RECEIVE_BLOCKS)
+        .clamp(RECEIVE_BLOCK_BYTES_MIN, RECEIVE_BLOCK_BYTES_MAX)
+        .next_power_of_two();
     Layout {
-        block_bytes: RECEIVE_BLOCK_BYTES,
-        blocks: (bytes / RECEIVE_BLOCK_BYTES).max(2),
+        block_bytes,
+        blocks: (bytes / block_bytes).max(2),
         // Frames of any length follow each other in a block; the kernel only checks this.
         frame_bytes: 2048,
     }
@@ -169,9 +187,9 @@ pub(super) fn open_receive(config: &Config, port: &Port) -> Result<Rx, OpenError
     tried(config, "set up a packet socket for receiving", options)?;
     let request = tpacket_req3 {
         tp_block_size: layout.block_bytes as u32,
-        tp_block_nr: layout.blocks as u32,
+        tp_block_nr: number(layout.blocks),
         tp_frame_size: layout.frame_bytes as u32,
-        tp_frame_nr: layout.frames() as u32,
+        tp_frame_nr: number(layout.frames()),
         tp_retire_blk_tov: config.retire_ms.max(1),
         tp_sizeof_priv: 0,
         tp_feature_req_word: 0,

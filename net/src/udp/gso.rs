@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use socket2::SockAddr;
 
-use super::sys::Outgoing;
+use super::sys::{MESSAGES_MAX, Outgoing};
 use crate::To;
 
 /// Frames in one batch, at most: `UDP_MAX_SEGMENTS` of the kernel (64 before Linux 6.9, then 128).
@@ -198,6 +198,24 @@ impl Gather {
             .flat_map(move |&index| self.batches[index].messages(segmentation))
     }
 
+    /// How many of the messages that fit one system call go to the group.
+    pub(super) fn group_messages(&self, segmentation: bool) -> u64 {
+        let mut room = MESSAGES_MAX;
+        let mut count = 0;
+        for &index in &self.ready {
+            let batch = &self.batches[index];
+            let messages = if segmentation {
+                1
+            } else {
+                batch.frames - batch.handed
+            };
+            let messages = messages.min(room);
+            room -= messages;
+            count += if batch.to == To::Group { messages } else { 0 };
+        }
+        count as u64
+    }
+
     /// Takes note that the first `count` of [`messages`](Self::messages) have left.
     pub(super) fn left(&mut self, mut count: usize, segmentation: bool) -> Left {
         let mut left = Left::default();
@@ -230,5 +248,113 @@ impl Gather {
     /// Gives up the first of [`messages`](Self::messages); returns how many frames that were.
     pub(super) fn give_up(&mut self, segmentation: bool) -> u64 {
         self.left(1, segmentation).frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    fn gather() -> (Gather, SockAddr) {
+        let address = SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+        (Gather::new(&address), address)
+    }
+
+    /// Sends one frame the way `Tx` does; false if no batch is free.
+    fn put(gather: &mut Gather, address: &SockAddr, to: To, len: usize) -> bool {
+        if !gather.fits(to, len) && !gather.open(to, address, len) {
+            return false;
+        }
+        gather.append(to, len, &mut |slot| slot.fill(len as u8));
+        true
+    }
+
+    fn shapes(gather: &Gather, segmentation: bool) -> Vec<(usize, Option<u16>)> {
+        gather
+            .messages(segmentation)
+            .map(|message| (message.bytes.len(), message.segment))
+            .collect()
+    }
+
+    #[test]
+    fn frames_of_one_length_and_a_shorter_last_share_a_message() {
+        let (mut gather, address) = gather();
+        for len in [100, 100, 100, 40, 100, 0, 100, 200] {
+            assert!(put(&mut gather, &address, To::Group, len));
+        }
+        gather.close_all();
+        let wanted = [
+            (340, Some(100)),
+            (100, None),
+            (0, None),
+            (100, None),
+            (200, None),
+        ];
+        assert_eq!(shapes(&gather, true), wanted);
+        let singles: Vec<usize> = shapes(&gather, false).iter().map(|shape| shape.0).collect();
+        assert_eq!(singles, [100, 100, 100, 40, 100, 0, 100, 200]);
+        assert_eq!(gather.left(5, true).frames, 8);
+        assert!(gather.is_idle());
+    }
+
+    #[test]
+    fn a_message_is_never_more_than_the_kernel_takes() {
+        let (mut gather, address) = gather();
+        for _ in 0..200 {
+            assert!(put(&mut gather, &address, To::Group, 10));
+        }
+        for _ in 0..100 {
+            assert!(put(&mut gather, &address, To::Node(3), 8972));
+        }
+        gather.close_all();
+        for (len, segment) in shapes(&gather, true) {
+            let frames = segment.map_or(1, |segment| len.div_ceil(segment.into()));
+            assert!(
+                len <= BATCH_BYTES && frames <= FRAMES_MAX,
+                "{len} {segment:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn one_by_one_a_batch_can_leave_in_parts() {
+        let (mut gather, address) = gather();
+        for _ in 0..10 {
+            assert!(put(&mut gather, &address, To::Group, 10));
+        }
+        gather.close_all();
+        let left = gather.left(4, false);
+        assert_eq!((left.frames, left.group_messages), (4, 4));
+        assert_eq!(gather.group_messages(false), 6);
+        assert_eq!(shapes(&gather, false).len(), 6);
+        assert_eq!(gather.give_up(false), 1);
+        assert_eq!(gather.left(5, false).frames, 5);
+        assert!(gather.is_idle());
+    }
+
+    #[test]
+    fn when_all_batches_wait_there_is_no_slot_until_one_leaves() {
+        let (mut gather, address) = gather();
+        let mut frames = 0;
+        while put(&mut gather, &address, To::Group, 1472) {
+            frames += 1;
+        }
+        assert_eq!(frames, BATCHES * (BATCH_BYTES / 1472));
+        assert!(!put(&mut gather, &address, To::Node(1), 1));
+        gather.left(1, true);
+        assert!(put(&mut gather, &address, To::Node(1), 1));
+    }
+
+    #[test]
+    fn more_destinations_than_batches_take_turns() {
+        let (mut gather, address) = gather();
+        for node in 0..BATCHES as u16 {
+            assert!(put(&mut gather, &address, To::Node(node), 10));
+        }
+        assert!(!put(&mut gather, &address, To::Node(999), 10));
+        gather.close_all();
+        assert_eq!(gather.left(BATCHES, true).frames, BATCHES as u64);
+        assert!(put(&mut gather, &address, To::Node(999), 10));
     }
 }

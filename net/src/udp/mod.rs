@@ -7,8 +7,10 @@
 //! Invariants:
 //! - Everything a node sends leaves from one socket, bound to one address and an ephemeral port:
 //!   that pair is the node's address, which others learn. A second socket receives the group.
-//! - A node never receives its own group frames: multicast is not looped back where the network
-//!   leads elsewhere, and on loopback a filter in the kernel drops what this node has sent.
+//! - Multicast is looped back, so that nodes of one host hear each other on any interface (measured:
+//!   it costs nothing that can be told from noise). A filter in the kernel keeps a node's own
+//!   frames from its group socket.
+//! - Loss in a queueing discipline (`tc`) is loss in the network: the kernel does not tell of it.
 //! - Segmentation offload (`UDP_SEGMENT`, `UDP_GRO`) is used where the kernel has it and given up by
 //!   itself where an interface refuses it. Frames on the wire are the same.
 
@@ -35,14 +37,12 @@ pub struct Config {
     pub local: Option<IpAddr>,
     /// Largest IP packet in bytes. `None`: that of the interface, 9000 at most.
     pub mtu: Option<usize>,
-    /// Send and receive buffer of each socket, in bytes. Without privilege the kernel grants no
-    /// more than `net.core.wmem_max` and `net.core.rmem_max`.
+    /// Receive buffer of each socket, in bytes; the send buffer is an eighth, since what waits there
+    /// grows old. Without privilege the kernel grants no more than `net.core.rmem_max` and
+    /// `net.core.wmem_max`.
     pub buffer_bytes: usize,
     /// Lets the kernel cut and join datagrams where it can.
     pub segmentation: bool,
-    /// Other nodes of the group run on this host and use the same interface. (On loopback
-    /// they always do.) It costs sending: every group frame comes back to this host.
-    pub same_host: bool,
 }
 
 impl Default for Config {
@@ -55,7 +55,6 @@ impl Default for Config {
             mtu: None,
             buffer_bytes: 16 << 20,
             segmentation: true,
-            same_host: false,
         }
     }
 }

@@ -38,7 +38,6 @@ pub(super) struct Rx {
     offset: usize,
     drops: [DropCounter; 2],
     echoes: Arc<AtomicU64>,
-    has_echo: bool,
     stats: ReceiveStats,
 }
 
@@ -78,7 +77,6 @@ impl Rx {
             offset: 0,
             drops: [DropCounter::default(), DropCounter::default()],
             echoes: sockets.echoes,
-            has_echo: sockets.has_echo,
             stats: ReceiveStats {
                 buffer_bytes: sockets.receive_bytes as u64,
                 ..ReceiveStats::default()
@@ -188,11 +186,9 @@ impl Receive for Rx {
 
     fn stats(&mut self) -> ReceiveStats {
         let [group, node] = &mut self.drops;
-        let mut group = group.update(&self.group);
-        if self.has_echo {
-            // Relaxed: a statistic that no other memory depends on.
-            group = group.saturating_sub(self.echoes.load(Ordering::Relaxed));
-        }
+        // The drops first: an echo among them was announced before. Relaxed: no memory depends on it.
+        let dropped = group.update(&self.group);
+        let group = dropped.saturating_sub(self.echoes.load(Ordering::Relaxed));
         ReceiveStats {
             kernel_drops: group + node.update(&self.node),
             ..self.stats

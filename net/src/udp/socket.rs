@@ -21,6 +21,9 @@ const MTU_MIN: usize = 576;
 /// Largest UDP payload of one frame.
 const PAYLOAD_MAX: usize = 65_507;
 
+/// The send buffer is this much smaller than the receive buffer: what waits in it grows old.
+const SEND_BUFFER_SHARE: usize = 8;
+
 /// What a node sends and receives with.
 pub(super) struct Sockets {
     /// Sends everything, receives what is for this node.
@@ -32,8 +35,6 @@ pub(super) struct Sockets {
     pub(super) segmentation: bool,
     /// Own group messages that the filter of the group socket drops; the kernel counts them as drops.
     pub(super) echoes: Arc<AtomicU64>,
-    /// Whether own group messages come back at all.
-    pub(super) has_echo: bool,
     pub(super) send_bytes: usize,
     pub(super) receive_bytes: usize,
 }
@@ -64,19 +65,19 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
         other => other,
     };
 
-    let has_echo = iface.loopback || config.same_host;
-    let node = node_socket(local, &iface, has_echo)?;
+    if group.is_ipv6() {
+        reach_v6(group, &iface)?;
+    }
+    let node = node_socket(local, &iface)?;
     let own = tried("read the own address", node.local_addr())?
         .as_socket()
         .unwrap_or(local);
     let group_socket = group_socket(group, &iface)?;
-    if has_echo {
-        let filter = not_from(own);
-        tried(
-            "set a filter on the group socket",
-            group_socket.attach_filter(&filter),
-        )?;
-    }
+    let filter = not_from(own);
+    tried(
+        "set a filter on the group socket",
+        group_socket.attach_filter(&filter),
+    )?;
 
     let segmentation = config.segmentation
         && sys::can_segment(&node)
@@ -84,9 +85,10 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
             .into_iter()
             .all(|socket| sys::join_received(socket).is_ok());
     let bytes = config.buffer_bytes;
+    let send = bytes / SEND_BUFFER_SHARE;
     let send_bytes = tried(
         "set the send buffer",
-        sys::set_buffer(&node, Buffer::Send, bytes),
+        sys::set_buffer(&node, Buffer::Send, send),
     )?;
     let mut receive_bytes = usize::MAX;
     for socket in [&node, &group_socket] {
@@ -112,7 +114,6 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
         payload_max,
         segmentation,
         echoes: Arc::new(AtomicU64::new(0)),
-        has_echo,
         send_bytes,
         receive_bytes,
     })
@@ -148,6 +149,19 @@ fn routed_address(group: SocketAddr) -> Option<IpAddr> {
     let socket = Socket::new(Domain::for_address(group), Type::DGRAM, None).ok()?;
     socket.connect(&group.into()).ok()?;
     Some(socket.local_addr().ok()?.as_socket()?.ip())
+}
+
+/// Unlike IPv4, IPv6 multicast needs a route even where the interface is named; loopback has none.
+fn reach_v6(group: SocketAddr, iface: &Interface) -> Result<(), OpenError> {
+    let name = &iface.name;
+    let what = format!(
+        "reach the group {group} (`sudo ip -6 route add ff00::/8 dev {name} table local` may help)"
+    );
+    let reached = Socket::new(Domain::IPV6, Type::DGRAM, None).and_then(|socket| {
+        socket.set_multicast_if_v6(iface.index)?;
+        socket.connect(&group.into())
+    });
+    tried(what, reached)
 }
 
 fn local_address(config: &Config, iface: &Interface) -> Result<SocketAddr, OpenError> {
@@ -201,7 +215,7 @@ fn payload_max(config: &Config, iface: &Interface) -> Result<usize, OpenError> {
     Ok((mtu - headers).min(PAYLOAD_MAX))
 }
 
-fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socket, OpenError> {
+fn node_socket(local: SocketAddr, iface: &Interface) -> Result<Socket, OpenError> {
     let domain = Domain::for_address(local);
     let socket = tried(
         "make a UDP socket",
@@ -211,15 +225,15 @@ fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socke
     let (through, back) = match local.ip() {
         IpAddr::V4(ip) => (
             sys::set_multicast_interface_v4(&socket, ip, iface.index),
-            socket.set_multicast_loop_v4(echo),
+            socket.set_multicast_loop_v4(true),
         ),
         IpAddr::V6(_) => (
             socket.set_multicast_if_v6(iface.index),
-            socket.set_multicast_loop_v6(echo),
+            socket.set_multicast_loop_v6(true),
         ),
     };
     tried(format!("send multicast through `{}`", iface.name), through)?;
-    tried("set whether multicast comes back", back)?;
+    tried("loop multicast back to this host", back)?;
     Ok(socket)
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use socket2::{SockAddr, Socket};
 
-use super::gso::Gather;
+use super::gso::{Gather, Left};
 use super::socket::Sockets;
 use super::sys;
 use crate::book::Book;
@@ -69,13 +69,19 @@ impl Tx {
     fn submit(&mut self) {
         while !self.gather.is_idle() {
             self.stats.calls += 1;
-            match sys::send(&self.socket, self.gather.messages(self.segmentation)) {
-                Ok(count) => {
-                    let left = self.gather.left(count, self.segmentation);
-                    // Relaxed: a statistic that no other memory depends on.
-                    self.echoes
-                        .fetch_add(left.group_messages, Ordering::Relaxed);
-                }
+            // The kernel may have dropped an echo before the call returns: it has to be known by then,
+            // or the receiving half would take it for a loss. Relaxed: no other memory depends on it.
+            let announced = self.gather.group_messages(self.segmentation);
+            self.echoes.fetch_add(announced, Ordering::Relaxed);
+            let result = sys::send(&self.socket, self.gather.messages(self.segmentation));
+            let left = match result {
+                Ok(count) => self.gather.left(count, self.segmentation),
+                Err(_) => Left::default(),
+            };
+            let unsent = announced - left.group_messages;
+            self.echoes.fetch_sub(unsent, Ordering::Relaxed);
+            match result {
+                Ok(_) => {}
                 Err(error) => match self.remedy(&error) {
                     Remedy::Wait => return,
                     Remedy::Retry => {}
