@@ -24,7 +24,12 @@ struct Options {
 }
 
 fn options() -> Options {
-    let mut options = Options { seconds: 1.0, rounds: 5, models: Vec::new(), json: false };
+    let mut options = Options {
+        seconds: 1.0,
+        rounds: 5,
+        models: Vec::new(),
+        json: false,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -81,17 +86,27 @@ struct Ours {
 impl Ours {
     fn new(model: &str) -> Self {
         let spec = SolverSpec::builtin(model).unwrap_or_else(|e| fail(&e.to_string()));
-        let input = if model.starts_with("cifar") { [3, 32, 32] } else { [1, 28, 28] };
+        let input = if model.starts_with("cifar") {
+            [3, 32, 32]
+        } else {
+            [1, 28, 28]
+        };
         let batch = spec.net.batch_size(Phase::Train).unwrap_or(64);
         let net = Net::new(&spec.net, Phase::Train, batch, input, 10)
             .unwrap_or_else(|e| fail(&e.to_string()));
-        let zeros = || (0..net.extent()).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+        let zeros = || {
+            (0..net.extent())
+                .map(|_| AtomicU32::new(0))
+                .collect::<Vec<_>>()
+        };
         let (words, history) = (zeros(), zeros());
         net.initialise(WeightsView::of(&words), 1);
         let size: usize = input.iter().product();
         Self {
             grads: vec![0.0; net.extent()],
-            images: (0..batch * size).map(|i| (i * 37 % 256) as f32 / 256.0).collect(),
+            images: (0..batch * size)
+                .map(|i| (i * 37 % 256) as f32 / 256.0)
+                .collect(),
             labels: (0..batch as u32).map(|i| i % 10).collect(),
             spec,
             net,
@@ -106,7 +121,8 @@ impl Stepper for Ours {
         let w = WeightsView::of(&self.words);
         let start = Instant::now();
         for _ in 0..steps {
-            self.net.forward_backward(w, &self.images, &self.labels, &mut self.grads);
+            self.net
+                .forward_backward(w, &self.images, &self.labels, &mut self.grads);
             let history = WeightsView::of(&self.history);
             update(&self.spec, &self.net, w, &self.grads, history, 0.001);
         }
@@ -133,7 +149,9 @@ impl Products {
             let columns = match &layer.op {
                 LayerOp::Convolution { window, .. } => {
                     for (axis, size) in size.iter_mut().enumerate() {
-                        *size = (*size + 2 * window.pad[axis] - window.kernel[axis]) / window.stride[axis] + 1;
+                        *size = (*size + 2 * window.pad[axis] - window.kernel[axis])
+                            / window.stride[axis]
+                            + 1;
                     }
                     size[0] * size[1]
                 }
@@ -146,7 +164,9 @@ impl Products {
                 LayerOp::InnerProduct { .. } => 1,
                 _ => continue,
             };
-            let Some((_, shape)) = outputs.next() else { break };
+            let Some((_, shape)) = outputs.next() else {
+                break;
+            };
             let (m, k) = (shape[0], shape[1..].iter().product::<usize>());
             let n = columns * ours.net.batch_size();
             shapes.push([m, n, k]);
@@ -166,7 +186,10 @@ impl Products {
     }
 
     fn operations(&self) -> f64 {
-        self.shapes.iter().map(|s| 2.0 * s.iter().product::<usize>() as f64).sum()
+        self.shapes
+            .iter()
+            .map(|s| 2.0 * s.iter().product::<usize>() as f64)
+            .sum()
     }
 }
 
@@ -179,11 +202,24 @@ impl Stepper for Products {
                 // row-major with m × k, k × n and m × n elements.
                 unsafe {
                     gemm::gemm(
-                        m, n, k,
-                        self.to.as_mut_ptr(), 1, n as isize, false,
-                        self.left.as_ptr(), 1, k as isize,
-                        self.right.as_ptr(), 1, n as isize,
-                        0.0, 1.0, false, false, false,
+                        m,
+                        n,
+                        k,
+                        self.to.as_mut_ptr(),
+                        1,
+                        n as isize,
+                        false,
+                        self.left.as_ptr(),
+                        1,
+                        k as isize,
+                        self.right.as_ptr(),
+                        1,
+                        n as isize,
+                        0.0,
+                        1.0,
+                        false,
+                        false,
+                        false,
                         gemm::Parallelism::None,
                     );
                 }
@@ -212,7 +248,11 @@ impl Torch {
             .ok()?;
         let input = child.stdin.take()?;
         let output = BufReader::new(child.stdout.take()?);
-        let mut torch = Self { child, input, output };
+        let mut torch = Self {
+            child,
+            input,
+            output,
+        };
         // Warms up, and shows whether torch is there at all.
         torch.try_run(2).map(|_| torch)
     }
@@ -227,7 +267,8 @@ impl Torch {
 
 impl Stepper for Torch {
     fn run(&mut self, steps: usize) -> f64 {
-        self.try_run(steps).unwrap_or_else(|| fail("torch ended in the middle"))
+        self.try_run(steps)
+            .unwrap_or_else(|| fail("torch ended in the middle"))
     }
 }
 
@@ -249,17 +290,29 @@ fn measure(model: &str, options: &Options) -> serde_json::Value {
     let mut products = Products::new(&ours);
     let mut torch = Torch::start(model);
     if torch.is_none() {
-        eprintln!("SKIPPED: the comparison with PyTorch: /usr/bin/python3 has no torch (Debian: python3-torch)");
+        eprintln!(
+            "SKIPPED: the comparison with PyTorch: /usr/bin/python3 has no torch (Debian: python3-torch)"
+        );
     }
     ours.run(2);
     products.run(2);
     let mut rates: Vec<[f64; 3]> = Vec::new();
     for _ in 0..options.rounds {
         let theirs = torch.as_mut().map_or(f64::NAN, |t| t.rate(options.seconds));
-        rates.push([ours.rate(options.seconds), products.rate(options.seconds), theirs]);
+        rates.push([
+            ours.rate(options.seconds),
+            products.rate(options.seconds),
+            theirs,
+        ]);
     }
     let of = |f: &dyn Fn(&[f64; 3]) -> f64| median(rates.iter().map(f).collect());
-    let present = |x: f64| if x.is_nan() { serde_json::Value::Null } else { x.into() };
+    let present = |x: f64| {
+        if x.is_nan() {
+            serde_json::Value::Null
+        } else {
+            x.into()
+        }
+    };
     serde_json::json!({
         "model": model,
         "batch": ours.net.batch_size(),
@@ -280,7 +333,11 @@ fn main() {
             println!("{result}");
             continue;
         }
-        let number = |name: &str| result[name].as_f64().map_or("-".to_owned(), |x| format!("{x:.2}"));
+        let number = |name: &str| {
+            result[name]
+                .as_f64()
+                .map_or("-".to_owned(), |x| format!("{x:.2}"))
+        };
         println!("{model}, batch {}, one thread", result["batch"]);
         println!("  dogwild    {:>9} steps/s", number("steps_per_s"));
         println!(
@@ -289,6 +346,10 @@ fn main() {
             number("gemm_limit_gflop_per_s"),
             number("of_gemm_limit")
         );
-        println!("  torch      {:>9} steps/s: dogwild does {} times that", number("torch_steps_per_s"), number("times_torch"));
+        println!(
+            "  torch      {:>9} steps/s: dogwild does {} times that",
+            number("torch_steps_per_s"),
+            number("times_torch")
+        );
     }
 }

@@ -41,7 +41,11 @@ pub fn update(
         };
         for from in (0..tensor.len).step_by(CHUNK) {
             let (at, len) = (tensor.offset + from, CHUNK.min(tensor.len - from));
-            step.apply(w.slice(at, len), &grads[at..at + len], history.slice(at, len));
+            step.apply(
+                w.slice(at, len),
+                &grads[at..at + len],
+                history.slice(at, len),
+            );
         }
     }
 }
@@ -49,7 +53,9 @@ pub fn update(
 /// 1 / `iter_size`, times what clipping takes off.
 fn gradient_scale(spec: &SolverSpec, tensors: &[Tensor], grads: &[f32]) -> f32 {
     let mean = 1.0 / spec.iter_size as f32;
-    let Some(limit) = spec.clip_gradients else { return mean };
+    let Some(limit) = spec.clip_gradients else {
+        return mean;
+    };
     // Caffe measures the length before it divides by iter_size.
     let squares: f64 = tensors
         .iter()
@@ -57,7 +63,11 @@ fn gradient_scale(spec: &SolverSpec, tensors: &[Tensor], grads: &[f32]) -> f32 {
         .map(|&g| f64::from(g) * f64::from(g))
         .sum();
     let length = squares.sqrt() as f32;
-    if length > limit { mean * limit / length } else { mean }
+    if length > limit {
+        mean * limit / length
+    } else {
+        mean
+    }
 }
 
 /// The factors of one tensor's step.

@@ -50,7 +50,12 @@ impl Windows {
         let inputs = image[0] * image[1];
         let covered: u32 = windows.iter().map(|w| w.1 * w.2).sum();
         let tiling = stride == kernel && covered as usize == inputs;
-        Self { windows, width: image[1], inputs, tiling }
+        Self {
+            windows,
+            width: image[1],
+            inputs,
+            tiling,
+        }
     }
 
     /// Largest value of each window; `which` gets its place in the (clipped) window.
@@ -105,7 +110,10 @@ impl Windows {
 
     /// Input pixels of one window, row by row.
     #[inline(always)]
-    fn rows(&self, &(first, rows, columns, _): &Window) -> impl Iterator<Item = Range<usize>> + use<> {
+    fn rows(
+        &self,
+        &(first, rows, columns, _): &Window,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
         let (first, width) = (first as usize, self.width);
         (0..rows as usize).map(move |r| {
             let start = first + r * width;

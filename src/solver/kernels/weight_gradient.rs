@@ -4,7 +4,6 @@
 //! A register tile is up to 5 output channels × 5 taps of one kernel row; each accumulates
 //! over all pixels of a block, and is added up across its lanes once at the end.
 
-
 use pulp::{Arch, Simd};
 
 use super::{BLOCK, Buffer, pixels, tiles, with_block_vectors};
@@ -65,7 +64,9 @@ impl WeightGradient {
         let mut pairs = Vec::new();
         for oy in 0..self.out[0] {
             let row = oy * stride[0] + ky * self.window.dilation[0];
-            let Some(y) = row.checked_sub(pad).filter(|&y| y < self.image[0]) else { continue };
+            let Some(y) = row.checked_sub(pad).filter(|&y| y < self.image[0]) else {
+                continue;
+            };
             for ox in 0..self.out[1] {
                 let input = y * self.width() + ox * stride[1];
                 pairs.push((input as u32, (oy * self.out[1] + ox) as u32));
