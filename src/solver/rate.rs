@@ -77,115 +77,53 @@ impl LrPolicy {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_policy_follows_caffe_formula() {
-        // (policy, iteration, rate for base 0.01), worked out by hand from caffe.proto.
-        let table = [
-            (LrPolicy::Fixed, 123, 0.01),
-            (
-                LrPolicy::Step {
-                    gamma: 0.1,
-                    stepsize: 100,
-                },
-                99,
-                0.01,
-            ),
-            (
-                LrPolicy::Step {
-                    gamma: 0.1,
-                    stepsize: 100,
-                },
-                100,
-                0.001,
-            ),
-            (
-                LrPolicy::Step {
-                    gamma: 0.1,
-                    stepsize: 100,
-                },
-                250,
-                0.0001,
-            ),
-            (LrPolicy::Exp { gamma: 0.5 }, 3, 0.00125),
-            (
-                LrPolicy::Inv {
-                    gamma: 0.0001,
-                    power: 0.75,
-                },
-                0,
-                0.01,
-            ),
-            (
-                LrPolicy::Inv {
-                    gamma: 0.0001,
-                    power: 0.75,
-                },
-                10_000,
-                0.01 / 2f32.powf(0.75),
-            ),
-            (
-                LrPolicy::Multistep {
-                    gamma: 0.1,
-                    stepvalues: vec![10, 20],
-                },
-                9,
-                0.01,
-            ),
-            (
-                LrPolicy::Multistep {
-                    gamma: 0.1,
-                    stepvalues: vec![10, 20],
-                },
-                10,
-                0.001,
-            ),
-            (
-                LrPolicy::Multistep {
-                    gamma: 0.1,
-                    stepvalues: vec![10, 20],
-                },
-                20,
-                0.0001,
-            ),
-            (
-                LrPolicy::Poly {
-                    power: 2.0,
-                    max_iter: 100,
-                },
-                50,
-                0.0025,
-            ),
-            (
-                LrPolicy::Poly {
-                    power: 0.5,
-                    max_iter: 100,
-                },
-                200,
-                0.0,
-            ),
-            (
-                LrPolicy::Sigmoid {
-                    gamma: -0.1,
-                    stepsize: 50,
-                },
-                50,
-                0.005,
-            ),
-            (
-                LrPolicy::Sigmoid {
-                    gamma: -0.1,
-                    stepsize: 50,
-                },
-                0,
-                0.01 / (1.0 + (-5f32).exp()),
-            ),
-        ];
-        for (policy, iteration, want) in table {
+    /// Caffe's formulas (caffe.proto), worked out by hand for a base rate of 0.01.
+    fn holds(policy: &LrPolicy, table: &[(u64, f32)]) {
+        for &(iteration, want) in table {
             let got = policy.rate_at(0.01, iteration);
             assert!(
                 (got - want).abs() <= 1e-7,
                 "{policy:?} at {iteration}: {got}, not {want}"
             );
         }
+    }
+
+    #[test]
+    fn fixed_and_stepwise_policies() {
+        holds(&LrPolicy::Fixed, &[(0, 0.01), (123, 0.01)]);
+        let step = LrPolicy::Step {
+            gamma: 0.1,
+            stepsize: 100,
+        };
+        holds(&step, &[(99, 0.01), (100, 0.001), (250, 0.0001)]);
+        let multistep = LrPolicy::Multistep {
+            gamma: 0.1,
+            stepvalues: vec![10, 20],
+        };
+        holds(
+            &multistep,
+            &[(9, 0.01), (10, 0.001), (19, 0.001), (20, 0.0001)],
+        );
+    }
+
+    #[test]
+    fn smooth_policies() {
+        holds(&LrPolicy::Exp { gamma: 0.5 }, &[(0, 0.01), (3, 0.00125)]);
+        let inv = LrPolicy::Inv {
+            gamma: 0.0001,
+            power: 0.75,
+        };
+        holds(&inv, &[(0, 0.01), (10_000, 0.01 / 2f32.powf(0.75))]);
+        let poly = |power| LrPolicy::Poly {
+            power,
+            max_iter: 100,
+        };
+        holds(&poly(2.0), &[(0, 0.01), (50, 0.0025), (100, 0.0)]);
+        holds(&poly(0.5), &[(200, 0.0)]);
+        let sigmoid = LrPolicy::Sigmoid {
+            gamma: -0.1,
+            stepsize: 50,
+        };
+        holds(&sigmoid, &[(50, 0.005), (0, 0.01 / (1.0 + (-5f32).exp()))]);
     }
 }

@@ -222,73 +222,79 @@ impl Net {
             nodes,
             blobs,
             tensors,
+            ..
+        } = self;
+        let node = &mut nodes[i];
+        let params = params(tensors, node, w);
+        // Leaves the blobs while the layer reads the others, as the top does forward.
+        let mut top_diff = node
+            .top
+            .map(|t| std::mem::take(&mut blobs[t].diff))
+            .unwrap_or_default();
+        let bottoms = Bottoms {
+            blobs,
+            indices: &node.bottoms,
+        };
+        if node.shares_blob {
+            let top = Top {
+                data: bottoms.data(0),
+                diff: &[],
+                loss_weight: node.loss_weight,
+            };
+            node.layer
+                .backward_data(pass, params, bottoms, 0, top, &mut top_diff);
+        } else {
+            if let Some(gradients) = gradients(tensors, node, grads, keep) {
+                node.layer.backward_params(bottoms, &top_diff, gradients);
+            }
+            self.bottom_gradients(i, pass, w, &top_diff);
+        }
+        if let Some(t) = self.nodes[i].top {
+            self.blobs[t].diff = top_diff;
+        }
+    }
+
+    /// Gives each bottom that wants it its gradient, or adds to what another layer gave.
+    fn bottom_gradients(&mut self, i: usize, pass: Pass<'_>, w: WeightsView<'_>, top_diff: &[f32]) {
+        let Self {
+            nodes,
+            blobs,
+            tensors,
             scratch,
             arch,
             ..
         } = self;
         let node = &mut nodes[i];
         let params = params(tensors, node, w);
-        let loss_weight = node.loss_weight;
-        let mut top_diff = node
-            .top
-            .map(|t| std::mem::take(&mut blobs[t].diff))
-            .unwrap_or_default();
-        if node.shares_blob {
+        for (j, gives) in node.gives.iter().enumerate() {
+            let bottom = node.bottoms[j];
+            let mut own = match gives {
+                Gives::Nothing => continue,
+                Gives::First => std::mem::take(&mut blobs[bottom].diff),
+                Gives::Added => std::mem::take(scratch),
+            };
+            let len = blobs[bottom].data.len();
             let bottoms = Bottoms {
                 blobs,
                 indices: &node.bottoms,
             };
+            let data: &[f32] = node.top.map_or(&[], |t| &blobs[t].data);
             let top = Top {
-                data: bottoms.data(0),
-                diff: &[],
-                loss_weight,
+                data,
+                diff: top_diff,
+                loss_weight: node.loss_weight,
             };
+            if node.layer.in_place() {
+                own[..len].copy_from_slice(top_diff);
+            }
             node.layer
-                .backward_data(pass, params, bottoms, 0, top, &mut top_diff);
-        } else {
-            if let Some(gradients) = gradients(tensors, node, grads, keep) {
-                node.layer.backward_params(
-                    Bottoms {
-                        blobs,
-                        indices: &node.bottoms,
-                    },
-                    &top_diff,
-                    gradients,
-                );
+                .backward_data(pass, params, bottoms, j, top, &mut own[..len]);
+            if *gives == Gives::First {
+                blobs[bottom].diff = own;
+            } else {
+                add(*arch, &own[..len], &mut blobs[bottom].diff);
+                *scratch = own;
             }
-            for (j, gives) in node.gives.iter().enumerate() {
-                let bottom = node.bottoms[j];
-                let mut own = match gives {
-                    Gives::Nothing => continue,
-                    Gives::First => std::mem::take(&mut blobs[bottom].diff),
-                    Gives::Added => std::mem::take(scratch),
-                };
-                let len = blobs[bottom].data.len();
-                let bottoms = Bottoms {
-                    blobs,
-                    indices: &node.bottoms,
-                };
-                let data: &[f32] = node.top.map_or(&[], |t| &blobs[t].data);
-                let top = Top {
-                    data,
-                    diff: &top_diff,
-                    loss_weight,
-                };
-                if node.layer.in_place() {
-                    own[..len].copy_from_slice(&top_diff);
-                }
-                node.layer
-                    .backward_data(pass, params, bottoms, j, top, &mut own[..len]);
-                if *gives == Gives::First {
-                    blobs[bottom].diff = own;
-                } else {
-                    add(*arch, &own[..len], &mut blobs[bottom].diff);
-                    *scratch = own;
-                }
-            }
-        }
-        if let Some(t) = node.top {
-            blobs[t].diff = top_diff;
         }
     }
 }

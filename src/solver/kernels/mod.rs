@@ -23,6 +23,7 @@ use pulp::Simd;
 pub(crate) const BLOCK: usize = 16;
 
 /// `f32`s that begin on a cache line, so that no vector straddles two.
+#[derive(Default)]
 pub(crate) struct Buffer {
     words: Vec<f32>,
     start: usize,
@@ -34,16 +35,6 @@ impl Buffer {
         let words = vec![0.0; len + BLOCK];
         let start = words.as_ptr().align_offset(64).min(BLOCK);
         Self { words, start, len }
-    }
-}
-
-impl Default for Buffer {
-    fn default() -> Self {
-        Self {
-            words: Vec::new(),
-            start: 0,
-            len: 0,
-        }
     }
 }
 

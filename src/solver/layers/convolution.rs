@@ -30,9 +30,8 @@ impl Convolution {
     pub(crate) fn new(
         arch: Arch,
         [channels, height, width]: Shape,
-        num_output: usize,
+        [num_output, group]: [usize; 2],
         window: &Window,
-        group: usize,
         fillers: (Filler, Option<Filler>),
     ) -> Result<(Self, Shape), String> {
         if channels % group != 0 {

@@ -59,8 +59,7 @@ pub(crate) struct SoftmaxWithLoss {
 impl SoftmaxWithLoss {
     pub(crate) fn new(
         scores: Shape,
-        ignore_label: Option<u32>,
-        normalization: Normalization,
+        (ignore_label, normalization): (Option<u32>, Normalization),
         blocks: usize,
     ) -> Result<Self, String> {
         Ok(Self {

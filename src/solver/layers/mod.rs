@@ -150,7 +150,10 @@ pub(crate) struct Top<'a> {
     pub(crate) loss_weight: f32,
 }
 
-/// Builds the layer for `op`: the layer and its top's shape (`None`: no blob, only an outcome).
+/// A layer and its top's shape (`None`: no blob, only an outcome).
+pub(crate) type Built = (Box<dyn Layer>, Option<Shape>);
+
+/// Builds the layer for `op` on bottoms of these shapes.
 ///
 /// # Errors
 /// What is wrong with the bottoms' shapes, to be told with the layer's name.
@@ -160,13 +163,69 @@ pub(crate) fn build(
     bottoms: &[Shape],
     blocks: usize,
     seed: u64,
-) -> Result<(Box<dyn Layer>, Option<Shape>), String> {
-    let one = || match bottoms {
-        &[shape] => Ok(shape),
-        _ => Err(format!("needs exactly one bottom, has {}", bottoms.len())),
+) -> Result<Built, String> {
+    if let LayerOp::Concat = op {
+        let (layer, top) = concat::Concat::new(bottoms)?;
+        return Ok((Box::new(layer), Some(top)));
+    }
+    let &[bottom] = bottoms else {
+        return Err(format!("needs exactly one bottom, has {}", bottoms.len()));
     };
+    let same = Some(bottom);
     Ok(match op {
-        LayerOp::Data { .. } => return Err("a data layer computes nothing".to_owned()),
+        LayerOp::Convolution { .. } | LayerOp::InnerProduct { .. } => {
+            return build_learning(op, arch, bottom, blocks);
+        }
+        LayerOp::Pooling {
+            method,
+            window,
+            global,
+            floor,
+        } => {
+            let rounding = (*global, *floor);
+            let layer = pooling::Pooling::new(arch, bottom, *method, window, rounding, blocks)?;
+            (Box::new(layer.0), Some(layer.1))
+        }
+        LayerOp::Relu { negative_slope } => {
+            (Box::new(relu::Relu::new(arch, *negative_slope)), same)
+        }
+        LayerOp::Lrn {
+            local_size,
+            alpha,
+            beta,
+            k,
+            within_channel,
+        } => {
+            let factors = [*alpha, *beta, *k];
+            let layer = lrn::Lrn::new(bottom, *local_size, factors, *within_channel, blocks);
+            (Box::new(layer), same)
+        }
+        LayerOp::Dropout { ratio } => (Box::new(dropout::Dropout::new(arch, *ratio, seed)), same),
+        LayerOp::Softmax => (Box::new(softmax::Softmax::new(bottom)), same),
+        LayerOp::SoftmaxWithLoss {
+            ignore_label,
+            normalization,
+        } => {
+            let rules = (*ignore_label, *normalization);
+            (
+                Box::new(loss::SoftmaxWithLoss::new(bottom, rules, blocks)?),
+                None,
+            )
+        }
+        LayerOp::Accuracy {
+            top_k,
+            ignore_label,
+        } => (
+            Box::new(loss::Accuracy::new(bottom, *top_k, *ignore_label)?),
+            None,
+        ),
+        LayerOp::Data { .. } | LayerOp::Concat => return Err("has no bottom of its own".to_owned()),
+    })
+}
+
+/// The layers with parameters.
+fn build_learning(op: &LayerOp, arch: Arch, bottom: Shape, blocks: usize) -> Result<Built, String> {
+    Ok(match op {
         LayerOp::Convolution {
             num_output,
             window,
@@ -176,19 +235,9 @@ pub(crate) fn build(
             bias_filler,
         } => {
             let fillers = (*weight_filler, bias.then_some(*bias_filler));
-            let (layer, top) =
-                convolution::Convolution::new(arch, one()?, *num_output, window, *group, fillers)?;
-            (Box::new(layer), Some(top))
-        }
-        LayerOp::Pooling {
-            method,
-            window,
-            global,
-            floor,
-        } => {
-            let (layer, top) =
-                pooling::Pooling::new(arch, one()?, *method, window, (*global, *floor), blocks)?;
-            (Box::new(layer), Some(top))
+            let sizes = [*num_output, *group];
+            let layer = convolution::Convolution::new(arch, bottom, sizes, window, fillers)?;
+            (Box::new(layer.0), Some(layer.1))
         }
         LayerOp::InnerProduct {
             num_output,
@@ -197,57 +246,10 @@ pub(crate) fn build(
             bias_filler,
         } => {
             let fillers = (*weight_filler, bias.then_some(*bias_filler));
-            let layer = inner_product::InnerProduct::new(one()?, *num_output, fillers, blocks);
+            let layer = inner_product::InnerProduct::new(bottom, *num_output, fillers, blocks);
             (Box::new(layer), Some([*num_output, 1, 1]))
         }
-        LayerOp::Relu { negative_slope } => (
-            Box::new(relu::Relu::new(arch, *negative_slope)),
-            Some(one()?),
-        ),
-        LayerOp::Lrn {
-            local_size,
-            alpha,
-            beta,
-            k,
-            within_channel,
-        } => {
-            let layer = lrn::Lrn::new(
-                one()?,
-                *local_size,
-                [*alpha, *beta, *k],
-                *within_channel,
-                blocks,
-            );
-            (Box::new(layer), Some(one()?))
-        }
-        LayerOp::Dropout { ratio } => (
-            Box::new(dropout::Dropout::new(arch, *ratio, seed)),
-            Some(one()?),
-        ),
-        LayerOp::Concat => {
-            let (layer, top) = concat::Concat::new(bottoms)?;
-            (Box::new(layer), Some(top))
-        }
-        LayerOp::Softmax => (Box::new(softmax::Softmax::new(one()?)), Some(one()?)),
-        LayerOp::SoftmaxWithLoss {
-            ignore_label,
-            normalization,
-        } => (
-            Box::new(loss::SoftmaxWithLoss::new(
-                one()?,
-                *ignore_label,
-                *normalization,
-                blocks,
-            )?),
-            None,
-        ),
-        LayerOp::Accuracy {
-            top_k,
-            ignore_label,
-        } => (
-            Box::new(loss::Accuracy::new(one()?, *top_k, *ignore_label)?),
-            None,
-        ),
+        _ => return Err("has no parameters".to_owned()),
     })
 }
 

@@ -154,55 +154,59 @@ fn params<'a>(weights: &'a [AtomicU32], lengths: &[usize]) -> Params<'a> {
     }
 }
 
+/// Gradients of the parameters (0.5 too large) and of the bottoms.
+fn gradients(bench: &mut Bench) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let indices: Vec<usize> = (0..bench.blobs.len()).collect();
+    let bottoms = Bottoms {
+        blobs: &bench.blobs,
+        indices: &indices,
+    };
+    // `keep` must add to the 0.5 that is there.
+    let mut grads = vec![0.5f32; bench.weights.len()];
+    let (weight, bias) = grads.split_at_mut(bench.lengths.first().copied().unwrap_or(0));
+    if !weight.is_empty() {
+        let bias = (!bias.is_empty()).then_some(bias);
+        bench.layer.backward_params(
+            bottoms,
+            &bench.goal,
+            Gradients {
+                weight,
+                bias,
+                keep: true,
+            },
+        );
+    }
+    let mut diffs = Vec::new();
+    for (i, blob) in bench.blobs.iter().enumerate() {
+        let mut diff = if bench.in_place {
+            bench.goal.clone()
+        } else {
+            vec![f32::NAN; blob.data.len()]
+        };
+        let top = Top {
+            data: &bench.top,
+            diff: &bench.goal,
+            loss_weight: 1.0,
+        };
+        let p = params(&bench.weights, &bench.lengths);
+        bench
+            .layer
+            .backward_data(pass(&bench.labels), p, bottoms, i, top, &mut diff);
+        diffs.push(diff);
+    }
+    (grads, diffs)
+}
+
 /// Compares every gradient (or a random part of many) with differences.
 fn check(case: &Case, seed: u64) {
     for arch in archs() {
         let mut bench = Bench::new(case, arch, seed);
         bench.objective();
-        let indices: Vec<usize> = (0..bench.blobs.len()).collect();
-        let count = bench.weights.len();
-        let mut grads = vec![0.5f32; count];
-        let weights = bench.lengths.first().copied().unwrap_or(0);
-        let (weight, bias) = grads.split_at_mut(weights);
-        let bottoms = Bottoms {
-            blobs: &bench.blobs,
-            indices: &indices,
-        };
-        if count > 0 {
-            // `keep` must add to the 0.5 that is there.
-            let bias = (!bias.is_empty()).then_some(bias);
-            bench.layer.backward_params(
-                bottoms,
-                &bench.goal,
-                Gradients {
-                    weight,
-                    bias,
-                    keep: true,
-                },
-            );
-        }
-        let mut diffs = Vec::new();
-        for (i, blob) in bench.blobs.iter().enumerate() {
-            let mut diff = if bench.in_place {
-                bench.goal.clone()
-            } else {
-                vec![f32::NAN; blob.data.len()]
-            };
-            let top = Top {
-                data: &bench.top,
-                diff: &bench.goal,
-                loss_weight: 1.0,
-            };
-            let p = params(&bench.weights, &bench.lengths);
-            bench
-                .layer
-                .backward_data(pass(&bench.labels), p, bottoms, i, top, &mut diff);
-            diffs.push(diff);
-        }
+        let (grads, diffs) = gradients(&mut bench);
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed ^ 1);
         let step = case.step;
         let mut pairs = Vec::new();
-        for i in sample(rng, count) {
+        for i in sample(rng, grads.len()) {
             let old = bench.weight().load(i);
             let difference = central(&mut bench, step, |b, delta| {
                 b.weight().store(i, old + delta)
@@ -212,11 +216,9 @@ fn check(case: &Case, seed: u64) {
         for (b, diff) in diffs.iter().enumerate() {
             for i in sample(rng, diff.len()) {
                 let old = bench.blobs[b].data[i];
-                let difference = central(&mut bench, step, |bench, delta| {
-                    bench.blobs[b].data[i] = old + delta
-                });
+                let set = |bench: &mut Bench, delta| bench.blobs[b].data[i] = old + delta;
                 pairs.push((
-                    difference,
+                    central(&mut bench, step, set),
                     f64::from(diff[i]),
                     format!("bottom {b} value {i}"),
                 ));
@@ -417,40 +419,40 @@ fn pooling_rounds_up_as_caffe() {
 }
 
 #[test]
-fn softmax_loss_and_lrn_and_the_rest() {
-    let loss = LayerOp::SoftmaxWithLoss {
-        ignore_label: None,
-        normalization: Normalization::Valid,
+fn softmax_and_its_loss() {
+    let loss = |ignore_label, normalization| LayerOp::SoftmaxWithLoss {
+        ignore_label,
+        normalization,
+    };
+    let case = |op, bottom| Case {
+        step: 0.05,
+        tolerance: 3e-3,
+        ..Case::new(op, &[bottom])
     };
     check(
         &Case {
-            step: 0.05,
-            tolerance: 3e-3,
             blocks: 2,
-            ..Case::new(loss, &[[7, 1, 1]])
+            ..case(loss(None, Normalization::Valid), [7, 1, 1])
         },
         17,
     );
-    let loss = LayerOp::SoftmaxWithLoss {
-        ignore_label: Some(2),
-        normalization: Normalization::BatchSize,
-    };
     check(
-        &Case {
-            step: 0.05,
-            tolerance: 3e-3,
-            ..Case::new(loss, &[[5, 1, 1]])
-        },
+        &case(loss(Some(2), Normalization::BatchSize), [5, 1, 1]),
         18,
     );
+    check(&case(loss(Some(2), Normalization::Valid), [5, 1, 1]), 18);
+    check(&case(loss(None, Normalization::None), [3, 1, 1]), 18);
     check(
         &Case {
             step: 0.02,
-            tolerance: 3e-3,
-            ..Case::new(LayerOp::Softmax, &[[6, 1, 2]])
+            ..case(LayerOp::Softmax, [6, 1, 2])
         },
         19,
     );
+}
+
+#[test]
+fn local_response_normalisation() {
     for (within_channel, local_size, beta) in [(false, 5, 0.75), (false, 3, 0.5), (true, 3, 0.75)] {
         let op = LayerOp::Lrn {
             local_size,
@@ -468,20 +470,22 @@ fn softmax_loss_and_lrn_and_the_rest() {
             20,
         );
     }
+}
+
+#[test]
+fn concat_relu_dropout() {
     check(
         &Case::new(LayerOp::Concat, &[[2, 3, 2], [1, 3, 2], [4, 3, 2]]),
         21,
     );
+    let relu = LayerOp::Relu {
+        negative_slope: 0.2,
+    };
     check(
         &Case {
             step: 1e-4,
             tolerance: 5e-3,
-            ..Case::new(
-                LayerOp::Relu {
-                    negative_slope: 0.2,
-                },
-                &[[3, 4, 1]],
-            )
+            ..Case::new(relu, &[[3, 4, 1]])
         },
         22,
     );

@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Stream(args) => args.run(),
         Command::Conserve(args) => args.run(),
-        Command::Hogwild(args) => hogwild::run(args),
+        Command::Hogwild(args) => hogwild::run(&args),
         Command::Component {
             part: Part::Stream(args),
         } => args.run(),
