@@ -6,14 +6,13 @@
 //!
 //! The three take turns, round by round, because machines change speed; the figure of each is
 //! its median round, and the ratios are medians of ratios within a round.
-#![allow(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-use dogwild::solver::{LayerOp, Net, Phase, SolverSpec, update};
+use dogwild::solver::{LayerOp, Net, Phase, SolverSpec, bare_product, update};
 use dogwild::weights::WeightsView;
 
 struct Options {
@@ -212,23 +211,9 @@ impl Stepper for Products {
     fn run(&mut self, steps: usize) -> f64 {
         let start = Instant::now();
         for _ in 0..steps {
-            for &([m, n, k], times) in &self.shapes {
+            for &(sizes, times) in &self.shapes {
                 for _ in 0..times {
-                    let (to, left, right) = (
-                        self.to.as_mut_ptr(),
-                        self.left.as_ptr(),
-                        self.right.as_ptr(),
-                    );
-                    let one = gemm::Parallelism::None;
-                    let [ns, ks] = [n as isize, k as isize];
-                    // SAFETY: `by` has made room for the largest of each operand; all are row-major
-                    // with m × k, k × n and m × n elements.
-                    unsafe {
-                        gemm::gemm(
-                            m, n, k, to, 1, ns, false, left, 1, ks, right, 1, ns, 0.0, 1.0, false,
-                            false, false, one,
-                        );
-                    }
+                    bare_product(sizes, &self.left, &self.right, &mut self.to);
                 }
             }
         }
