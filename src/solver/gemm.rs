@@ -115,6 +115,30 @@ pub(crate) fn weight_gradient(
     }
 }
 
+/// `to = left × right`, all row-major: the bare product, which `benches/solver.rs` measures the
+/// passes of a net against. Sizes are rows, columns and the inner one.
+///
+/// # Panics
+/// If an operand is shorter than its sizes say.
+pub fn bare_product(sizes: [usize; 3], left: &[f32], right: &[f32], to: &mut [f32]) {
+    let [rows, columns, inner] = sizes;
+    assert!(
+        left.len() >= rows * inner && right.len() >= inner * columns && to.len() >= rows * columns
+    );
+    let left = Operand {
+        ptr: left.as_ptr(),
+        row_step: inner,
+        column_step: 1,
+    };
+    let right = Operand {
+        ptr: right.as_ptr(),
+        row_step: columns,
+        column_step: 1,
+    };
+    // SAFETY: the operands are long enough, as just checked, and `to` is unaliased.
+    unsafe { product(sizes, to.as_mut_ptr(), false, &left, &right) }
+}
+
 /// `to (+)= left × right` with a row-major target of `rows × columns`.
 ///
 /// # Safety

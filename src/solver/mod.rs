@@ -47,6 +47,7 @@ mod tests;
 
 pub use error::{ModelError, Place};
 pub use filler::{Filler, VarianceNorm};
+pub use gemm::bare_product;
 pub use net::{Net, TENSOR_ALIGN, Tensor};
 pub use net_spec::{
     LAYER_TYPES, LayerOp, LayerSpec, NetSpec, Normalization, ParamSpec, Phase, PoolMethod,

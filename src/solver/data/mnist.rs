@@ -24,7 +24,7 @@ const MAX_SIDE: u32 = 4096;
 /// What is reserved at most before bytes are there.
 const MAX_RESERVED_BYTES: u64 = 1 << 20;
 
-const HINT: &str = "get them with `dogwild data get mnist`, or name the folder that holds them";
+const HINT: &str = "name the folder that holds the four idx files of MNIST (gzipped or not)";
 
 /// Reads `DIR/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]`; `.idx3` for `-idx3` as well.
 ///

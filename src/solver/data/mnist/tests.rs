@@ -90,7 +90,7 @@ fn a_missing_folder_is_named() {
     let message = load(Path::new("/nowhere/mnist")).unwrap_err().to_string();
     check(
         &message,
-        &["/nowhere/mnist", "no such folder", "dogwild data get mnist"],
+        &["/nowhere/mnist", "no such folder", "four idx files"],
     );
 }
 
