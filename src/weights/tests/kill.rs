@@ -243,9 +243,7 @@ fn two_hundred_kills_lose_and_double_nothing() {
         }
         partial += check(&master, &slave, kill);
     }
-    println!(
-        "killed 200 times, {interrupted} within a chunk, {partial} weights half way through a delta"
-    );
+    println!("killed 200 times, {interrupted} within a chunk, {partial} deltas half applied");
     assert!(interrupted > 0);
     let [master, slave] = [0, 1].map(|n| Side::open(dir.path(), n));
     for c in [0, 1, 0, 1, 0, 1] {
@@ -262,7 +260,7 @@ fn two_hundred_kills_lose_and_double_nothing() {
 }
 
 /// Adds up every weight: what the master has, what is on its way, what the slave has not
-/// sent. Returns the weights of half-applied deltas.
+/// sent. Returns the number of half-applied deltas.
 fn check(master: &Side, slave: &Side, kill: u64) -> u32 {
     let mut half = 0;
     for i in 0..N {
