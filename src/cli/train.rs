@@ -35,6 +35,9 @@ pub(super) struct Args {
     /// Stop when a test reaches this share of right answers
     #[arg(long, value_name = "SHARE")]
     target_accuracy: Option<f32>,
+    /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval]
+    #[arg(long, value_name = "N")]
+    test_every: Option<u64>,
     /// Seed of weights, pictures and their order
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -106,6 +109,7 @@ impl Args {
             data: self.data,
             iterations,
             target_accuracy: self.target_accuracy,
+            test_every: self.test_every,
             seed: self.seed,
             weights: self.weights,
             out: self.out,

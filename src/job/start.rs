@@ -72,6 +72,9 @@ pub(super) fn start_solver(
     add("--nodes", plan.nodes.to_string());
     add("--seed", plan.seed.to_string());
     add("--curve", node_curve(plan, node).display().to_string());
+    if let Some(every) = plan.test_every {
+        add("--test-every", every.to_string());
+    }
     if let Some(target) = plan.target_accuracy {
         add("--target-accuracy", target.to_string());
     }

@@ -42,6 +42,8 @@ pub struct TrainPlan {
     pub iterations: u64,
     /// Stop at this share of right answers.
     pub target_accuracy: Option<f32>,
+    /// Iterations between tests, if other than the solver file says.
+    pub test_every: Option<u64>,
     /// Seed of weights and pictures.
     pub seed: u64,
     /// Weights to start from.
