@@ -44,8 +44,8 @@ pub struct StreamJob {
     pub writes: Writes,
     /// Bytes per second that the node sends at most; `None`: as fast as it can.
     pub rate_bytes_per_s: Option<f64>,
-    /// Positions on the way without an answer, at most; 0: no limit.
-    pub window_frames: u32,
+    /// Bytes of positions on the way without an answer, at most; `None`: no limit.
+    pub window_bytes: Option<f64>,
 }
 
 /// Why a streamer could not start, or stopped.
@@ -206,7 +206,9 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
         deltas: job.deltas,
         writes: job.writes,
-        window_frames: job.window_frames,
+        window_frames: job
+            .window_bytes
+            .map_or(0, |bytes| (bytes / mtu as f64).ceil() as u32),
     })
 }
 
