@@ -26,6 +26,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 mod book;
+#[cfg(target_os = "linux")]
+mod ethernet;
 pub mod fault;
 #[cfg(target_os = "linux")]
 pub mod iface;
@@ -34,6 +36,9 @@ pub mod memory;
 pub mod packet_mmap;
 #[cfg(target_os = "linux")]
 pub mod udp;
+
+#[cfg(target_os = "linux")]
+pub use ethernet::PortError;
 
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
