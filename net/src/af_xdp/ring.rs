@@ -149,6 +149,10 @@ struct Producer<T> {
 }
 
 impl<T: Copy> Producer<T> {
+    fn new(ring: Ring<T>) -> Self {
+        Producer { ring, head: 0 }
+    }
+
     /// Entries that the kernel has not taken.
     fn waiting(&self) -> u32 {
         let taken = self.ring.word(self.ring.consumer).load(Ordering::Acquire);
@@ -164,8 +168,9 @@ impl<T: Copy> Producer<T> {
     }
 
     fn publish(&mut self) {
-        let producer = self.ring.word(self.ring.producer);
-        producer.store(self.head, Ordering::Release);
+        self.ring
+            .word(self.ring.producer)
+            .store(self.head, Ordering::Release);
     }
 }
 
@@ -179,6 +184,14 @@ struct Consumer<T> {
 }
 
 impl<T: Copy> Consumer<T> {
+    fn new(ring: Ring<T>) -> Self {
+        Consumer {
+            ring,
+            tail: 0,
+            seen: 0,
+        }
+    }
+
     fn is_ready(&self) -> bool {
         self.tail != self.seen || self.tail != self.produced()
     }
@@ -229,24 +242,17 @@ impl TransmitRings {
         let page = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
         let completion = Ring::map(socket, page, offsets.cr, frames)?;
         Ok(TransmitRings {
-            tx: Producer { ring: tx, head: 0 },
-            completion: Consumer {
-                ring: completion,
-                tail: 0,
-                seen: 0,
-            },
+            tx: Producer::new(tx),
+            completion: Consumer::new(completion),
             free: umem.chunks(true).step_by(umem.chunk_bytes).collect(),
             umem: Arc::clone(umem),
         })
     }
 
-    pub(super) fn frames(&self) -> usize {
-        self.umem.tx_frames
-    }
-
-    /// Memory for sending.
-    pub(super) fn bytes(&self) -> usize {
-        self.umem.tx_frames * self.umem.chunk_bytes
+    /// Chunks for sending, and their bytes.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let frames = self.umem.tx_frames;
+        (frames, frames * self.umem.chunk_bytes)
     }
 
     pub(super) fn has_free(&self) -> bool {
@@ -328,22 +334,14 @@ impl ReceiveRings {
     ) -> io::Result<Self> {
         let rx = Ring::map(socket, libc::XDP_PGOFF_RX_RING as u64, offsets.rx, frames)?;
         let page = libc::XDP_UMEM_PGOFF_FILL_RING;
-        let fill = Ring::map(socket, page, offsets.fr, frames)?;
-        let mut fill = Producer {
-            ring: fill,
-            head: 0,
-        };
+        let mut fill = Producer::new(Ring::map(socket, page, offsets.fr, frames)?);
         for chunk in umem.chunks(false).step_by(umem.chunk_bytes) {
             fill.push(chunk);
         }
         fill.publish();
         Ok(ReceiveRings {
             umem: Arc::clone(umem),
-            rx: Consumer {
-                ring: rx,
-                tail: 0,
-                seen: 0,
-            },
+            rx: Consumer::new(rx),
             fill,
             lent: None,
             taken: 0,

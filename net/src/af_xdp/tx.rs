@@ -46,11 +46,12 @@ impl Tx {
         config: &Config,
         port: &Port,
     ) -> Self {
+        let (frames, bytes) = rings.size();
         Tx {
             socket,
-            batch_frames: config.tx_batch_frames.clamp(1, rings.frames()),
+            batch_frames: config.tx_batch_frames.clamp(1, frames),
             stats: TransmitStats {
-                buffer_bytes: rings.bytes() as u64,
+                buffer_bytes: bytes as u64,
                 ..TransmitStats::default()
             },
             rings,
