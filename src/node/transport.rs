@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use dogwild_net::{Link, fault, packet_mmap, udp};
+use dogwild_net::{Link, fault, iface, packet_mmap, udp};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -22,6 +22,14 @@ impl Transport {
             Self::PacketMmap => "packet_mmap",
         }
     }
+
+    /// What an interface has to have for it.
+    pub fn need(self) -> iface::Need {
+        match self {
+            Self::Udp => iface::Need::Ipv4,
+            _ => iface::Need::Ethernet,
+        }
+    }
 }
 
 /// What to open.
@@ -29,7 +37,7 @@ impl Transport {
 pub struct TransportSpec {
     /// Which transport.
     pub transport: Transport,
-    /// Network interface; udp can do without (loopback).
+    /// Network interface; udp can do without (loopback); `auto` chooses one ([`TransportSpec::resolved`]).
     pub iface: Option<String>,
     /// MTU of the link, bytes (IP packet size; raw Ethernet payload); default: what the interface has, at most 9000.
     pub mtu: Option<usize>,
@@ -51,8 +59,42 @@ pub enum TransportError {
     #[error(transparent)]
     PacketMmap(#[from] packet_mmap::OpenError),
     /// Raw Ethernet goes through one interface, which has to be named.
-    #[error("--transport packet_mmap needs --iface NAME (`ip link` lists them)")]
+    #[error("--transport packet_mmap needs --iface NAME or --iface auto (`ip link` lists them)")]
     NoInterface,
+    /// `--iface auto` found none, or too many.
+    #[error(transparent)]
+    Auto(#[from] iface::ChooseError),
+}
+
+/// The name that asks for a choice.
+const AUTO: &str = "auto";
+
+impl TransportSpec {
+    /// `transport` on `iface`, everything else as by default.
+    pub fn of(transport: Transport, iface: Option<String>) -> Self {
+        Self {
+            transport,
+            iface,
+            mtu: None,
+            segmentation: true,
+            port: None,
+            fault: fault::Config::default(),
+        }
+    }
+
+    /// The same with `--iface auto` replaced by the interface it stands for; the log says why.
+    pub fn resolved(&self) -> Result<Self, TransportError> {
+        let mut spec = self.clone();
+        if self.iface.as_deref() == Some(AUTO) {
+            let choice = iface::choose(self.transport.need())?;
+            log::info!("--iface auto: `{}`, {}", choice.iface.name, choice.why);
+            for (name, reason) in choice.others {
+                log::debug!("--iface auto: not `{name}`: {reason}");
+            }
+            spec.iface = Some(choice.iface.name);
+        }
+        Ok(spec)
+    }
 }
 
 /// The multicast groups of a session: IP address and port, Ethernet address. Jobs with different
@@ -68,6 +110,7 @@ pub fn job_group(session: u64, port: Option<u16>) -> (SocketAddr, [u8; 6]) {
 
 /// Opens the link of one node.
 pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportError> {
+    let spec = &spec.resolved()?;
     let (group, mac) = job_group(session, spec.port);
     let link = match spec.transport {
         Transport::Udp => udp::open(&udp::Config {
@@ -95,6 +138,18 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_becomes_a_name_and_names_stay() {
+        let named = TransportSpec::of(Transport::Udp, Some("eth77".into()));
+        let resolved = named.resolved().expect("a name is not looked up");
+        assert_eq!(resolved.iface.as_deref(), Some("eth77"));
+        let auto = TransportSpec::of(Transport::Udp, Some(AUTO.into()));
+        match auto.resolved() {
+            Ok(spec) => assert_ne!(spec.iface.as_deref(), Some(AUTO)),
+            Err(error) => assert!(error.to_string().contains("--iface NAME"), "{error}"),
+        }
+    }
 
     #[test]
     fn groups_are_multicast_and_differ_by_session() {
