@@ -3,6 +3,7 @@
 //! Runs those programs in both hosts; counts frames by the interfaces' own counters where a tool
 //! does not tell. Invariant: a tool that is not installed or fails is named, and is no error.
 
+use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,11 +16,14 @@ use serde_json::Value;
 
 use super::link::Guard;
 use super::link::report::plain_table;
+use super::machine::Machine;
 
 /// Longest time for a tool to send its first frame.
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that tell that a tool is sending: an interface alone sends a few.
 const STARTED_FRAMES: u64 = 100;
+/// Bytes of IPv4 and UDP headers.
+const IP_UDP_HEADERS: usize = 28;
 /// Bytes of Ethernet header, which testpmd counts into a frame.
 const ETHERNET_HEADER: usize = 14;
 
@@ -133,7 +137,11 @@ impl Places<'_> {
     fn near(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         match self.lab {
             Some(lab) => lab.command(0, program),
-            None => Command::new(program),
+            None => {
+                let mut command = Command::new(program);
+                dogwild_lab::process::die_with_parent(&mut command);
+                command
+            }
         }
     }
 
@@ -157,45 +165,67 @@ impl Places<'_> {
         Some((*words.get(1)?, *words.get(9)?))
     }
 
-    /// Lets `command` send for `seconds` and counts what the interfaces see.
-    fn count(
-        &self,
-        tool: String,
-        mut command: Command,
-        bytes: usize,
-        seconds: f64,
-    ) -> Result<Peer> {
-        let read = || -> Result<(u64, Option<u64>)> {
+    /// Lets `command` send for `seconds`, `input` on its standard input, and counts what the
+    /// interfaces see.
+    fn count(&self, mut command: Command, input: Option<&str>, seconds: f64) -> Result<Rates> {
+        if self.iface == "lo" {
+            bail!("needs Ethernet: --lab, or --iface on two hosts");
+        }
+        let sent = || -> Result<u64> {
             let near = self
                 .counters(0)
                 .context("/proc/net/dev lacks the interface")?;
-            Ok((near.1, self.counters(1).map(|far| far.0)))
+            Ok(near.1)
         };
-        let idle = read()?;
-        // Its input stays open: testpmd ends when it can read.
+        // What is read takes a while: each count has its own time.
+        let far = || self.counters(1).map(|far| (Instant::now(), far.0));
+        let idle = sent()?;
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut child = Guard(command.spawn()?);
+        if let (Some(text), Some(mut stdin)) = (input, child.0.stdin.take_if(|_| input.is_some())) {
+            stdin.write_all(text.as_bytes())?;
+        }
         let start = Instant::now();
-        while read()?.0 < idle.0 + STARTED_FRAMES {
+        while sent()? < idle + STARTED_FRAMES {
             if child.0.try_wait()?.is_some() || start.elapsed() > START_WITHIN {
                 bail!("sends nothing: {}", last_words(&mut child));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let (start, before) = (Instant::now(), read()?);
+        let before = ((Instant::now(), sent()?), far());
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        let (after, seconds) = (read()?, start.elapsed().as_secs_f64());
-        let received = after.1.zip(before.1).map(|(a, b)| (a - b) as f64 / seconds);
-        Ok(Peer {
-            tool,
-            sent_frames_per_s: Some((after.0 - before.0) as f64 / seconds),
-            received_frames_per_s: received,
-            received_bits_per_s: received.map(|frames| frames * bytes as f64 * 8.0),
-            error: None,
+        let after = ((Instant::now(), sent()?), far());
+        let rate = |(then, before): (Instant, u64), (now, after): (Instant, u64)| {
+            after.saturating_sub(before) as f64 / (now - then).as_secs_f64()
+        };
+        Ok(Rates {
+            sent: rate(before.0, after.0),
+            received: before
+                .1
+                .zip(after.1)
+                .map(|(before, after)| rate(before, after)),
         })
+    }
+}
+
+/// Frames per second that interfaces counted.
+struct Rates {
+    sent: f64,
+    received: Option<f64>,
+}
+
+impl Rates {
+    fn peer(self, tool: impl Into<String>, bytes: usize) -> Peer {
+        Peer {
+            tool: tool.into(),
+            sent_frames_per_s: Some(self.sent),
+            received_frames_per_s: self.received,
+            received_bits_per_s: self.received.map(|frames| frames * bytes as f64 * 8.0),
+            error: None,
+        }
     }
 }
 
@@ -224,6 +254,10 @@ fn iperf3(
     let Some(peer) = places.peer else {
         bail!("needs --peer IP, and `recv --compare` there");
     };
+    // A datagram that fills a raw frame would be sent in pieces.
+    let mtu = Machine::here(places.iface).mtu;
+    let mtu = places.lab.map_or(mtu, |lab| lab.spec().mtu as usize);
+    let bytes = frame_bytes.min(mtu.saturating_sub(IP_UDP_HEADERS));
     let server = places.lab.map(|lab| {
         let mut server = lab.command(1, program);
         server.args(["-s", "-1"]).stdin(Stdio::null());
@@ -243,7 +277,7 @@ fn iperf3(
             &peer.to_string(),
         ]);
         if udp {
-            client.args(["-u", "-b", "0", "-l", &frame_bytes.to_string()]);
+            client.args(["-u", "-b", "0", "-l", &bytes.to_string()]);
         }
         let output = client.stdin(Stdio::null()).output()?;
         let result: Value = serde_json::from_slice(&output.stdout).context("iperf3's JSON")?;
@@ -263,10 +297,10 @@ fn iperf3(
         let sent = number("packets").context("iperf3 counted no packets")?;
         let received = sent - number("lost_packets").unwrap_or(0.0);
         return Ok(Peer {
-            tool: "iperf3 UDP".into(),
+            tool: format!("iperf3 UDP ({bytes} bytes)"),
             sent_frames_per_s: Some(sent / seconds),
             received_frames_per_s: Some(received / seconds),
-            received_bits_per_s: Some(received / seconds * frame_bytes as f64 * 8.0),
+            received_bits_per_s: Some(received / seconds * bytes as f64 * 8.0),
             error: None,
         });
     }
@@ -284,16 +318,10 @@ fn trafgen(places: &Places<'_>, program: &PathBuf, bytes: usize, seconds: f64) -
         "{{ 0x03, 0x44, 0x57, 0x00, 0x00, 0x01, 0x02, 0x44, 0x57, 0x00, 0x00, 0x99, 0x88, 0xb5, \
          fill(0x5a, {bytes}) }}\n"
     );
-    let name = format!("dogwild-trafgen-{}.cfg", std::process::id());
-    let file = std::env::temp_dir().join(name);
-    std::fs::write(&file, frame)?;
     let mut command = places.near(program);
-    command
-        .args(["--cpus", "1", "--dev", places.iface, "--conf"])
-        .arg(&file);
-    let peer = places.count("trafgen".into(), command, bytes, seconds);
-    let _ = std::fs::remove_file(file);
-    peer
+    command.args(["--cpus", "1", "--dev", places.iface, "--conf", "-"]);
+    let rates = places.count(command, Some(&frame), seconds)?;
+    Ok(rates.peer("trafgen", bytes))
 }
 
 fn testpmd(
@@ -318,5 +346,7 @@ fn testpmd(
         .args(["--", "--forward-mode=txonly", "--no-mlockall"])
         .arg("--total-num-mbufs=16384")
         .arg(format!("--txpkts={}", bytes + ETHERNET_HEADER));
-    places.count(format!("dpdk-testpmd {driver}"), command, bytes, seconds)
+    // Its input stays open: it ends when it can read.
+    let rates = places.count(command, None, seconds)?;
+    Ok(rates.peer(format!("dpdk-testpmd {driver}"), bytes))
 }

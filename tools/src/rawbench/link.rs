@@ -11,6 +11,7 @@ pub(crate) mod packet;
 pub(crate) mod report;
 pub(crate) mod responder;
 
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -137,6 +138,7 @@ impl DriverArgs {
                 iface: lab.as_ref().map_or(self.link.iface(), |_| "eth0"),
                 peer: match &lab {
                     Some(lab) => Some(lab.host(1).ipv4().into()),
+                    None if self.link.iface() == "lo" => Some(Ipv4Addr::LOCALHOST.into()),
                     None => self.peer,
                 },
             };
