@@ -2,12 +2,17 @@
 //! index, addresses, MTU, state.
 //!
 //! Only reads. Invariant: everything comes from system calls, nothing from /sys, which keeps showing
-//! the namespace it was mounted in.
+//! the namespace it was mounted in; the one exception, speed and driver, is checked against the
+//! interface's address first. `auto` chooses one.
 
 use std::io;
 use std::net::IpAddr;
 
 use pnet::datalink;
+
+mod auto;
+
+pub use auto::{Choice, ChooseError, Need, choose};
 
 /// One network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +29,37 @@ pub struct Interface {
     pub mtu: usize,
     /// Whether it is switched on (not whether a cable is plugged in).
     pub up: bool,
+    /// Whether it has a carrier: a cable with something at its other end.
+    pub carrier: bool,
+    /// Whether it can send and receive multicast.
+    pub multicast: bool,
     /// Whether it only leads back to this host.
     pub loopback: bool,
+}
+
+impl Interface {
+    /// Its speed in Mb/s, where the driver tells one.
+    #[must_use]
+    pub fn speed_mbit_per_s(&self) -> Option<u32> {
+        self.sys("speed")?.trim().parse().ok().filter(|&s| s > 0)
+    }
+
+    /// The name of its driver, where it has a device.
+    #[must_use]
+    pub fn driver(&self) -> Option<String> {
+        self.sys("address")?;
+        let link = std::fs::read_link(format!("/sys/class/net/{}/device/driver", self.name));
+        Some(link.ok()?.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// A file of /sys about this interface; none if /sys shows another one of that name.
+    fn sys(&self, file: &str) -> Option<String> {
+        let read = |file| std::fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name));
+        let is = |file, value: String| read(file).is_ok_and(|text| text.trim() == value);
+        let same = is("ifindex", self.index.to_string())
+            && is("address", crate::Source::Mac(self.mac).to_string());
+        if same { read(file).ok() } else { None }
+    }
 }
 
 /// Why an interface was not found.
@@ -85,6 +119,8 @@ fn describe(found: datalink::NetworkInterface) -> io::Result<Interface> {
         mac: found.mac.map_or([0; 6], |mac| mac.octets()),
         ips: found.ips.iter().map(|net| net.ip()).collect(),
         up: found.is_up(),
+        carrier: found.is_running(),
+        multicast: found.is_multicast(),
         loopback: found.is_loopback(),
         name: found.name,
     })

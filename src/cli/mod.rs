@@ -3,6 +3,7 @@
 //! Holds no logic of its own: it parses, validates, calls a room and prints errors.
 
 pub mod args;
+mod doctor;
 mod init;
 mod snapshot;
 mod solver;
@@ -32,6 +33,8 @@ enum Command {
     Stream(stream::Args),
     /// Write a buffer's weights as .safetensors
     Snapshot(snapshot::Args),
+    /// Say what works on this host, and what the rest needs
+    Doctor(doctor::Args),
 }
 
 /// Parses the command line of this process and runs it.
@@ -46,6 +49,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Solver(args) => args.run(),
         Command::Stream(args) => args.run(),
         Command::Snapshot(args) => args.run(),
+        Command::Doctor(args) => args.run(),
     };
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

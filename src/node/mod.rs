@@ -4,6 +4,7 @@
 //! started again alone.
 
 mod clock;
+pub mod doctor;
 mod model;
 mod solver;
 mod streamer;

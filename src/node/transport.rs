@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use dogwild_net::{Link, af_xdp, fault, packet_mmap, udp};
+use dogwild_net::{Link, af_xdp, fault, iface, packet_mmap, udp};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -33,6 +33,14 @@ impl Transport {
             Self::XdpMmap => "xdp_mmap",
         }
     }
+
+    /// What an interface has to have for it.
+    pub fn need(self) -> iface::Need {
+        match self {
+            Self::Udp => iface::Need::Ipv4,
+            _ => iface::Need::Ethernet,
+        }
+    }
 }
 
 /// What to open.
@@ -40,7 +48,7 @@ impl Transport {
 pub struct TransportSpec {
     /// Which transport.
     pub transport: Transport,
-    /// Network interface; udp can do without (loopback).
+    /// Network interface; udp can do without (loopback); `auto` chooses one ([`TransportSpec::resolved`]).
     pub iface: Option<String>,
     /// MTU of the link, bytes (IP packet size; raw Ethernet payload); default: what the interface has, at most 9000.
     pub mtu: Option<usize>,
@@ -65,8 +73,42 @@ pub enum TransportError {
     #[error(transparent)]
     AfXdp(#[from] af_xdp::OpenError),
     /// Raw Ethernet goes through one interface, which has to be named.
-    #[error("--transport {} needs --iface NAME (`ip link` lists them)", .0.name())]
+    #[error("--transport {} needs --iface NAME or --iface auto (`ip link` lists them)", .0.name())]
     NoInterface(Transport),
+    /// `--iface auto` found none, or too many.
+    #[error(transparent)]
+    Auto(#[from] iface::ChooseError),
+}
+
+/// The name that asks for a choice.
+const AUTO: &str = "auto";
+
+impl TransportSpec {
+    /// `transport` on `iface`, everything else as by default.
+    pub fn of(transport: Transport, iface: Option<String>) -> Self {
+        Self {
+            transport,
+            iface,
+            mtu: None,
+            segmentation: true,
+            port: None,
+            fault: fault::Config::default(),
+        }
+    }
+
+    /// The same with `--iface auto` replaced by the interface it stands for; the log says why.
+    pub fn resolved(&self) -> Result<Self, TransportError> {
+        let mut spec = self.clone();
+        if self.iface.as_deref() == Some(AUTO) {
+            let choice = iface::choose(self.transport.need())?;
+            log::info!("--iface auto: `{}`, {}", choice.iface.name, choice.why);
+            for (name, reason) in choice.others {
+                log::debug!("--iface auto: not `{name}`: {reason}");
+            }
+            spec.iface = Some(choice.iface.name);
+        }
+        Ok(spec)
+    }
 }
 
 /// The multicast groups of a session: IP address and port, Ethernet address. Jobs with different
@@ -82,6 +124,7 @@ pub fn job_group(session: u64, port: Option<u16>) -> (SocketAddr, [u8; 6]) {
 
 /// Opens the link of one node.
 pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportError> {
+    let spec = &spec.resolved()?;
     let (group, mac) = job_group(session, spec.port);
     let link = match spec.transport {
         Transport::Udp => udp::open(&udp::Config {
@@ -135,6 +178,18 @@ fn xdp_config(spec: &TransportSpec, group: [u8; 6]) -> Result<af_xdp::Config, Tr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_becomes_a_name_and_names_stay() {
+        let named = TransportSpec::of(Transport::Udp, Some("eth77".into()));
+        let resolved = named.resolved().expect("a name is not looked up");
+        assert_eq!(resolved.iface.as_deref(), Some("eth77"));
+        let auto = TransportSpec::of(Transport::Udp, Some(AUTO.into()));
+        match auto.resolved() {
+            Ok(spec) => assert_ne!(spec.iface.as_deref(), Some(AUTO)),
+            Err(error) => assert!(error.to_string().contains("--iface NAME"), "{error}"),
+        }
+    }
 
     #[test]
     fn groups_are_multicast_and_differ_by_session() {

@@ -2,15 +2,19 @@
 //!
 //! Holds the command line; each benchmark has its own file.
 
+mod compare;
 mod conserve;
 mod fleet;
 mod hogwild;
+mod link;
+mod machine;
+mod measure;
 mod raw;
 mod stream;
 
 use clap::{Parser, Subcommand};
 
-/// Measures the stream, its conservation and lost updates; every figure beside what bounds it.
+/// Measures transports, the stream, its conservation and lost updates; every figure beside what bounds it.
 #[derive(Debug, Parser)]
 #[command(name = "dogwild-rawbench", version, max_term_width = 100)]
 struct Cli {
@@ -20,6 +24,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Send frames to `recv`: frames/s, bits/s, loss, CPU per frame
+    Send(measure::SendArgs),
+    /// Count what `send`, `ping` or `sweep` on another host sends, and answer pings
+    Recv(link::responder::Args),
+    /// Round trips to `recv`
+    Ping(measure::PingArgs),
+    /// Frame sizes and rates, up to the highest rate without loss
+    Sweep(measure::SweepArgs),
     /// How fast buffers are kept in step, beside the raw rate of the transport and memcpy
     Stream(stream::Args),
     /// Whether anything that is added gets lost or doubled on the way
@@ -46,6 +58,10 @@ fn main() -> anyhow::Result<()> {
         .format_target(false)
         .init();
     match Cli::parse().command {
+        Command::Send(args) => args.run(),
+        Command::Recv(args) => args.run(),
+        Command::Ping(args) => args.run(),
+        Command::Sweep(args) => args.run(),
         Command::Stream(args) => args.run(),
         Command::Conserve(args) => args.run(),
         Command::Hogwild(args) => hogwild::run(&args),

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use dogwild::node::{Transport, TransportSpec, open_link};
-use dogwild_net::{Link, To, fault};
+use dogwild_net::{Link, To};
 use serde::{Deserialize, Serialize};
 
 /// Frames sent before receiving is looked at.
-const BATCH: usize = 128;
+pub(crate) const BATCH: usize = 128;
 /// Time for the other end to open its link.
 const WARM_UP: Duration = Duration::from_millis(400);
 
@@ -83,12 +83,8 @@ impl Outcome {
 impl Args {
     pub(crate) fn run(self) -> Result<()> {
         let spec = TransportSpec {
-            transport: self.transport,
-            iface: self.iface.clone(),
             mtu: Some(self.mtu),
-            segmentation: true,
-            port: None,
-            fault: fault::Config::default(),
+            ..TransportSpec::of(self.transport, self.iface.clone())
         };
         let mut link = open_link(&spec, 0xBE7C)?;
         let start = Instant::now();
@@ -119,16 +115,9 @@ impl Args {
             received += got as u64;
             let mut went = false;
             if self.send {
-                for _ in 0..BATCH {
-                    went = link
-                        .tx
-                        .send(To::Group, len, &mut |slot| slot.copy_from_slice(&payload));
-                    if !went {
-                        break;
-                    }
-                    sent += 1;
-                }
-                link.tx.flush()?;
+                let frames = burst(link, To::Group, &payload, BATCH as u64)?;
+                went = frames == BATCH as u64;
+                sent += frames;
             }
             if got == 0 && !went {
                 link.rx.wait(Duration::from_micros(100))?;
@@ -141,4 +130,15 @@ impl Args {
             frame_bytes: len,
         })
     }
+}
+
+/// Sends up to `count` frames of this payload, fewer when slots run out, and returns how many.
+pub(crate) fn burst(link: &mut Link, to: To, payload: &[u8], count: u64) -> Result<u64> {
+    let fill = &mut |slot: &mut [u8]| slot.copy_from_slice(payload);
+    let mut sent = 0;
+    while sent < count && link.tx.send(to, payload.len(), fill) {
+        sent += 1;
+    }
+    link.tx.flush()?;
+    Ok(sent)
 }

@@ -1,0 +1,71 @@
+//! `dogwild doctor`: what works on this host, and what the rest needs.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{ContentArrangement, Table, presets};
+
+use crate::node::Transport;
+use crate::node::doctor::{Half, Report, examine, half};
+
+/// Columns of the table where no terminal tells.
+const WIDTH_PLAIN: u16 = 140;
+
+/// Arguments of `dogwild doctor`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Machine-readable output
+    #[arg(long)]
+    json: bool,
+    /// One end of a round trip inside a lab
+    #[arg(long, hide = true, value_enum, requires_all = ["transport", "iface"])]
+    half: Option<Half>,
+    #[arg(long, hide = true, value_enum)]
+    transport: Option<Transport>,
+    #[arg(long, hide = true)]
+    iface: Option<String>,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<()> {
+        if let (Some(end), Some(transport), Some(iface)) = (self.half, self.transport, &self.iface)
+        {
+            println!("{}", half(end, transport, iface)?);
+            return Ok(());
+        }
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let report = examine(&program);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            println!("{}", table(&report));
+        }
+        if !report.anything_works() {
+            bail!("no transport works here (the report says what each needs)");
+        }
+        Ok(())
+    }
+}
+
+fn table(report: &Report) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(["", "", "state", "found", "needs"]);
+    if !std::io::stdout().is_terminal() {
+        table.set_width(WIDTH_PLAIN);
+    }
+    for (title, checks) in report.sections() {
+        for (i, check) in checks.iter().enumerate() {
+            table.add_row([
+                if i == 0 { title } else { "" },
+                &check.name,
+                check.state.name(),
+                &check.found,
+                &check.needs.join("\n"),
+            ]);
+        }
+    }
+    table
+}

@@ -1,0 +1,226 @@
+//! Tries each transport: on loopback, on the interface that `--iface auto` takes, between the hosts
+//! of a lab.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use clap::ValueEnum;
+use dogwild_lab::Lab;
+use dogwild_net::iface;
+
+use super::{Check, State, echo};
+use crate::node::{Transport, TransportSpec, open_link};
+
+/// Receive buffer that the udp transport asks for.
+const UDP_BUFFER_BYTES: u64 = 16 << 20;
+/// CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF of linux/capability.h.
+const NET_RAW: u32 = 13;
+const SYS_ADMIN: u32 = 21;
+const BPF: u32 = 39;
+/// Names of transports that a build may lack.
+const OTHERS: [&str; 2] = ["af_xdp", "verbs"];
+
+pub(super) fn transports(program: &Path, lab: Option<&Lab>) -> Vec<Check> {
+    let mut checks = vec![Check::info(
+        "memory",
+        "rings inside one process: tests and the simulator",
+    )];
+    for &transport in Transport::value_variants() {
+        checks.push(match transport {
+            Transport::Udp => udp(program, lab),
+            _ => raw(transport, program, lab),
+        });
+    }
+    for name in OTHERS {
+        let built = Transport::value_variants()
+            .iter()
+            .any(|transport| transport.name() == name);
+        if !built {
+            let check = Check::new(name, State::Missing, "not in this build");
+            checks.push(prerequisites(check, None));
+        }
+    }
+    checks
+}
+
+/// A session that no other doctor has.
+fn session() -> u64 {
+    0xD0C7_0000_0000 | u64::from(std::process::id())
+}
+
+fn udp(program: &Path, lab: Option<&Lab>) -> Check {
+    let spec = TransportSpec::of(Transport::Udp, Some("lo".into()));
+    let pair = (open_link(&spec, session()), open_link(&spec, session()));
+    let (mut asker, mut answerer) = match pair {
+        (Ok(asker), Ok(answerer)) => (asker, answerer),
+        (Err(error), _) | (_, Err(error)) => {
+            return Check::new("udp", State::Missing, "cannot be opened on lo")
+                .needing(error.to_string());
+        }
+    };
+    let granted = asker.rx.stats().buffer_bytes;
+    let check = match echo::round_trip(&mut asker, &mut answerer) {
+        Ok(said) => Check::works("udp", format!("loopback multicast: {said}")),
+        Err(error) => {
+            return Check::new("udp", State::Missing, "opens on lo").needing(error.to_string());
+        }
+    };
+    let check = in_lab(check, Transport::Udp, program, lab);
+    if granted < UDP_BUFFER_BYTES {
+        return check.needing(format!(
+            "for less loss at high rates: sudo sysctl net.core.rmem_max={UDP_BUFFER_BYTES}"
+        ));
+    }
+    check
+}
+
+/// A transport of raw Ethernet frames: needs an interface and privileges, or a lab.
+fn raw(transport: Transport, program: &Path, lab: Option<&Lab>) -> Check {
+    let name = transport.name();
+    let chosen = iface::choose(transport.need());
+    let mut needs = Vec::new();
+    let mut check = match &chosen {
+        Ok(choice) => {
+            let iface = &choice.iface;
+            let spec = TransportSpec::of(transport, Some(iface.name.clone()));
+            match open_link(&spec, session()) {
+                Ok(mut link) => Check::works(
+                    name,
+                    format!(
+                        "opens on `{}` (MTU {}) with rings of {} and {} KiB",
+                        iface.name,
+                        iface.mtu,
+                        link.tx.stats().buffer_bytes >> 10,
+                        link.rx.stats().buffer_bytes >> 10,
+                    ),
+                ),
+                Err(error) => {
+                    needs.push(error.to_string());
+                    let found = format!("cannot be opened on `{}`", iface.name);
+                    Check::new(name, State::Missing, found)
+                }
+            }
+        }
+        Err(error) => {
+            needs.push(error.to_string());
+            Check::new(name, State::Missing, "no interface for it")
+        }
+    };
+    check = in_lab(check, transport, program, lab);
+    check.needs.splice(0..0, needs);
+    if check.state == State::Works {
+        return check;
+    }
+    prerequisites(check, chosen.ok().map(|choice| choice.iface).as_ref())
+}
+
+/// The round trip between two hosts of a lab; what works only there is limited.
+fn in_lab(mut check: Check, transport: Transport, program: &Path, lab: Option<&Lab>) -> Check {
+    let Some(lab) = lab else {
+        return check;
+    };
+    match lab_round_trip(transport, program, lab) {
+        Ok(said) => {
+            check.found += &format!("; between hosts of a lab: {said}");
+            if check.state == State::Missing {
+                check.state = State::Limited;
+                check.needs.push("works in labs only (--lab)".into());
+            }
+            check
+        }
+        Err(error) => check.needing(format!("in a lab: {error}")),
+    }
+}
+
+fn lab_round_trip(transport: Transport, program: &Path, lab: &Lab) -> Result<String, String> {
+    let half = |host: usize, half: &str| -> Command {
+        let mut command = lab.command(host, program);
+        command
+            .args(["doctor", "--half", half, "--transport", transport.name()])
+            .args(["--iface", "eth0"])
+            .env("RUST_LOG", "off")
+            .stdin(Stdio::null());
+        command
+    };
+    let mut answerer = half(1, "answer")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let asked = half(0, "ask").output();
+    let _ = answerer.kill();
+    let _ = answerer.wait();
+    let asked = asked.map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if asked.status.success() {
+        Ok(text(&asked.stdout))
+    } else {
+        Err(text(&asked.stderr).replace("dogwild: ", ""))
+    }
+}
+
+/// What a transport needs that can be seen to be missing.
+fn prerequisites(mut check: Check, iface: Option<&iface::Interface>) -> Check {
+    let mut need = |met: bool, what: String| {
+        if !met {
+            check.needs.push(what);
+        }
+    };
+    match check.name.as_str() {
+        "packet_mmap" => need(
+            has_capability(NET_RAW),
+            "CAP_NET_RAW: `sudo setcap cap_net_raw+ep $(which dogwild)`".into(),
+        ),
+        "af_xdp" => {
+            need(
+                has_capability(NET_RAW) && (has_capability(BPF) || has_capability(SYS_ADMIN)),
+                "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (Linux 5.8; before, CAP_SYS_ADMIN)".into(),
+            );
+            let driver = iface.and_then(iface::Interface::driver);
+            need(
+                driver.is_some(),
+                "for zero copy: a driver with XDP (i40e, ice, mlx5_core, ...)".into(),
+            );
+        }
+        "verbs" => {
+            let devices = std::fs::read_dir("/sys/class/infiniband")
+                .is_ok_and(|mut devices| devices.next().is_some());
+            need(
+                devices,
+                "an RDMA device under /sys/class/infiniband (Soft-RoCE: `rdma link add rxe0 type \
+                 rxe netdev eth0`)"
+                    .into(),
+            );
+            need(
+                library("libibverbs.so.1"),
+                "the library libibverbs.so.1 (Debian: libibverbs1)".into(),
+            );
+        }
+        _ => {}
+    }
+    check
+}
+
+/// Whether this process has a capability.
+pub(super) fn has_capability(bit: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|caps| caps >> bit & 1 == 1)
+}
+
+fn library(name: &str) -> bool {
+    const FOLDERS: [&str; 6] = [
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/lib",
+    ];
+    FOLDERS
+        .iter()
+        .any(|folder| Path::new(folder).join(name).exists())
+}

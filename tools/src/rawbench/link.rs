@@ -1,0 +1,221 @@
+//! What `send`, `recv`, `ping` and `sweep` share: their arguments, where their ends are, and what
+//! they report.
+//!
+//! By hand, `recv` runs on one host and the others on another, each with its own `--iface`. With
+//! `--lab` this program makes two hosts, starts `recv` in one and itself in the other, and takes
+//! its report over. Rooms: `packet` (what a frame says), `driver` and `responder` (the two ends),
+//! `report` (what comes out).
+
+pub(crate) mod driver;
+pub(crate) mod packet;
+pub(crate) mod report;
+pub(crate) mod responder;
+
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use dogwild::cli::args::{FaultArgs, TransportArgs, session};
+use dogwild::node::open_link;
+use dogwild_lab::Lab;
+use dogwild_net::Link;
+
+use super::compare::{self, Places};
+use super::fleet::FleetArgs;
+use report::{Outcome, Report};
+
+/// Arguments of both ends.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct LinkArgs {
+    #[command(flatten)]
+    pub(crate) transport: TransportArgs,
+    #[command(flatten)]
+    pub(crate) fault: FaultArgs,
+    /// Name of this measurement; the same at both ends, another for each at the same time
+    #[arg(long, value_name = "NAME", default_value = "rawbench")]
+    pub(crate) session: String,
+    /// Poll without sleeping (one core for each end)
+    #[arg(long)]
+    pub(crate) spin: bool,
+    /// Machine-readable output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of the end that drives.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DriverArgs {
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
+    /// Make two hosts here and start both ends (no root needed where user namespaces are allowed)
+    #[arg(long, conflicts_with = "iface")]
+    pub(crate) lab: bool,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Also draw the result (SVG)
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<std::path::PathBuf>,
+    /// Run the peer tools that are installed on the same link: iperf3, trafgen, dpdk-testpmd
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// With --compare by hand: IP address of the other host (its `recv --compare` starts iperf3)
+    #[arg(long, value_name = "IP", conflicts_with = "lab")]
+    pub(crate) peer: Option<std::net::IpAddr>,
+}
+
+/// What is measured, as the lab's driver end is told it.
+pub(crate) struct Measurement<'a> {
+    /// The subcommand.
+    pub(crate) name: &'static str,
+    /// Its own arguments.
+    pub(crate) args: Vec<String>,
+    /// Measures over a link.
+    pub(crate) run: &'a dyn Fn(&mut driver::Driver) -> Result<Outcome>,
+    /// Payload of the frames that peer tools are to send; none: a full one.
+    pub(crate) frame_bytes: Option<usize>,
+}
+
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("`{text}` is no time: write seconds, 0.01 to 86400")),
+    }
+}
+
+impl LinkArgs {
+    /// Opens the transport; the arguments then hold the interface that `auto` stands for.
+    pub(crate) fn open(&mut self) -> Result<Link> {
+        let spec = self.transport.spec(&self.fault).resolved()?;
+        self.transport.iface.clone_from(&spec.iface);
+        Ok(open_link(&spec, session(&self.session))?)
+    }
+
+    /// The interface that carries the frames.
+    pub(crate) fn iface(&self) -> &str {
+        self.transport.iface.as_deref().unwrap_or("lo")
+    }
+
+    /// Waits for a frame, asleep or not.
+    pub(crate) fn idle(&self, link: &mut Link) -> Result<()> {
+        if self.spin {
+            std::hint::spin_loop();
+        } else {
+            link.rx.wait(Duration::from_micros(100))?;
+        }
+        Ok(())
+    }
+
+    /// As the arguments of the end in host `host` of a lab.
+    fn in_lab(&self, host: u16) -> Vec<String> {
+        let mut there = self.transport.clone();
+        there.iface = Some("eth0".into());
+        let mut args = [there.to_args(), self.fault.to_args(host)].concat();
+        args.extend(["--session".into(), self.session.clone(), "--json".into()]);
+        if self.spin {
+            args.push("--spin".into());
+        }
+        args
+    }
+}
+
+impl DriverArgs {
+    /// Measures, here or in a lab, compares if asked, and prints.
+    pub(crate) fn measure(mut self, what: &Measurement<'_>) -> Result<()> {
+        let lab = self.make_lab()?;
+        let mut report = match &lab {
+            Some(lab) => self.in_lab(lab, what)?,
+            None => {
+                let mut driver = driver::Driver::open(&mut self.link)?;
+                let outcome = (what.run)(&mut driver)?;
+                Report::new(&self, &driver, what.name, outcome)
+            }
+        };
+        if self.compare {
+            let places = Places {
+                lab: lab.as_ref(),
+                iface: lab.as_ref().map_or(self.link.iface(), |_| "eth0"),
+                peer: match &lab {
+                    Some(lab) => Some(lab.host(1).ipv4().into()),
+                    None if self.link.iface() == "lo" => Some(Ipv4Addr::LOCALHOST.into()),
+                    None => self.peer,
+                },
+            };
+            let frame_bytes = what
+                .frame_bytes
+                .unwrap_or(report.settings.mtu_payload_bytes);
+            report.comparison = Some(compare::run(&places, frame_bytes, self.seconds));
+        }
+        report.lab = self.lab;
+        self.print(&report)
+    }
+
+    fn make_lab(&self) -> Result<Option<Lab>> {
+        if !self.lab {
+            return Ok(None);
+        }
+        let hosts = FleetArgs {
+            lab: true,
+            nodes: 2,
+            weights: 1,
+            mtu: self.link.transport.mtu.unwrap_or(1500),
+            transport: self.link.transport.transport,
+        };
+        hosts.make_lab()
+    }
+
+    fn in_lab(&self, lab: &Lab, what: &Measurement<'_>) -> Result<Report> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let end = |host: u16, name: &str| -> Command {
+            let mut command = lab.command(usize::from(host), &program);
+            command
+                .arg(name)
+                .args(self.link.in_lab(host))
+                .stdin(Stdio::null());
+            command
+        };
+        let mut responder = Guard(end(1, "recv").stdout(Stdio::null()).spawn()?);
+        let mut driver = end(0, what.name);
+        driver
+            .args(["--seconds", &self.seconds.to_string()])
+            .args(&what.args)
+            .stdout(Stdio::piped());
+        let output = driver.spawn()?.wait_with_output()?;
+        if let Some(status) = responder.0.try_wait()? {
+            bail!("the receiving end ended with {status} (its message is above)");
+        }
+        if !output.status.success() {
+            bail!(
+                "the sending end ended with {} (its message is above)",
+                output.status
+            );
+        }
+        serde_json::from_slice(&output.stdout).context("the sending end printed no report")
+    }
+
+    fn print(&self, report: &Report) -> Result<()> {
+        if self.link.json {
+            println!("{}", serde_json::to_string_pretty(report)?);
+        } else {
+            println!("{}", report.table());
+        }
+        if let Some(path) = &self.plot {
+            report.curve().write_svg(path)?;
+            if !self.link.json {
+                println!("{}", path.display());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A process that goes with this.
+pub(crate) struct Guard(pub(crate) Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

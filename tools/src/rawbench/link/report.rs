@@ -1,0 +1,223 @@
+//! What a measurement over a link reports: where, with which settings, what came out, and what
+//! peer tools do on the same link. As JSON, as a table, as a picture.
+
+use comfy_table::{Table, presets};
+use dogwild::watch::curve::{Curve, Series};
+use serde::{Deserialize, Serialize};
+
+use super::DriverArgs;
+use super::driver::{Driver, Pings, Run};
+use crate::compare::Comparison;
+use crate::machine::Machine;
+
+/// What came out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    Send(Run),
+    Ping(Pings),
+    Sweep(Vec<Point>),
+}
+
+/// One frame size of a sweep.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// As fast as the sender can.
+    pub(crate) flat_out: Run,
+    /// The highest rate found without loss, if any.
+    pub(crate) loss_free: Option<Run>,
+    /// Offered rate and lost share of every trial on the way.
+    pub(crate) trials: Vec<(f64, f64)>,
+}
+
+/// How it was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    pub(crate) transport: String,
+    /// Payload of a full frame.
+    pub(crate) mtu_payload_bytes: usize,
+    pub(crate) seconds: f64,
+    pub(crate) spin: bool,
+    /// Arguments of transport and faults, as given or by default.
+    pub(crate) arguments: String,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) command: String,
+    pub(crate) lab: bool,
+    pub(crate) machine: Machine,
+    pub(crate) settings: Settings,
+    pub(crate) outcome: Outcome,
+    #[serde(default)]
+    pub(crate) comparison: Option<Comparison>,
+}
+
+impl Report {
+    pub(crate) fn new(args: &DriverArgs, driver: &Driver, command: &str, outcome: Outcome) -> Self {
+        let link = &args.link;
+        let arguments = [link.transport.to_args(), link.fault.to_args(0)].concat();
+        Self {
+            command: command.to_owned(),
+            lab: false,
+            machine: Machine::here(link.iface()),
+            settings: Settings {
+                transport: link.transport.transport.name().to_owned(),
+                mtu_payload_bytes: driver.payload_max(),
+                seconds: args.seconds,
+                spin: link.spin,
+                arguments: arguments.join(" "),
+            },
+            outcome,
+            comparison: None,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let machine = &self.machine;
+        let speed = machine.speed_mbit_per_s;
+        let mut text = format!(
+            "{} over {} on `{}`{} (MTU {}{}{}), {} s each\n{}, {} cores, Linux {}, load {}\n{}\n",
+            self.command,
+            self.settings.transport,
+            machine.iface,
+            if self.lab { " of a lab" } else { "" },
+            machine.mtu,
+            speed.map_or(String::new(), |speed| format!(", {speed} Mb/s")),
+            machine
+                .driver
+                .as_ref()
+                .map_or(String::new(), |d| format!(", {d}")),
+            self.settings.seconds,
+            machine.processor,
+            machine.cores,
+            machine.kernel,
+            machine.load,
+            self.settings.arguments,
+        );
+        let table = match &self.outcome {
+            Outcome::Send(run) => runs([("", Some(run))]),
+            Outcome::Sweep(points) => runs(points.iter().flat_map(|point| {
+                [
+                    ("flat out", Some(&point.flat_out)),
+                    ("loss-free", point.loss_free.as_ref()),
+                ]
+            })),
+            Outcome::Ping(pings) => ping(pings),
+        };
+        text += &table.to_string();
+        if let Some(comparison) = &self.comparison {
+            text += &comparison.table();
+        }
+        text
+    }
+
+    /// As a picture.
+    pub(crate) fn curve(&self) -> Curve {
+        let (transport, machine) = (&self.settings.transport, &self.machine);
+        let title = format!("{} over {transport}, {}", self.command, machine.processor);
+        let (x_label, y_label, series) = match &self.outcome {
+            Outcome::Send(run) => (
+                "seconds",
+                "frames/s sent",
+                vec![line(transport, run.parts.clone())],
+            ),
+            Outcome::Ping(pings) => (
+                "per cent of round trips",
+                "µs at most",
+                vec![line(transport, pings.percentiles.clone())],
+            ),
+            Outcome::Sweep(points) => {
+                let of = |run: &Run| (run.frame_bytes as f64, run.received_frames_per_s);
+                let flat = points.iter().map(|point| of(&point.flat_out)).collect();
+                let free = points.iter().filter_map(|point| point.loss_free.as_ref());
+                (
+                    "payload, bytes",
+                    "frames/s received",
+                    vec![
+                        line("flat out", flat),
+                        line("loss-free", free.map(of).collect()),
+                    ],
+                )
+            }
+        };
+        Curve {
+            series,
+            title,
+            x_label: x_label.to_owned(),
+            y_label: y_label.to_owned(),
+        }
+    }
+}
+
+fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series {
+        name: name.to_owned(),
+        points,
+    }
+}
+
+pub(crate) fn plain_table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_FULL_CONDENSED)
+        .set_header(header);
+    table
+}
+
+fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Table {
+    let mut table = plain_table([
+        "",
+        "payload",
+        "sent/s",
+        "received/s",
+        "Gb/s",
+        "lost",
+        "send ns/frame",
+        "recv ns/frame",
+    ]);
+    for (name, run) in rows {
+        let Some(run) = run else {
+            table.add_row([name, "none found"]);
+            continue;
+        };
+        table.add_row([
+            name.to_owned(),
+            run.frame_bytes.to_string(),
+            format!("{:.0}", run.sent_frames_per_s),
+            format!("{:.0}", run.received_frames_per_s),
+            format!("{:.3}", run.received_bits_per_s / 1e9),
+            format!("{:.3} %", run.lost_share * 100.0),
+            format!("{:.0}", run.send_cpu_ns_per_frame),
+            format!("{:.0}", run.receive_cpu_ns_per_frame),
+        ]);
+    }
+    table
+}
+
+fn ping(pings: &Pings) -> Table {
+    let mut table = plain_table([
+        "payload",
+        "sent",
+        "lost",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "max µs",
+        "mean µs",
+    ]);
+    let us = |us: f64| format!("{us:.1}");
+    table.add_row([
+        pings.frame_bytes.to_string(),
+        pings.sent.to_string(),
+        (pings.sent - pings.received).to_string(),
+        us(pings.p50_us),
+        us(pings.p99_us),
+        us(pings.p999_us),
+        us(pings.max_us),
+        us(pings.mean_us),
+    ]);
+    table
+}

@@ -1,0 +1,56 @@
+//! The machine, interface and settings that a figure was measured with.
+//!
+//! Reads /proc, /sys and the list of interfaces.
+
+use std::fs;
+
+use dogwild_net::iface;
+use serde::{Deserialize, Serialize};
+
+/// Where something was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    /// Load average of the last minute: others were measuring too.
+    pub(crate) load: f64,
+    pub(crate) iface: String,
+    pub(crate) mtu: usize,
+    pub(crate) speed_mbit_per_s: Option<u32>,
+    pub(crate) driver: Option<String>,
+}
+
+impl Machine {
+    pub(crate) fn here(iface: &str) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+        let model = model.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()));
+        let found = iface::find(iface).ok();
+        let load = read("/proc/loadavg");
+        Self {
+            processor: model.unwrap_or_else(|| "unknown".into()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: load
+                .split(' ')
+                .next()
+                .and_then(|l| l.parse().ok())
+                .unwrap_or(0.0),
+            iface: iface.to_owned(),
+            mtu: found.as_ref().map_or(0, |found| found.mtu),
+            speed_mbit_per_s: found.as_ref().and_then(iface::Interface::speed_mbit_per_s),
+            driver: found.as_ref().and_then(iface::Interface::driver),
+        }
+    }
+}
+
+/// CPU time of the calling thread so far, ns; the kernel brings it up to date each tick.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    // The first word of schedstat is time on a CPU in ns (Documentation/scheduler/sched-stats.rst).
+    fs::read_to_string("/proc/thread-self/schedstat")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse().ok())
+        .unwrap_or_else(dogwild::node::cpu_ns)
+}

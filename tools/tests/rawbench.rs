@@ -1,0 +1,257 @@
+//! `dogwild-rawbench send | recv | ping | sweep`: short runs whose figures must add up, and wrong
+//! use.
+//!
+//! Asserts no speed: only that something was sent, that no more arrived than was, and what is said.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn rawbench() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-rawbench"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs `command`, which must end well, and returns its report.
+fn report(command: &mut Command) -> Value {
+    let output = command.arg("--json").output().expect("it starts");
+    assert!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Runs `command`, which must fail, and returns what it said.
+fn refused(command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
+    let said = said(&output);
+    assert!(!output.status.success(), "was not refused: {command:?}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+fn assert_says(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
+    }
+}
+
+/// True if labs can be made here; says so loudly if not.
+fn labs() -> bool {
+    match dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
+        Ok(_) => true,
+        Err(error) => {
+            dogwild_lab::skip::skip(&format!("a lab: {error}"));
+            false
+        }
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// The counts of a run are possible together.
+fn assert_adds_up(run: &Value) {
+    let (sent, received) = (number(&run["sent"]), number(&run["received"]));
+    assert!(sent > 0.0 && received > 0.0 && received <= sent, "{run}");
+    let lost = number(&run["lost_share"]);
+    assert!((lost - (sent - received) / sent).abs() < 1e-9, "{run}");
+    let bits = number(&run["received_frames_per_s"]) * number(&run["frame_bytes"]) * 8.0;
+    let said = number(&run["received_bits_per_s"]);
+    assert!((bits / said - 1.0).abs() < 1e-6, "{run}");
+}
+
+fn assert_says_where(report: &Value, iface: &str) {
+    let machine = &report["machine"];
+    assert_eq!(machine["iface"], iface);
+    for name in ["processor", "kernel"] {
+        let text = machine[name].as_str();
+        assert!(text.is_some_and(|text| !text.is_empty()), "{report}");
+    }
+    assert!(number(&machine["mtu"]) > 0.0, "{report}");
+}
+
+/// Runs a driver against a `recv` on loopback that is there for it alone.
+fn on_loopback(name: &str, args: &[&str]) -> Value {
+    let session = format!("test-{name}-{}", std::process::id());
+    let mut recv = rawbench()
+        .args(["recv", "--session", &session])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("recv starts");
+    let report = report(rawbench().args(args).args(["--session", &session]));
+    recv.kill().expect("kill recv");
+    recv.wait().expect("recv ends");
+    report
+}
+
+#[test]
+fn udp_on_loopback_is_sent_and_counted() {
+    let report = on_loopback("send", &["send", "--seconds", "0.1", "--frame", "256"]);
+    assert_says_where(&report, "lo");
+    assert_eq!(report["outcome"]["send"]["frame_bytes"], 256);
+    assert_adds_up(&report["outcome"]["send"]);
+}
+
+#[test]
+fn a_rate_is_kept() {
+    let args = ["send", "--seconds", "0.3", "--rate", "1000", "--unicast"];
+    let report = on_loopback("rate", &args);
+    let run = &report["outcome"]["send"];
+    assert_adds_up(run);
+    // A busy machine may send fewer, none may send more.
+    let most = number(&run["seconds"]) * 1000.0 + 1.0;
+    assert!(number(&run["sent"]) <= most, "{run}");
+}
+
+#[test]
+fn recv_tells_what_the_sender_tells_and_ends() {
+    let session = format!("test-recv-{}", std::process::id());
+    let recv = rawbench()
+        .args(["recv", "--json", "--runs", "1", "--session", &session])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("recv starts");
+    let args = ["send", "--seconds", "0.1", "--session", &session];
+    let report = report(rawbench().args(args));
+    let output = recv.wait_with_output().expect("recv ends");
+    assert!(output.status.success());
+    let run: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(run["frames"], report["outcome"]["send"]["received"]);
+}
+
+#[test]
+fn lab_transports_are_sent_pinged_and_swept() {
+    if !labs() {
+        return;
+    }
+    for transport in ["udp", "packet_mmap"] {
+        let over = ["--lab", "--transport", transport, "--seconds", "0.1"];
+        let send = report(rawbench().arg("send").args(over));
+        assert_says_where(&send, "eth0");
+        assert_eq!(send["settings"]["transport"], transport);
+        assert_adds_up(&send["outcome"]["send"]);
+
+        let ping = report(rawbench().arg("ping").args(over));
+        let pings = &ping["outcome"]["ping"];
+        let (sent, received) = (number(&pings["sent"]), number(&pings["received"]));
+        assert!(sent > 0.0 && received > 0.0 && received <= sent, "{pings}");
+        let rising = ["p50_us", "p99_us", "p999_us"].map(|name| number(&pings[name]));
+        assert!(rising[0] > 0.0 && rising.is_sorted(), "{pings}");
+
+        let args = ["sweep", "--frames", "64,1024", "--steps", "3"];
+        let sweep = report(rawbench().args(args).args(over));
+        let points = sweep["outcome"]["sweep"].as_array().expect("points");
+        assert_eq!(points.len(), 2);
+        for point in points {
+            assert_adds_up(&point["flat_out"]);
+            let free = &point["loss_free"];
+            if !free.is_null() {
+                assert_adds_up(free);
+                assert_eq!(free["sent"], free["received"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_picture_and_the_table_are_written() {
+    if !labs() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let picture = folder.path().join("ping.svg");
+    let output = rawbench()
+        .args(["ping", "--lab", "--seconds", "0.05", "--plot"])
+        .arg(&picture)
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{}", said(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_says(&table, &["p50", "p99.9", "max", "Linux", "eth0"]);
+    let svg = std::fs::read_to_string(&picture).expect("a picture");
+    assert!(svg.starts_with("<svg"));
+}
+
+#[test]
+fn peers_are_measured_or_named() {
+    if !labs() {
+        return;
+    }
+    let report = report(rawbench().args(["send", "--lab", "--seconds", "0.1", "--compare"]));
+    let list = |name: &str| report["comparison"][name].as_array().expect("a list");
+    for tool in ["iperf3", "trafgen", "dpdk-testpmd"] {
+        let is = |one: &&Value| {
+            let name = one["tool"].as_str();
+            name.is_some_and(|name| name.starts_with(tool))
+        };
+        let ran: Vec<_> = list("peers").iter().filter(is).collect();
+        let missing: Vec<_> = list("missing").iter().filter(is).collect();
+        assert_ne!(ran.is_empty(), missing.is_empty(), "{tool} in {report}");
+        for peer in ran {
+            // A tool may fail here; it then says so and has no figure.
+            let failed = peer["error"].is_string();
+            assert_ne!(failed, peer["received_bits_per_s"].is_f64(), "{peer}");
+        }
+        for one in missing {
+            let package = one["debian_package"].as_str();
+            assert!(package.is_some_and(|name| !name.is_empty()), "{one}");
+        }
+    }
+}
+
+#[test]
+fn wrong_use_is_refused_with_a_reason() {
+    let said = refused(rawbench().args(["send", "--lab", "--iface", "eth0"]));
+    assert_says(&said, &["--lab", "--iface"]);
+    for transport in ["udp", "packet_mmap"] {
+        let args = ["recv", "--transport", transport, "--iface", "eth77"];
+        assert_says(&refused(rawbench().args(args)), &["eth77", "lo"]);
+    }
+    let said = refused(rawbench().args(["send", "--transport", "packet_mmap"]));
+    assert_says(&said, &["--iface"]);
+    let said = refused(rawbench().args(["send", "--seconds", "soon"]));
+    assert_says(&said, &["soon", "seconds"]);
+    let said = refused(rawbench().args(["send", "--rate", "fast"]));
+    assert_says(&said, &["fast", "frames per second"]);
+}
+
+#[test]
+fn a_frame_beyond_the_mtu_is_refused() {
+    if !labs() {
+        return;
+    }
+    let said = refused(rawbench().args(["send", "--lab", "--frame", "4000"]));
+    assert_says(&said, &["4000", "--mtu"]);
+}
+
+#[test]
+fn without_privilege_raw_ethernet_names_the_capability() {
+    let ethernet = dogwild_net::iface::list()
+        .into_iter()
+        .find(|iface| iface.up && iface.mac != [0; 6]);
+    let Some(ethernet) = ethernet else {
+        dogwild_lab::skip::skip("an Ethernet interface that is up");
+        return;
+    };
+    let bin = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    // A copy that anybody may run, wherever this tree lies.
+    let copy = bin.path().join("dogwild-rawbench");
+    std::fs::copy(env!("CARGO_BIN_EXE_dogwild-rawbench"), &copy).expect("a copy");
+    let mut command = Command::new(copy);
+    command.args(["send", "--transport", "packet_mmap", "--iface"]);
+    command.arg(&ethernet.name);
+    if dogwild_lab::enter::privileged() {
+        command.uid(65_534).gid(65_534);
+    }
+    assert_says(&refused(&mut command), &["CAP_NET_RAW", "setcap"]);
+}
