@@ -365,14 +365,10 @@ fn killed_components_are_started_again_and_go_on() {
             now.len() == 2 && !now.contains(&before[0])
         });
     }
-    let rows = || {
-        std::fs::read_to_string(running.out.path().join("curve.csv"))
-            .unwrap_or_default()
-            .lines()
-            .count()
-    };
-    let before = rows();
-    running.wait_for("more tests", |_| rows() > before + 2);
+    let before = [running.tests(0), running.tests(1)];
+    running.wait_for("more tests", |running| {
+        running.tests(0) > before[0] && running.tests(1) > before[1]
+    });
     let out = running.out.path().to_path_buf();
     let log = std::fs::read_to_string(out.join("node0-stream.log")).unwrap_or_default()
         + &std::fs::read_to_string(out.join("node1-stream.log")).unwrap_or_default();

@@ -144,7 +144,7 @@ layer { name: "magic" type: "Wishful" bottom: "data" top: "magic" }
 #[test]
 fn an_interface_that_does_not_exist_is_answered_with_those_that_do() {
     let buffer = Buffer::make("iface", "wrong-use");
-    for transport in ["udp", "packet_mmap"] {
+    for transport in ["udp", "packet_mmap", "af_xdp", "xdp_mmap"] {
         let said = refused(
             dogwild()
                 .args([

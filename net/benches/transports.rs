@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::{Link, Receive, To, Transmit, memory, packet_mmap, udp};
+use dogwild_net::{Link, Receive, To, Transmit, af_xdp, memory, packet_mmap, udp};
 
 /// Frames per turn of a both-ways node.
 const TURN: usize = 256;
@@ -78,14 +78,61 @@ fn main() {
                 })
             });
         }
-        measure(&args, "packet_mmap veth", payload, || {
-            links_in(&lab, || {
-                packet_mmap::open(&packet_mmap::Config {
-                    iface: "eth0".to_owned(),
-                    ..packet_mmap::Config::default()
-                })
-                .expect("packet_mmap in the lab")
-            })
+        raw_ethernet(&args, &lab, "veth", payload);
+        if mtu > af_xdp::MTU_MAX {
+            drop(lab);
+            // The largest that all raw transports carry.
+            let payload = af_xdp::MTU_MAX - 28;
+            let spec = Spec {
+                mtu: af_xdp::MTU_MAX as u32,
+                ..Spec::of(2)
+            };
+            match Lab::up(&spec) {
+                Ok(lab) => raw_ethernet(&args, &lab, "veth", payload),
+                Err(error) => println!("veth left out: {error}"),
+            }
+        }
+    }
+}
+
+/// The raw transports, alone and combined, one after the other.
+fn raw_ethernet(args: &Args, lab: &Lab, cable: &str, payload: usize) {
+    let ring = packet_mmap::Config {
+        iface: "eth0".to_owned(),
+        ..packet_mmap::Config::default()
+    };
+    measure(args, &format!("packet_mmap {cable}"), payload, || {
+        links_in(lab, || {
+            packet_mmap::open(&ring).expect("packet_mmap in the lab")
+        })
+    });
+    if payload > af_xdp::MTU_MAX {
+        return;
+    }
+    let xdp = af_xdp::Config {
+        iface: "eth0".to_owned(),
+        ..af_xdp::Config::default()
+    };
+    let generic = af_xdp::Config {
+        driver_mode: false,
+        ..xdp.clone()
+    };
+    measure(args, &format!("xdp_mmap {cable}"), payload, || {
+        links_in(lab, || Link {
+            tx: af_xdp::open_transmit(&xdp).expect("af_xdp transmit in the lab"),
+            rx: packet_mmap::open_receive(&ring).expect("packet_mmap receive in the lab"),
+        })
+    });
+    for (name, config) in [("af_xdp", &xdp), ("af_xdp generic", &generic)] {
+        if let Err(error) = lab
+            .in_host(0, || af_xdp::open_receive(config).map(drop))
+            .expect("enter the host")
+        {
+            println!("{name} left out: {error}");
+            continue;
+        }
+        measure(args, &format!("{name} {cable}"), payload, || {
+            links_in(lab, || af_xdp::open(config).expect("af_xdp in the lab"))
         });
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Holds: [`Transmit`] and [`Receive`], what every transport is; [`Link`], a pair of them; the
 //! transports themselves, siblings that never import each other: [`memory`] (rings in one
-//! process), [`udp`] (multicast and unicast, segmentation offload) and [`packet_mmap`] (raw
-//! Ethernet through kernel rings); [`fault`], a wrapper that loses, repeats, swaps and delays
+//! process), [`udp`] (multicast and unicast, segmentation offload), [`packet_mmap`] (raw
+//! Ethernet through kernel rings) and [`af_xdp`] (raw Ethernet through rings shared with the
+//! driver), whose halves combine with packet_mmap's; [`fault`], a wrapper that loses, repeats, swaps and delays
 //! frames from a seed; [`iface`], the network interfaces of this host.
 //!
 //! May touch: sockets and interfaces. Knows nothing of weights, chunks or what a frame says, and
@@ -15,9 +16,10 @@
 //!   no copy, allocation or system call per frame.
 //! - Addresses are learnt. Only the group is configured; a node is reached at the [`Source`] of the
 //!   last frame that the layer above found valid (it calls [`Transmit::learn`]).
-//! - `unsafe` is open only in `udp::sys` and `packet_mmap::{ring, sys}`.
+//! - `unsafe` is open only in the files `sys.rs` and `ring.rs` of the transports and of `ethernet`, what
+//!   raw Ethernet transports share.
 //!
-//! [`udp`] and [`packet_mmap`] exist on Linux, whose system calls they are made of; [`memory`] and
+//! [`udp`], [`packet_mmap`] and [`af_xdp`] exist on Linux, whose system calls they are made of; [`memory`] and
 //! [`fault`] everywhere.
 
 use std::fmt;
@@ -25,7 +27,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+pub mod af_xdp;
 mod book;
+#[cfg(target_os = "linux")]
+mod ethernet;
 pub mod fault;
 #[cfg(target_os = "linux")]
 pub mod iface;
@@ -34,6 +40,9 @@ pub mod memory;
 pub mod packet_mmap;
 #[cfg(target_os = "linux")]
 pub mod udp;
+
+#[cfg(target_os = "linux")]
+pub use ethernet::PortError;
 
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -173,6 +182,11 @@ pub struct ReceiveStats {
     /// Dropped by the kernel (or the hub) because the buffer of this receiver was full. The kernel
     /// counts what it queues: with segmentation offload one drop may be many frames.
     pub kernel_drops: u64,
+    /// Those of them that were dropped because the rx ring was full (`af_xdp`).
+    pub rx_ring_full: u64,
+    /// How often the kernel found no chunk in the fill ring to receive into (`af_xdp`); with copy
+    /// each is one of `kernel_drops`.
+    pub fill_ring_empty: u64,
     /// Frames that arrived cut off; they are not lent.
     pub truncated: u64,
     /// Frames for somebody else, or our own come back; they are not lent.

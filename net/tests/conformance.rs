@@ -44,6 +44,12 @@ macro_rules! transport {
             )*
         }
     };
+    (@enter xdp) => {
+        dogwild_lab::enter_or_return!();
+        if !crate::suite::may_load_programs() {
+            return;
+        }
+    };
     (@enter true) => { dogwild_lab::enter_or_return!(); };
     (@enter false) => {};
 }
@@ -58,3 +64,9 @@ transport!(udp_bridge, crate::suite::Net::udp_lab(3, true), lab: true);
 transport!(packet_mmap_veth, crate::suite::Net::packet_mmap_lab(2, 1500), lab: true);
 transport!(packet_mmap_jumbo, crate::suite::Net::packet_mmap_lab(2, 9000), lab: true);
 transport!(packet_mmap_bridge, crate::suite::Net::packet_mmap_lab(3, 1500), lab: true);
+transport!(af_xdp_veth, crate::suite::Net::af_xdp_lab(2, 1500), lab: xdp);
+transport!(af_xdp_largest, crate::suite::Net::af_xdp_lab(2, 3506), lab: xdp);
+transport!(af_xdp_generic, crate::suite::Net::af_xdp_generic_lab(2), lab: xdp);
+transport!(af_xdp_bridge, crate::suite::Net::af_xdp_lab(3, 1500), lab: xdp);
+transport!(xdp_mmap_veth, crate::suite::Net::xdp_mmap_lab(2, 1500), lab: true);
+transport!(xdp_mmap_bridge, crate::suite::Net::xdp_mmap_lab(3, 3506), lab: true);

@@ -62,9 +62,9 @@ pub struct StreamArgs {
     /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
     #[arg(long, value_name = "RATE", default_value = "64MB", value_parser = rate)]
     pub rate: Rate,
-    /// Positions on the way without any answer, at most; 0: no limit
-    #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
-    pub window: u32,
+    /// Bytes of positions on the way without any answer, at most, as 2MB, or max
+    #[arg(long, value_name = "BYTES", default_value = "2MB", value_parser = rate)]
+    pub window: Rate,
     /// Local writers add atomically: the streamer then loses none of their additions (slower)
     #[arg(long)]
     pub atomic: bool,
@@ -79,7 +79,7 @@ pub enum DeltasArg {
     FireAndForget,
 }
 
-/// Bytes per second, or no limit.
+/// Bytes (per second), or no limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate(pub Option<f64>);
 
@@ -168,17 +168,14 @@ impl StreamArgs {
             .deltas
             .to_possible_value()
             .map_or(String::new(), |v| v.get_name().to_owned());
-        let rate = self
-            .rate
-            .0
-            .map_or("max".to_owned(), |rate| rate.to_string());
+        let text = |bytes: Rate| bytes.0.map_or("max".to_owned(), |bytes| bytes.to_string());
         let mut args = vec![
             "--deltas".into(),
             deltas,
             "--rate".into(),
-            rate,
+            text(self.rate),
             "--window".into(),
-            self.window.to_string(),
+            text(self.window),
         ];
         if self.atomic {
             args.push("--atomic".into());
@@ -232,8 +229,7 @@ fn rate(text: &str) -> Result<Rate, String> {
     if text == "max" {
         return Ok(Rate(None));
     }
-    let wrong =
-        || format!("`{text}` is no rate: write bytes per second as 64MB, 2GB or 500kB, or max");
+    let wrong = || format!("`{text}` is no number of bytes: write 64MB, 2GB or 500kB, or max");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "" | "B" => 1.0,

@@ -38,7 +38,7 @@ impl Args {
             deltas: self.stream.deltas(),
             writes: self.stream.writes(),
             rate_bytes_per_s: self.stream.rate.0,
-            window_frames: self.stream.window,
+            window_bytes: self.stream.window.0,
             buffer: self.buffer,
         };
         Ok(run_streamer(&job, &stop)?)

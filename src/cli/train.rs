@@ -65,7 +65,7 @@ impl Args {
         let spec = args::model(&model)?;
         if self.lab {
             self.enter_lab();
-        } else if self.transport.transport == Transport::PacketMmap
+        } else if self.transport.transport.is_raw()
             && self.transport.iface.is_none()
             && self.nodes > 1
         {

@@ -20,6 +20,8 @@ use crate::weights::{
     Expect, METERS, Manifest, OpenError, Role, SharedWeights, SlotError, SolverState, StateError,
 };
 
+/// The spare word of the state file that holds the solver's time so far, ns.
+const ELAPSED: usize = 0;
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
 
@@ -145,6 +147,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         state: &state,
         meters: slot.meters(),
         clock: Clock::start(),
+        before_ns: state.spare()[ELAPSED].load(Relaxed),
         loss: None,
     };
     run.train(
@@ -211,6 +214,8 @@ struct Run<'a> {
     state: &'a SolverState,
     meters: &'a [AtomicU64; METERS],
     clock: Clock,
+    /// Time that earlier processes of this solver have spent.
+    before_ns: u64,
     loss: Option<f32>,
 }
 
@@ -218,6 +223,11 @@ impl Run<'_> {
     /// Iterations of all solvers of all nodes, as far as known here.
     fn cluster_iterations(&self) -> u64 {
         self.shared.globals().iterations()
+    }
+
+    /// Time since the first process of this solver began, ns.
+    fn elapsed_ns(&self) -> u64 {
+        self.before_ns + self.clock.now_ns()
     }
 
     fn finished(&self, stop: &AtomicBool) -> bool {
@@ -299,6 +309,7 @@ impl Run<'_> {
             rate,
         );
         globals.local_iterations.fetch_add(1, Relaxed);
+        self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
         let smoothed = self
             .loss
             .map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before));
@@ -333,7 +344,7 @@ impl Run<'_> {
                 node: self.job.node,
                 solver: self.job.index,
                 iteration,
-                seconds: self.clock.now_ns() as f64 / 1e9,
+                seconds: self.elapsed_ns() as f64 / 1e9,
                 loss: self.loss.map(f64::from),
                 test_loss: Some(f64::from(found.loss)),
                 test_accuracy: Some(f64::from(found.accuracy)),

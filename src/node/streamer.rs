@@ -22,6 +22,8 @@ use crate::weights::{
 /// Positions sent before the loop looks at receiving again, at most; twice as many frames are taken
 /// before it looks at sending again.
 const MOST_BATCH: usize = 128;
+/// A streamer without a rate looks for frames this long before it sleeps, ns.
+const SPIN_NS: u64 = 100_000;
 /// Time between two publications of the counters, ns.
 const PUBLISH_EVERY_NS: u64 = 50_000_000;
 /// A node is called silent after this time without a frame, ns.
@@ -44,8 +46,8 @@ pub struct StreamJob {
     pub writes: Writes,
     /// Bytes per second that the node sends at most; `None`: as fast as it can.
     pub rate_bytes_per_s: Option<f64>,
-    /// Positions on the way without an answer, at most; 0: no limit.
-    pub window_frames: u32,
+    /// Bytes of positions on the way without an answer, at most; `None`: no limit.
+    pub window_bytes: Option<f64>,
 }
 
 /// Why a streamer could not start, or stopped.
@@ -186,7 +188,10 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         said_silent: u64::MAX,
         taken: 0,
         // A quarter of a short range, so that both nodes have something on the way all the time.
-        batch: (streamer.ranges().of(job.node).len() / 4).clamp(8, MOST_BATCH),
+        batch: std::env::var("DW_BATCH")
+            .ok()
+            .and_then(|b| b.parse().ok())
+            .unwrap_or((streamer.ranges().of(job.node).len() / 4).clamp(8, MOST_BATCH)),
         streamer,
     };
     let result = runner.run(job, &mut link, stop, || slot.heartbeat());
@@ -206,7 +211,9 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
         deltas: job.deltas,
         writes: job.writes,
-        window_frames: job.window_frames,
+        window_frames: job
+            .window_bytes
+            .map_or(0, |bytes| (bytes / mtu as f64).ceil() as u32),
     })
 }
 
@@ -234,6 +241,7 @@ impl Loop<'_> {
     ) -> Result<(), StreamerError> {
         let mut pace = job.rate_bytes_per_s.map(Pace::new);
         let frame_len = link.tx.mtu();
+        let mut busy_ns = 0;
         while !stop.load(Relaxed) {
             let now = self.clock.now_ns();
             self.streamer
@@ -253,7 +261,12 @@ impl Loop<'_> {
                 self.publish(link, now);
                 heartbeat();
             }
-            if got == 0 && sent == 0 {
+            if got > 0 || sent > 0 {
+                busy_ns = now;
+            } else if pace.is_none() && now - busy_ns < SPIN_NS {
+                // At full speed the answer is microseconds away, a wake-up costs more than that.
+                std::thread::yield_now();
+            } else {
                 // Nothing came and nothing may go: sleep until a frame comes or the budget has grown.
                 let pause = pace.as_ref().map_or(Duration::from_micros(500), Pace::wait);
                 link.rx

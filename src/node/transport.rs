@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use dogwild_net::{Link, fault, iface, packet_mmap, udp};
+use dogwild_net::{Link, af_xdp, fault, iface, packet_mmap, udp};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -12,14 +12,25 @@ pub enum Transport {
     Udp,
     /// Raw Ethernet through kernel rings; needs CAP_NET_RAW.
     PacketMmap,
+    /// Raw Ethernet through rings shared with the driver; needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.
+    AfXdp,
+    /// Raw Ethernet, af_xdp to send and packet_mmap to receive; needs CAP_NET_RAW.
+    XdpMmap,
 }
 
 impl Transport {
+    /// Whether it is raw Ethernet, which goes through one interface that has to be named.
+    pub fn is_raw(self) -> bool {
+        self != Self::Udp
+    }
+
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
             Self::PacketMmap => "packet_mmap",
+            Self::AfXdp => "af_xdp",
+            Self::XdpMmap => "xdp_mmap",
         }
     }
 
@@ -58,9 +69,12 @@ pub enum TransportError {
     /// The raw Ethernet transport says why.
     #[error(transparent)]
     PacketMmap(#[from] packet_mmap::OpenError),
+    /// The AF_XDP transport says why.
+    #[error(transparent)]
+    AfXdp(#[from] af_xdp::OpenError),
     /// Raw Ethernet goes through one interface, which has to be named.
-    #[error("--transport packet_mmap needs --iface NAME or --iface auto (`ip link` lists them)")]
-    NoInterface,
+    #[error("--transport {} needs --iface NAME or --iface auto (`ip link` lists them)", .0.name())]
+    NoInterface(Transport),
     /// `--iface auto` found none, or too many.
     #[error(transparent)]
     Auto(#[from] iface::ChooseError),
@@ -121,17 +135,43 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
             segmentation: spec.segmentation,
             ..udp::Config::default()
         })?,
-        Transport::PacketMmap => packet_mmap::open(&packet_mmap::Config {
-            iface: spec.iface.clone().ok_or(TransportError::NoInterface)?,
-            group: mac,
-            mtu: spec.mtu,
-            ..packet_mmap::Config::default()
-        })?,
+        Transport::PacketMmap => packet_mmap::open(&ring_config(spec, mac)?)?,
+        Transport::AfXdp => af_xdp::open(&xdp_config(spec, mac)?)?,
+        Transport::XdpMmap => Link {
+            tx: af_xdp::open_transmit(&xdp_config(spec, mac)?)?,
+            rx: packet_mmap::open_receive(&ring_config(spec, mac)?)?,
+        },
     };
     Ok(if spec.fault.is_harmless() {
         link
     } else {
         fault::wrap(link, &spec.fault)
+    })
+}
+
+fn iface(spec: &TransportSpec) -> Result<String, TransportError> {
+    let named = spec.iface.clone();
+    named.ok_or(TransportError::NoInterface(spec.transport))
+}
+
+fn ring_config(
+    spec: &TransportSpec,
+    group: [u8; 6],
+) -> Result<packet_mmap::Config, TransportError> {
+    Ok(packet_mmap::Config {
+        iface: iface(spec)?,
+        group,
+        mtu: spec.mtu,
+        ..packet_mmap::Config::default()
+    })
+}
+
+fn xdp_config(spec: &TransportSpec, group: [u8; 6]) -> Result<af_xdp::Config, TransportError> {
+    Ok(af_xdp::Config {
+        iface: iface(spec)?,
+        group,
+        mtu: spec.mtu,
+        ..af_xdp::Config::default()
     })
 }
 

@@ -10,8 +10,10 @@ use crate::wire::{DropReason, Dtype, Frame, Header, Kind, flags};
 /// number could be mistaken for a later one.
 const MAX_DELTA_LAG: u32 = 128;
 
-/// After this much silence of all slaves the flow window opens again, ns.
-const WINDOW_REOPENS_NS: u64 = 1_000_000;
+/// After this much silence of all slaves the flow window opens again, ns; with each further silence
+/// twice as long, up to the second figure: a peer that is not scheduled gains nothing from more frames.
+pub(super) const WINDOW_REOPENS_NS: u64 = 1_000_000;
+const WINDOW_REOPENS_NS_MAX: u64 = 32_000_000;
 
 impl Streamer<'_> {
     /// True once the own range may be streamed (see `hello`).
@@ -162,6 +164,7 @@ impl Streamer<'_> {
         let peer = &mut self.peers[header.sender as usize];
         peer.answered = peer.answered.max(self.sent_positions.saturating_sub(since));
         self.progress_ns = now_ns;
+        self.silence_ns = WINDOW_REOPENS_NS;
     }
 
     /// Positions that the flow window lets go now. The slave that is furthest on counts, so that
@@ -184,9 +187,10 @@ impl Streamer<'_> {
         if in_flight < window {
             return (window - in_flight) as usize;
         }
-        if now_ns.saturating_sub(self.progress_ns) < WINDOW_REOPENS_NS {
+        if now_ns.saturating_sub(self.progress_ns) < self.silence_ns {
             return 0;
         }
+        self.silence_ns = (self.silence_ns * 2).min(WINDOW_REOPENS_NS_MAX);
         // Silence: what is on the way is lost or nobody listens. Go on with a fresh window.
         self.progress_ns = now_ns;
         for peer in &mut self.peers {

@@ -54,6 +54,8 @@ pub struct Streamer<'a> {
     pub(super) sent_positions: u64,
     /// When a slave last answered, or the window was opened by silence.
     pub(super) progress_ns: u64,
+    /// Silence after which the window opens again, ns.
+    pub(super) silence_ns: u64,
     pub(super) hello_due_ns: u64,
     pub(super) restore_cursor: u32,
     pub(super) local_iterations: u64,
@@ -91,6 +93,7 @@ impl<'a> Streamer<'a> {
             cursor: ranges.of(config.node).start,
             sent_positions: 0,
             progress_ns: 0,
+            silence_ns: super::master::WINDOW_REOPENS_NS,
             hello_due_ns: 0,
             restore_cursor: 0,
             local_iterations: 0,

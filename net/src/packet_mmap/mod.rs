@@ -17,7 +17,8 @@
 
 use std::io;
 
-use crate::Link;
+use crate::ethernet::Port;
+use crate::{Link, Receive, Source, Transmit};
 
 mod ring;
 mod rx;
@@ -68,9 +69,9 @@ impl Default for Config {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The interface does not exist or cannot be read.
+    /// The interface, the group or the MTU will not do.
     #[error(transparent)]
-    Interface(#[from] crate::iface::FindError),
+    Port(#[from] crate::PortError),
     /// Raw sockets are not allowed.
     #[error(
         "raw Ethernet on `{iface}` needs the capability CAP_NET_RAW: `sudo setcap cap_net_raw+ep $(which dogwild)`, \
@@ -79,42 +80,6 @@ pub enum OpenError {
     NoPrivilege {
         /// The interface.
         iface: String,
-    },
-    /// The interface is switched off.
-    #[error("network interface `{iface}` is down: switch it on (`ip link set {iface} up`)")]
-    Down {
-        /// The interface.
-        iface: String,
-    },
-    /// The interface has no Ethernet address.
-    #[error(
-        "network interface `{iface}` is no Ethernet: on loopback and tunnels take the udp transport"
-    )]
-    NotEthernet {
-        /// The interface.
-        iface: String,
-    },
-    /// The group is the address of a single host.
-    #[error(
-        "the group {group} is not an Ethernet multicast address: its first byte must be odd, as in 03:44:57:00:00:01"
-    )]
-    NotMulticast {
-        /// What was given.
-        group: crate::Source,
-    },
-    /// The MTU does not go with the interface.
-    #[error(
-        "an MTU of {mtu} bytes does not fit network interface `{iface}`: it takes {least} to {most}"
-    )]
-    Mtu {
-        /// What was asked for.
-        mtu: usize,
-        /// The interface.
-        iface: String,
-        /// The smallest that makes sense.
-        least: usize,
-        /// What the interface carries.
-        most: usize,
     },
     /// The kernel has no memory for a ring.
     #[error(
@@ -147,19 +112,40 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError`]: settings that cannot work here, no privilege, or a system call that failed.
 pub fn open(config: &Config) -> Result<Link, OpenError> {
+    Ok(Link {
+        tx: open_transmit(config)?,
+        rx: open_receive(config)?,
+    })
+}
+
+/// Opens the sending half alone, to be combined with the receiving half of another raw Ethernet
+/// transport.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_transmit(config: &Config) -> Result<Box<dyn Transmit>, OpenError> {
     let port = socket::choose(config)?;
-    let tx = socket::open_transmit(config, &port)?;
-    let rx = socket::open_receive(config, &port)?;
+    log_opened(config, &port, "transmit");
+    Ok(Box::new(socket::open_transmit(config, &port)?))
+}
+
+/// Opens the receiving half alone.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_receive(config: &Config) -> Result<Box<dyn Receive>, OpenError> {
+    let port = socket::choose(config)?;
+    log_opened(config, &port, "receive");
+    Ok(Box::new(socket::open_receive(config, &port)?))
+}
+
+fn log_opened(config: &Config, port: &Port, half: &str) {
     log::info!(
-        "packet_mmap: {} to group {} on `{}`, EtherType {:#06x}, {} bytes of payload",
-        crate::Source::Mac(port.mac),
-        crate::Source::Mac(config.group),
+        "packet_mmap {half}: {} in group {} on `{}`, EtherType {:#06x}, {} bytes of payload",
+        Source::Mac(port.mac),
+        Source::Mac(config.group),
         config.iface,
         config.ether_type,
         port.payload_max,
     );
-    Ok(Link {
-        tx: Box::new(tx),
-        rx: Box::new(rx),
-    })
 }

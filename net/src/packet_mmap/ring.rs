@@ -20,8 +20,6 @@ use libc::{tpacket_block_desc, tpacket2_hdr, tpacket3_hdr};
 use memmap2::{MmapOptions, MmapRaw};
 use socket2::Socket;
 
-/// Length of an Ethernet header: destination, source, EtherType.
-pub(super) const ETHERNET_HEADER: usize = 14;
 /// Where a frame of a `TPACKET_V2` transmit ring has its data: the header, aligned to 16
 /// (`TPACKET2_HDRLEN - sizeof(struct sockaddr_ll)`).
 pub(super) const TRANSMIT_DATA: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::ring::{ETHERNET_HEADER, ReceiveRing};
-use super::socket::Port;
+use super::ring::ReceiveRing;
 use super::{Config, sys};
+use crate::ethernet::sys::{poll, readable};
+use crate::ethernet::{Filter, Port, Verdict};
 use crate::{Receive, ReceiveStats, Source};
 
 pub(super) struct Rx {
     socket: Socket,
     ring: ReceiveRing,
     iface: String,
-    group: [u8; 6],
-    mac: [u8; 6],
+    filter: Filter,
     down: bool,
     stats: ReceiveStats,
 }
@@ -35,8 +35,10 @@ impl Rx {
             socket,
             ring,
             iface: config.iface.clone(),
-            group: config.group,
-            mac: port.mac,
+            filter: Filter {
+                group: config.group,
+                mac: port.mac,
+            },
             down: false,
             stats: ReceiveStats {
                 buffer_bytes: ring_bytes as u64,
@@ -71,17 +73,17 @@ impl Receive for Rx {
         while count < max
             && let Some(frame) = self.ring.next()
         {
-            let Some((header, payload)) = frame.bytes.split_first_chunk::<ETHERNET_HEADER>() else {
-                self.stats.truncated += 1;
-                continue;
+            let (from, payload) = match self.filter.judge(frame.bytes) {
+                Verdict::Ours(from, payload) => (from, payload),
+                Verdict::NotOurs => {
+                    self.stats.not_ours += 1;
+                    continue;
+                }
+                Verdict::Truncated => {
+                    self.stats.truncated += 1;
+                    continue;
+                }
             };
-            let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, _, _] = *header;
-            let to = [d0, d1, d2, d3, d4, d5];
-            let from = [s0, s1, s2, s3, s4, s5];
-            if (to != self.group && to != self.mac) || from == self.mac {
-                self.stats.not_ours += 1;
-                continue;
-            }
             if frame.truncated {
                 self.stats.truncated += 1;
                 continue;
@@ -104,7 +106,7 @@ impl Receive for Rx {
             }
             let left = timeout.saturating_sub(start.elapsed());
             self.stats.calls += 1;
-            let (readable, failed) = sys::poll(&self.socket, left)?;
+            let (readable, failed) = poll(&mut [readable(&self.socket)], left)?;
             if readable && self.ring.is_ready() {
                 return Ok(true);
             }

@@ -5,20 +5,19 @@
 
 use std::io;
 
-use libc::{c_int, packet_mreq, tpacket_req, tpacket_req3};
+use libc::{c_int, tpacket_req, tpacket_req3};
 use socket2::{Domain, Socket, Type};
 
-use super::ring::{ETHERNET_HEADER, Layout, ReceiveRing, TRANSMIT_DATA, TransmitRing};
+use super::ring::{Layout, ReceiveRing, TRANSMIT_DATA, TransmitRing};
 use super::rx::Rx;
 use super::sys;
 use super::tx::Tx;
 use super::{Config, OpenError};
-use crate::{Source, iface};
+use crate::ethernet::sys::set_send_buffer;
+use crate::ethernet::{self, ETHERNET_HEADER, Port};
 
 /// Largest payload by default: the common jumbo size.
 const MTU_DEFAULT_MAX: usize = 9000;
-/// Smallest payload that makes sense: what the shortest Ethernet frame carries.
-const MTU_MIN: usize = 46;
 /// Payload up to which the smaller receive ring is enough.
 const SMALL_MTU_MAX: usize = 2048;
 /// Longest transmit ring; what waits in a longer one is old before it leaves.
@@ -35,40 +34,11 @@ const RECEIVE_BLOCK_BYTES_MAX: usize = 1 << 20;
 /// The kernel's bookkeeping of a frame being sent, beside the frame; generously.
 const SKB_BYTES: usize = 2048;
 
-/// The interface, as far as it matters here.
-pub(super) struct Port {
-    pub(super) index: u32,
-    pub(super) mac: [u8; 6],
-    pub(super) payload_max: usize,
-}
-
 pub(super) fn choose(config: &Config) -> Result<Port, OpenError> {
-    let found = iface::find(&config.iface)?;
-    let iface = || config.iface.clone();
-    if found.loopback || found.mac == [0; 6] {
-        return Err(OpenError::NotEthernet { iface: iface() });
-    }
-    if !found.up {
-        return Err(OpenError::Down { iface: iface() });
-    }
-    if config.group[0] & 1 == 0 {
-        let group = Source::Mac(config.group);
-        return Err(OpenError::NotMulticast { group });
-    }
-    let mtu = config.mtu.unwrap_or(found.mtu.min(MTU_DEFAULT_MAX));
-    if mtu < MTU_MIN || mtu > found.mtu {
-        return Err(OpenError::Mtu {
-            mtu,
-            iface: iface(),
-            least: MTU_MIN,
-            most: found.mtu,
-        });
-    }
-    Ok(Port {
-        index: found.index,
-        mac: found.mac,
-        payload_max: mtu,
-    })
+    let Config {
+        iface, group, mtu, ..
+    } = config;
+    Ok(ethernet::choose(iface, *group, *mtu, MTU_DEFAULT_MAX)?)
 }
 
 /// Adds to an error what was tried and where.
@@ -141,7 +111,7 @@ pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenErro
     tried(
         config,
         "set the send buffer",
-        sys::set_send_buffer(&socket, buffer),
+        set_send_buffer(&socket, buffer),
     )?;
     let request = tpacket_req {
         tp_block_size: layout.block_bytes as u32,
@@ -198,14 +168,7 @@ pub(super) fn open_receive(config: &Config, port: &Port) -> Result<Rx, OpenError
     ring_memory(config, "receive", layout, set)?;
     let mapped = ReceiveRing::map(&socket, layout);
     let ring = ring_memory(config, "receive", layout, mapped)?;
-    let mut membership = packet_mreq {
-        mr_ifindex: port.index.cast_signed(),
-        mr_type: libc::PACKET_MR_MULTICAST as u16,
-        mr_alen: 6,
-        mr_address: [0; 8],
-    };
-    membership.mr_address[..6].copy_from_slice(&config.group);
-    let joined = sys::set(&socket, libc::PACKET_ADD_MEMBERSHIP, membership);
+    let joined = ethernet::join_group(&socket, port.index, config.group);
     tried(config, "join the group", joined)?;
     let bound = sys::bind(&socket, &sys::address(port.index, config.ether_type));
     tried(config, "bind a packet socket for receiving", bound)?;

@@ -1,4 +1,4 @@
-//! The system calls of packet sockets.
+//! The system calls of packet sockets (see also `ethernet::sys`).
 //!
 //! Touches only the sockets it is given. Invariant: every pointer given to the kernel points to a
 //! value that outlives the call.
@@ -11,68 +11,24 @@ use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::time::Duration;
 
-use libc::{c_int, c_void, sockaddr_ll};
+use libc::{c_int, sockaddr_ll};
 use socket2::Socket;
 
-fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(result)
-}
+use crate::ethernet::sys::{self, OptionValue, check};
 
-/// Plain old data that an option of a packet socket may hold.
-pub(super) trait OptionValue: Copy {}
-impl OptionValue for c_int {}
-impl OptionValue for libc::packet_mreq {}
 impl OptionValue for libc::tpacket_req {}
 impl OptionValue for libc::tpacket_req3 {}
 impl OptionValue for libc::tpacket_stats_v3 {}
 
 /// Sets an option of the packet level.
 pub(super) fn set<T: OptionValue>(socket: &Socket, name: c_int, value: T) -> io::Result<()> {
-    set_at(socket, libc::SOL_PACKET, name, value)
-}
-
-fn set_at<T: OptionValue>(socket: &Socket, level: c_int, name: c_int, value: T) -> io::Result<()> {
-    // SAFETY: the pointer and length are those of `value`, which outlives the call.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast::<c_void>(),
-            mem::size_of::<T>() as libc::socklen_t,
-        )
-    })?;
-    Ok(())
-}
-
-/// Asks for a send buffer of this size, beyond the limit of the host where privilege allows.
-pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
-    let asked = c_int::try_from(bytes.min(1 << 30)).unwrap_or(c_int::MAX);
-    set_at(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, asked)
-        .or_else(|_| set_at(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, asked))
+    sys::set(socket, libc::SOL_PACKET, name, value)
 }
 
 /// Packets seen and dropped since this was last asked, and how often the ring was found full.
 pub(super) fn statistics(socket: &Socket) -> io::Result<libc::tpacket_stats_v3> {
-    // SAFETY: three integers; all zero is valid.
-    let mut stats: libc::tpacket_stats_v3 = unsafe { mem::zeroed() };
-    let mut len = mem::size_of_val(&stats) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `stats`, integers all.
-    check(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-            (&raw mut stats).cast::<c_void>(),
-            &raw mut len,
-        )
-    })?;
-    Ok(stats)
+    sys::get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
 }
 
 /// The address of an interface, with an EtherType (0: receive nothing).
@@ -128,28 +84,4 @@ pub(super) fn kick(socket: &Socket, address: &sockaddr_ll) -> io::Result<usize> 
         )
     };
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
-}
-
-/// Sleeps until the socket can be read (true) or the time has passed (false). The second of the
-/// pair tells whether the socket has an error to be taken.
-pub(super) fn poll(socket: &Socket, timeout: Duration) -> io::Result<(bool, bool)> {
-    let mut fd = libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let limit = libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    // SAFETY: descriptor and time limit outlive the call; a null signal mask is allowed.
-    let result = check(unsafe { libc::ppoll(&raw mut fd, 1, &raw const limit, ptr::null()) });
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok((false, false)),
-        other => other?,
-    };
-    Ok((
-        fd.revents & libc::POLLIN != 0,
-        fd.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0,
-    ))
 }

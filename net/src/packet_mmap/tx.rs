@@ -10,10 +10,10 @@ use std::io;
 use libc::sockaddr_ll;
 use socket2::Socket;
 
-use super::ring::{ETHERNET_HEADER, FrameState, TransmitRing};
-use super::socket::Port;
+use super::ring::{FrameState, TransmitRing};
 use super::{Config, sys};
 use crate::book::Book;
+use crate::ethernet::{ETHERNET_HEADER, Port, write_header};
 use crate::{Source, To, Transmit, TransmitStats};
 
 pub(super) struct Tx {
@@ -147,12 +147,6 @@ impl Tx {
         });
         self.fresh += 1;
     }
-}
-
-fn write_header(slot: &mut [u8], to: [u8; 6], from: [u8; 6], ether_type: [u8; 2]) {
-    slot[..6].copy_from_slice(&to);
-    slot[6..12].copy_from_slice(&from);
-    slot[12..14].copy_from_slice(&ether_type);
 }
 
 impl Transmit for Tx {

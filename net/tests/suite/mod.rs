@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::{Link, Receive, Source, To, Transmit, fault, memory, packet_mmap, udp};
+use dogwild_net::{Link, Receive, Source, To, Transmit, af_xdp, fault, memory, packet_mmap, udp};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -20,6 +20,9 @@ enum Kind {
     Memory,
     Udp(udp::Config),
     PacketMmap,
+    AfXdp(af_xdp::Config),
+    /// af_xdp transmit, packet_mmap receive.
+    XdpMmap,
 }
 
 /// Some nodes that can be opened on one transport.
@@ -83,6 +86,34 @@ impl Net {
         }
     }
 
+    pub(crate) fn af_xdp_lab(nodes: usize, mtu: u32) -> Self {
+        Net {
+            nodes,
+            kind: Kind::AfXdp(af_xdp::Config::default()),
+            lab: Some(lab(nodes, mtu)),
+            fault: false,
+        }
+    }
+
+    /// The program in the kernel, as for drivers that take none.
+    pub(crate) fn af_xdp_generic_lab(nodes: usize) -> Self {
+        let config = af_xdp::Config {
+            driver_mode: false,
+            ..af_xdp::Config::default()
+        };
+        Net {
+            kind: Kind::AfXdp(config),
+            ..Self::af_xdp_lab(nodes, 1500)
+        }
+    }
+
+    pub(crate) fn xdp_mmap_lab(nodes: usize, mtu: u32) -> Self {
+        Net {
+            kind: Kind::XdpMmap,
+            ..Self::packet_mmap_lab(nodes, mtu)
+        }
+    }
+
     pub(crate) fn under_fault(mut self) -> Self {
         self.fault = true;
         self
@@ -109,6 +140,8 @@ impl Net {
             Kind::PacketMmap => {
                 Some(packet_mmap::open(&packet_mmap::Config::default()).expect("packet_mmap"))
             }
+            Kind::AfXdp(config) => Some(af_xdp::open(config).expect("af_xdp")),
+            Kind::XdpMmap => Some(xdp_mmap()),
         };
         let link = match &self.lab {
             Some(lab) => lab.in_host(node, open).expect("enter the host"),
@@ -142,9 +175,43 @@ impl Net {
         !matches!(&self.kind, Kind::Udp(config) if config.segmentation)
     }
 
+    /// Whether a frame that finds the queue to the other host full counts as the sender's.
+    pub(crate) fn sees_drops_on_the_way(&self) -> bool {
+        matches!(self.kind, Kind::AfXdp(_) | Kind::XdpMmap)
+    }
+
     /// Whether a sender can fill everything up to the receiver, which then stops it.
     pub(crate) fn has_back_pressure(&self) -> bool {
         matches!(self.kind, Kind::Memory)
+    }
+}
+
+/// The two raw Ethernet transports, a half of each.
+fn xdp_mmap() -> Link {
+    Link {
+        tx: af_xdp::open_transmit(&af_xdp::Config::default()).expect("af_xdp transmit"),
+        rx: packet_mmap::open_receive(&packet_mmap::Config::default())
+            .expect("packet_mmap receive"),
+    }
+}
+
+/// Whether this process may load XDP programs; skips if not.
+pub(crate) fn may_load_programs() -> bool {
+    let lab = lab(2, 1500);
+    let opened = lab.in_host(0, || {
+        af_xdp::open_receive(&af_xdp::Config::default()).map(drop)
+    });
+    match opened.expect("enter the host") {
+        Err(
+            error @ (af_xdp::OpenError::NoPrivilege { .. } | af_xdp::OpenError::NoKernelSupport),
+        ) => {
+            dogwild_lab::skip::skip(&error.to_string());
+            false
+        }
+        other => {
+            other.expect("af_xdp");
+            true
+        }
     }
 }
 

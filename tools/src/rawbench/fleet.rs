@@ -26,7 +26,7 @@ pub(crate) struct FleetArgs {
     /// MTU of the link, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(256..=65_535))]
     pub(crate) mtu: u32,
-    /// How frames travel: udp or packet_mmap
+    /// How frames travel
     #[arg(long, default_value = "packet_mmap", value_enum)]
     pub(crate) transport: dogwild::node::Transport,
 }
@@ -75,7 +75,7 @@ impl FleetArgs {
     /// A lab of `hosts` hosts, or none if the nodes are on loopback.
     pub(crate) fn make_lab(&self) -> Result<Option<Lab>> {
         if !self.lab {
-            if self.transport == dogwild::node::Transport::PacketMmap {
+            if self.transport.is_raw() {
                 bail!(
                     "raw Ethernet between processes of one host needs a cable: add --lab, or --transport udp"
                 );

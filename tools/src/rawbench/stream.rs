@@ -21,9 +21,9 @@ pub(crate) struct Args {
     /// Bytes per second that a node sends at most, or max
     #[arg(long, value_name = "RATE", default_value = "max")]
     rate: String,
-    /// Positions on the way without any answer, at most; 0: no limit
-    #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
-    window: u32,
+    /// Bytes of positions on the way without any answer, at most, as 2MB, or max
+    #[arg(long, value_name = "BYTES", default_value = "2MB")]
+    window: String,
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     seconds: f64,

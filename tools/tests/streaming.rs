@@ -1,0 +1,131 @@
+//! `dogwild-rawbench conserve` and `stream` as a user runs them: separate processes in a lab.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Runs the benchmark in a lab; `None` (said loudly) where there can be none.
+fn rawbench(args: &[&str]) -> Option<Value> {
+    if let Err(error) = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
+        dogwild_lab::skip::skip(&error.to_string());
+        return None;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_dogwild-rawbench"))
+        .args(args)
+        .args(["--lab", "--json"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("rawbench starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{args:?}: {said}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(serde_json::from_str(&said).expect("JSON"))
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Exactly-once under 30 % loss, with the streamer killed on the way: the atomic run is exact (rawbench
+/// itself fails if it is not), replicas end equal.
+fn assert_conserves(nodes: &str, transport: &str) {
+    let args = [
+        "conserve",
+        "--nodes",
+        nodes,
+        "--weights",
+        "30000",
+        "--transport",
+        transport,
+    ];
+    let faults = [
+        "--loss",
+        "30%",
+        "--duplicate",
+        "1%",
+        "--reorder",
+        "1%",
+        "--seconds",
+        "1",
+        "--kills",
+        "2",
+    ];
+    let Some(report) = rawbench(&[args.as_slice(), &faults].concat()) else {
+        return;
+    };
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 3);
+    for run in runs {
+        assert_eq!(run["replicas_identical"], true, "{run}");
+        assert!(number(&run["passes"]) > 0.0, "{run}");
+    }
+    assert_eq!(runs[2]["added"], runs[2]["arrived"], "{report}");
+    assert!(number(&runs[1]["dropped_on_purpose"]) > 0.0, "{report}");
+    assert!(number(&runs[1]["deltas_repeated"]) > 0.0, "{report}");
+}
+
+#[test]
+fn two_nodes_conserve_over_raw_ethernet() {
+    assert_conserves("2", "packet_mmap");
+}
+
+#[test]
+fn three_nodes_conserve_over_raw_ethernet() {
+    assert_conserves("3", "packet_mmap");
+}
+
+#[test]
+fn two_nodes_conserve_over_udp() {
+    assert_conserves("2", "udp");
+}
+
+#[test]
+fn fire_and_forget_shows_what_the_wire_loses() {
+    let Some(report) = rawbench(&[
+        "conserve",
+        "--weights",
+        "30000",
+        "--loss",
+        "30%",
+        "--deltas",
+        "fire-and-forget",
+        "--seconds",
+        "1",
+    ]) else {
+        return;
+    };
+    // Half of the range is foreign, so about 15 % of everything is lost; exactly-once loses nothing.
+    let missing = number(&report["runs"][2]["missing_share"]);
+    assert!((0.05..0.3).contains(&missing), "{report}");
+}
+
+#[test]
+fn a_stream_is_measured_beside_its_bounds() {
+    for transport in ["udp", "packet_mmap"] {
+        let args = [
+            "stream",
+            "--weights",
+            "100000",
+            "--seconds",
+            "0.5",
+            "--transport",
+            transport,
+        ];
+        let Some(report) = rawbench(&args) else {
+            return;
+        };
+        for figure in [
+            "cycles_per_s",
+            "frames_received_per_s",
+            "memcpy_bytes_per_s",
+            "share_of_raw_two_way",
+        ] {
+            assert!(number(&report[figure]) > 0.0, "{figure}: {report}");
+        }
+    }
+}
