@@ -163,6 +163,42 @@ fn lab_transports_are_sent_pinged_and_swept() {
 }
 
 #[test]
+fn two_hosts_by_hand_find_their_interface_by_auto() {
+    let lab = match dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
+        Ok(lab) => lab,
+        Err(error) => {
+            dogwild_lab::skip::skip(&format!("a lab: {error}"));
+            return;
+        }
+    };
+    for transport in ["udp", "packet_mmap"] {
+        let on = |host: usize, subcommand: &str| {
+            let mut command = lab.command(host, env!("CARGO_BIN_EXE_dogwild-rawbench"));
+            command.args([subcommand, "--iface", "auto", "--transport", transport]);
+            command.env("RUST_LOG", "info").stdin(Stdio::null());
+            command
+        };
+        let mut recv = on(1, "recv")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("recv starts");
+        let output = on(0, "send")
+            .args(["--seconds", "0.1", "--json"])
+            .output()
+            .expect("send starts");
+        recv.kill().expect("kill recv");
+        recv.wait().expect("recv ends");
+        let said = said(&output);
+        assert!(output.status.success(), "{said}");
+        assert_says(&said, &["--iface auto: `eth0`"]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_says_where(&report, "eth0");
+        assert_adds_up(&report["outcome"]["send"]);
+    }
+}
+
+#[test]
 fn the_picture_and_the_table_are_written() {
     if !labs() {
         return;

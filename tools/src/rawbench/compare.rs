@@ -12,20 +12,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::link::Guard;
 use super::link::report::plain_table;
-use super::machine::Machine;
+
+mod tools;
+
+use tools::{iperf3, testpmd, trafgen};
 
 /// Longest time for a tool to send its first frame.
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that tell that a tool is sending: an interface alone sends a few.
 const STARTED_FRAMES: u64 = 100;
-/// Bytes of IPv4 and UDP headers.
-const IP_UDP_HEADERS: usize = 28;
-/// Bytes of Ethernet header, which testpmd counts into a frame.
-const ETHERNET_HEADER: usize = 14;
 
 /// The two ends of the link.
 pub(crate) struct Places<'a> {
@@ -172,32 +170,55 @@ impl Places<'_> {
             bail!("needs Ethernet: --lab, or --iface on two hosts");
         }
         let sent = || -> Result<u64> {
-            let near = self
-                .counters(0)
-                .context("/proc/net/dev lacks the interface")?;
-            Ok(near.1)
+            let near = self.counters(0);
+            Ok(near.context("/proc/net/dev lacks the interface")?.1)
         };
-        // What is read takes a while: each count has its own time.
-        let far = || self.counters(1).map(|far| (Instant::now(), far.0));
-        let idle = sent()?;
+        // Reading takes a while: each count has its own time, the middle of that.
+        let timed = |host: usize| {
+            let start = Instant::now();
+            let (received, sent) = self.counters(host)?;
+            Some((
+                start + start.elapsed() / 2,
+                if host == 0 { sent } else { received },
+            ))
+        };
+        let both = || -> Result<_> {
+            let near = timed(0).context("the interface has gone")?;
+            Ok((near, timed(1)))
+        };
+        let quiet = Instant::now();
+        let mut idle = sent()?;
+        while {
+            std::thread::sleep(Duration::from_millis(50));
+            let before = std::mem::replace(&mut idle, sent()?);
+            idle > before + STARTED_FRAMES / 10
+        } {
+            if quiet.elapsed() > START_WITHIN {
+                bail!("something else is sending on `{}`", self.iface);
+            }
+        }
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut child = Guard(command.spawn()?);
+        let mut family = Family(Guard(command.spawn()?));
+        let child = &mut family.0;
         if let (Some(text), Some(mut stdin)) = (input, child.0.stdin.take_if(|_| input.is_some())) {
             stdin.write_all(text.as_bytes())?;
         }
         let start = Instant::now();
         while sent()? < idle + STARTED_FRAMES {
             if child.0.try_wait()?.is_some() || start.elapsed() > START_WITHIN {
-                bail!("sends nothing: {}", last_words(&mut child));
+                bail!("sends nothing: {}", last_words(child));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let before = ((Instant::now(), sent()?), far());
+        let before = both()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        let after = ((Instant::now(), sent()?), far());
+        let after = both()?;
+        if child.0.try_wait()?.is_some() {
+            bail!("ended early: {}", last_words(child));
+        }
         let rate = |(then, before): (Instant, u64), (now, after): (Instant, u64)| {
             after.saturating_sub(before) as f64 / (now - then).as_secs_f64()
         };
@@ -208,6 +229,23 @@ impl Places<'_> {
                 .zip(after.1)
                 .map(|(before, after)| rate(before, after)),
         })
+    }
+}
+
+/// A program that leaves the work to its children, which would go on after its end.
+struct Family(Guard);
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        let pid = self.0.0.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let _ = self.0.0.kill();
+        for child in children.unwrap_or_default().split_ascii_whitespace() {
+            if let Ok(child) = child.parse() {
+                // One that is gone already is as good.
+                let _ = dogwild_lab::sys::end(child, true);
+            }
+        }
     }
 }
 
@@ -229,124 +267,21 @@ impl Rates {
     }
 }
 
-/// What a program that did not work has said last.
+/// The first complaint of a program that did not work, or its last words.
 fn last_words(child: &mut Guard) -> String {
     let _ = child.0.kill();
     let mut said = String::new();
     if let Some(mut stderr) = child.0.stderr.take() {
         let _ = std::io::Read::read_to_string(&mut stderr, &mut said);
     }
-    let said = said.trim().lines().last().unwrap_or_default();
+    const TELLING: [&str; 5] = ["annot", "rror", "ailed", "ermission", "nvalid"];
+    let telling = |line: &&str| TELLING.iter().any(|word| line.contains(word));
+    let mut lines = said.trim().lines();
+    let last = lines.clone().next_back().unwrap_or_default();
+    let said = lines.find(telling).unwrap_or(last);
     if said.is_empty() {
         "it said nothing".into()
     } else {
         said.to_owned()
     }
-}
-
-fn iperf3(
-    places: &Places<'_>,
-    program: &PathBuf,
-    udp: bool,
-    frame_bytes: usize,
-    seconds: f64,
-) -> Result<Peer> {
-    let Some(peer) = places.peer else {
-        bail!("needs --peer IP, and `recv --compare` there");
-    };
-    // A datagram that fills a raw frame would be sent in pieces.
-    let mtu = Machine::here(places.iface).mtu;
-    let mtu = places.lab.map_or(mtu, |lab| lab.spec().mtu as usize);
-    let bytes = frame_bytes.min(mtu.saturating_sub(IP_UDP_HEADERS));
-    let server = places.lab.map(|lab| {
-        let mut server = lab.command(1, program);
-        server.args(["-s", "-1"]).stdin(Stdio::null());
-        server.stdout(Stdio::null()).stderr(Stdio::null());
-        server.spawn().map(Guard)
-    });
-    let _server = server.transpose()?;
-    let start = Instant::now();
-    let result = loop {
-        let mut client = places.near(program);
-        // Whole seconds: iperf3 takes no others.
-        client.args([
-            "-J",
-            "-t",
-            &format!("{}", seconds.ceil()),
-            "-c",
-            &peer.to_string(),
-        ]);
-        if udp {
-            client.args(["-u", "-b", "0", "-l", &bytes.to_string()]);
-        }
-        let output = client.stdin(Stdio::null()).output()?;
-        let result: Value = serde_json::from_slice(&output.stdout).context("iperf3's JSON")?;
-        match result["error"].as_str() {
-            None => break result,
-            // The server may not listen yet.
-            Some(_) if start.elapsed() < Duration::from_secs(2) => {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            Some(error) => bail!("{error}"),
-        }
-    };
-    let end = &result["end"];
-    if udp {
-        let number = |name: &str| end["sum"][name].as_f64();
-        let seconds = number("seconds").unwrap_or(seconds);
-        let sent = number("packets").context("iperf3 counted no packets")?;
-        let received = sent - number("lost_packets").unwrap_or(0.0);
-        return Ok(Peer {
-            tool: format!("iperf3 UDP ({bytes} bytes)"),
-            sent_frames_per_s: Some(sent / seconds),
-            received_frames_per_s: Some(received / seconds),
-            received_bits_per_s: Some(received / seconds * bytes as f64 * 8.0),
-            error: None,
-        });
-    }
-    let congestion = end["sender_tcp_congestion"].as_str().unwrap_or("unknown");
-    Ok(Peer {
-        tool: format!("iperf3 TCP ({congestion})"),
-        received_bits_per_s: end["sum_received"]["bits_per_second"].as_f64(),
-        ..Peer::default()
-    })
-}
-
-fn trafgen(places: &Places<'_>, program: &PathBuf, bytes: usize, seconds: f64) -> Result<Peer> {
-    // To a multicast address, from a local one, EtherType "local experimental": as our own frames.
-    let frame = format!(
-        "{{ 0x03, 0x44, 0x57, 0x00, 0x00, 0x01, 0x02, 0x44, 0x57, 0x00, 0x00, 0x99, 0x88, 0xb5, \
-         fill(0x5a, {bytes}) }}\n"
-    );
-    let mut command = places.near(program);
-    command.args(["--cpus", "1", "--dev", places.iface, "--conf", "-"]);
-    let rates = places.count(command, Some(&frame), seconds)?;
-    Ok(rates.peer("trafgen", bytes))
-}
-
-fn testpmd(
-    places: &Places<'_>,
-    program: &PathBuf,
-    driver: &str,
-    bytes: usize,
-    seconds: f64,
-) -> Result<Peer> {
-    let mut command = places.near(program);
-    command
-        .args([
-            "-l",
-            "0,1",
-            "--no-huge",
-            "-m",
-            "256",
-            "--in-memory",
-            "--no-pci",
-        ])
-        .arg(format!("--vdev={driver}0,iface={}", places.iface))
-        .args(["--", "--forward-mode=txonly", "--no-mlockall"])
-        .arg("--total-num-mbufs=16384")
-        .arg(format!("--txpkts={}", bytes + ETHERNET_HEADER));
-    // Its input stays open: it ends when it can read.
-    let rates = places.count(command, None, seconds)?;
-    Ok(rates.peer(format!("dpdk-testpmd {driver}"), bytes))
 }

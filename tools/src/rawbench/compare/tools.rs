@@ -1,0 +1,135 @@
+//! The peer tools, each with the arguments that make it send what ours sends.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{Guard, Peer, Places, START_WITHIN};
+use crate::machine::Machine;
+
+/// Bytes of Ethernet header, which testpmd counts into a frame.
+const ETHERNET_HEADER: usize = 14;
+/// Bytes of IPv4 and UDP headers.
+const IP_UDP_HEADERS: usize = 28;
+/// More than trafgen sends.
+const TRAFGEN_FRAMES_PER_S: f64 = 5e6;
+
+pub(super) fn iperf3(
+    places: &Places<'_>,
+    program: &PathBuf,
+    udp: bool,
+    frame_bytes: usize,
+    seconds: f64,
+) -> Result<Peer> {
+    let Some(peer) = places.peer else {
+        bail!("needs --peer IP, and `recv --compare` there");
+    };
+    // A datagram that fills a raw frame would be sent in pieces.
+    let mtu = Machine::here(places.iface).mtu;
+    let mtu = places.lab.map_or(mtu, |lab| lab.spec().mtu as usize);
+    let bytes = frame_bytes.min(mtu.saturating_sub(IP_UDP_HEADERS));
+    let server = places.lab.map(|lab| {
+        let mut server = lab.command(1, program);
+        server.args(["-s", "-1"]).stdin(Stdio::null());
+        server.stdout(Stdio::null()).stderr(Stdio::null());
+        server.spawn().map(Guard)
+    });
+    let _server = server.transpose()?;
+    let start = Instant::now();
+    let result = loop {
+        let mut client = places.near(program);
+        // Whole seconds: iperf3 takes no others.
+        client.args([
+            "-J",
+            "-t",
+            &format!("{}", seconds.ceil()),
+            "-c",
+            &peer.to_string(),
+        ]);
+        if udp {
+            client.args(["-u", "-b", "0", "-l", &bytes.to_string()]);
+        }
+        let output = client.stdin(Stdio::null()).output()?;
+        let result: Value = serde_json::from_slice(&output.stdout).context("iperf3's JSON")?;
+        match result["error"].as_str() {
+            None => break result,
+            // The server may not listen yet.
+            Some(_) if start.elapsed() < Duration::from_secs(2) => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Some(error) => bail!("{error}"),
+        }
+    };
+    let end = &result["end"];
+    if udp {
+        let number = |name: &str| end["sum"][name].as_f64();
+        let seconds = number("seconds").unwrap_or(seconds);
+        let sent = number("packets").context("iperf3 counted no packets")?;
+        let received = sent - number("lost_packets").unwrap_or(0.0);
+        return Ok(Peer {
+            tool: format!("iperf3 UDP ({bytes} bytes)"),
+            sent_frames_per_s: Some(sent / seconds),
+            received_frames_per_s: Some(received / seconds),
+            received_bits_per_s: Some(received / seconds * bytes as f64 * 8.0),
+            error: None,
+        });
+    }
+    let congestion = end["sender_tcp_congestion"].as_str().unwrap_or("unknown");
+    Ok(Peer {
+        tool: format!("iperf3 TCP ({congestion})"),
+        received_bits_per_s: end["sum_received"]["bits_per_second"].as_f64(),
+        ..Peer::default()
+    })
+}
+
+pub(super) fn trafgen(
+    places: &Places<'_>,
+    program: &PathBuf,
+    bytes: usize,
+    seconds: f64,
+) -> Result<Peer> {
+    // To a multicast address, from a local one, EtherType "local experimental": as our own frames.
+    let frame = format!(
+        "{{ 0x03, 0x44, 0x57, 0x00, 0x00, 0x01, 0x02, 0x44, 0x57, 0x00, 0x00, 0x99, 0x88, 0xb5, \
+         fill(0x5a, {bytes}) }}\n"
+    );
+    let mut command = places.near(program);
+    command.args(["--cpus", "1", "--dev", places.iface, "--conf", "-"]);
+    // Its sending child outlives it: should this program be killed, the frames end some time.
+    let frames = (seconds + START_WITHIN.as_secs_f64()) * TRAFGEN_FRAMES_PER_S;
+    command.args(["--num", &format!("{frames:.0}")]);
+    // It copies its configuration into a file in its folder, and removes it.
+    command.current_dir(std::env::temp_dir());
+    let rates = places.count(command, Some(&frame), seconds)?;
+    Ok(rates.peer("trafgen", bytes))
+}
+
+pub(super) fn testpmd(
+    places: &Places<'_>,
+    program: &PathBuf,
+    driver: &str,
+    bytes: usize,
+    seconds: f64,
+) -> Result<Peer> {
+    let mut command = places.near(program);
+    command
+        .args([
+            "-l",
+            "0,1",
+            "--no-huge",
+            "-m",
+            "256",
+            "--no-shconf",
+            "--no-pci",
+        ])
+        .arg(format!("--vdev={driver}0,iface={}", places.iface))
+        .args(["--", "--forward-mode=txonly", "--no-mlockall"])
+        .arg("--total-num-mbufs=16384")
+        .arg(format!("--txpkts={}", bytes + ETHERNET_HEADER));
+    // Its input stays open: it ends when it can read.
+    let rates = places.count(command, None, seconds)?;
+    Ok(rates.peer(format!("dpdk-testpmd {driver}"), bytes))
+}
