@@ -140,16 +140,25 @@ fn loss_duplication_and_reordering_do_no_visible_harm() {
 
 #[test]
 fn several_solvers_on_a_buffer_and_three_nodes() {
-    // Six solvers at once: without momentum, which they would add to each other.
+    // Six solvers at once add to each other's momentum: none here, and a small rate.
+    let folder = tempfile::tempdir().expect("a folder");
+    let solver = folder.path().join("solver.prototxt");
+    let net = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/models/lenet_train_test.prototxt"
+    );
+    let text = format!(
+        "net: \"{net}\"\nbase_lr: 0.02\nmomentum: 0\nlr_policy: \"fixed\"\nmax_iter: 600\n\
+         test_iter: 5\ntest_interval: 300\n"
+    );
+    std::fs::write(&solver, text).expect("a solver file");
     let summary = train(&[
         "--nodes",
         "3",
         "--solvers",
         "2",
         "--solver",
-        "lenet_no_momentum",
-        "--iterations",
-        "600",
+        solver.to_str().expect("UTF-8"),
         "--data",
         "digits:1,train=2000,test=500",
     ]);

@@ -1,7 +1,5 @@
 //! Wrong use of the programs: each mistake has its message, and none panics or hangs.
 
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -165,30 +163,31 @@ fn an_interface_that_does_not_exist_is_answered_with_those_that_do() {
 
 #[test]
 fn raw_sockets_without_privilege_say_what_to_do() {
+    let lab = match dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
+        Ok(lab) => lab,
+        Err(error) => {
+            dogwild_lab::skip::skip(&error.to_string());
+            return;
+        }
+    };
     let buffer = Buffer::make("raw", "wrong-use");
-    let bin = folder();
-    std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    // A copy that anybody may run, wherever this tree lies.
-    let copy = bin.path().join("dogwild");
-    std::fs::copy(env!("CARGO_BIN_EXE_dogwild"), &copy).expect("a copy");
-    std::fs::set_permissions(&buffer.0, std::fs::Permissions::from_mode(0o666)).expect("chmod");
-    let mut command = Command::new(copy);
-    command
-        .args([
-            "stream",
-            "--node",
-            "0",
-            "--transport",
-            "packet_mmap",
-            "--iface",
-            "lo",
-            "--buffer",
-        ])
-        .arg(&buffer.0);
-    if dogwild_lab::enter::privileged() {
-        command.uid(65_534).gid(65_534);
-    }
-    let said = refused(&mut command);
+    // An Ethernet interface there is, but every capability is taken away.
+    let said = refused(
+        lab.command(0, "setpriv")
+            .args(["--bounding-set=-all", "--inh-caps=-all"])
+            .arg(env!("CARGO_BIN_EXE_dogwild"))
+            .args([
+                "stream",
+                "--node",
+                "0",
+                "--transport",
+                "packet_mmap",
+                "--iface",
+                "eth0",
+                "--buffer",
+            ])
+            .arg(&buffer.0),
+    );
     assert_says(&said, &["CAP_NET_RAW", "setcap"]);
 }
 

@@ -43,6 +43,19 @@ pub enum BufferError {
     /// The buffer.
     #[error(transparent)]
     Create(#[from] CreateError),
+    /// A buffer of another job.
+    #[error(
+        "{path} is of session {have:016x}, this job is {want:016x}: name the same --session as when it was made, \
+         or replace it (--fresh)"
+    )]
+    Session {
+        /// The buffer.
+        path: std::path::PathBuf,
+        /// Its session.
+        have: u64,
+        /// The session asked for.
+        want: u64,
+    },
     /// The weights to start from.
     #[error(transparent)]
     Weights(#[from] LoadError),
@@ -67,6 +80,13 @@ pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> 
         manifest,
     };
     let shared = match SharedWeights::create(plan.path, &spec, plan.existing)? {
+        Created::Resumed(shared) if shared.session() != plan.session => {
+            return Err(BufferError::Session {
+                path: plan.path.into(),
+                have: shared.session(),
+                want: plan.session,
+            });
+        }
         Created::Resumed(shared) => shared,
         Created::New(new) => {
             match plan.weights {
