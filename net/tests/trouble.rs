@@ -12,6 +12,7 @@ fn udp_on(lab: &Lab, host: usize, segmentation: bool) -> Link {
     let config = udp::Config {
         iface: Some("eth0".to_owned()),
         segmentation,
+        same_host: true,
         ..udp::Config::default()
     };
     lab.in_host(host, || udp::open(&config).expect("udp"))

@@ -187,11 +187,8 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         said_ready: false,
         said_silent: u64::MAX,
         taken: 0,
-        // A quarter of a short range, so that both nodes have something on the way all the time.
-        batch: std::env::var("DW_BATCH")
-            .ok()
-            .and_then(|b| b.parse().ok())
-            .unwrap_or((streamer.ranges().of(job.node).len() / 4).clamp(8, MOST_BATCH)),
+        // Half of a short range, so that both nodes have something on the way all the time.
+        batch: (streamer.ranges().of(job.node).len() / 2).clamp(8, MOST_BATCH),
         streamer,
     };
     let result = runner.run(job, &mut link, stop, || slot.heartbeat());

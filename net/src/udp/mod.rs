@@ -7,9 +7,9 @@
 //! Invariants:
 //! - Everything a node sends leaves from one socket, bound to one address and an ephemeral port:
 //!   that pair is the node's address, which others learn. A second socket receives the group.
-//! - Multicast is looped back, so that nodes of one host hear each other on any interface (measured:
-//!   it costs nothing that can be told from noise). A filter in the kernel keeps a node's own
-//!   frames from its group socket.
+//! - A node never receives its own group frames: multicast is looped back only on loopback and where
+//!   `same_host` asks for it (between hosts it halves the rate), and a filter in the kernel then drops
+//!   what this node has sent.
 //! - Loss in a queueing discipline (`tc`) is loss in the network: the kernel does not tell of it.
 //! - Segmentation offload (`UDP_SEGMENT`, `UDP_GRO`) is used where the kernel has it and given up by
 //!   itself where an interface refuses it. Frames on the wire are the same.
@@ -43,6 +43,9 @@ pub struct Config {
     pub buffer_bytes: usize,
     /// Lets the kernel cut and join datagrams where it can.
     pub segmentation: bool,
+    /// Other nodes of the group run on this host and use the same interface. (On loopback
+    /// they always do.) It costs sending: every group frame comes back to this host.
+    pub same_host: bool,
 }
 
 impl Default for Config {
@@ -55,6 +58,7 @@ impl Default for Config {
             mtu: None,
             buffer_bytes: 16 << 20,
             segmentation: true,
+            same_host: false,
         }
     }
 }

@@ -38,6 +38,7 @@ pub(super) struct Rx {
     offset: usize,
     drops: [DropCounter; 2],
     echoes: Arc<AtomicU64>,
+    has_echo: bool,
     stats: ReceiveStats,
 }
 
@@ -77,6 +78,7 @@ impl Rx {
             offset: 0,
             drops: [DropCounter::default(), DropCounter::default()],
             echoes: sockets.echoes,
+            has_echo: sockets.has_echo,
             stats: ReceiveStats {
                 buffer_bytes: sockets.receive_bytes as u64,
                 ..ReceiveStats::default()
@@ -187,8 +189,10 @@ impl Receive for Rx {
     fn stats(&mut self) -> ReceiveStats {
         let [group, node] = &mut self.drops;
         // The drops first: an echo among them was announced before. Relaxed: no memory depends on it.
-        let dropped = group.update(&self.group);
-        let group = dropped.saturating_sub(self.echoes.load(Ordering::Relaxed));
+        let mut group = group.update(&self.group);
+        if self.has_echo {
+            group = group.saturating_sub(self.echoes.load(Ordering::Relaxed));
+        }
         ReceiveStats {
             kernel_drops: group + node.update(&self.node),
             ..self.stats

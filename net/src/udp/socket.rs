@@ -35,6 +35,8 @@ pub(super) struct Sockets {
     pub(super) segmentation: bool,
     /// Own group messages that the filter of the group socket drops; the kernel counts them as drops.
     pub(super) echoes: Arc<AtomicU64>,
+    /// Whether own group messages come back at all.
+    pub(super) has_echo: bool,
     pub(super) send_bytes: usize,
     pub(super) receive_bytes: usize,
 }
@@ -68,16 +70,19 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
     if group.is_ipv6() {
         reach_v6(group, &iface)?;
     }
-    let node = node_socket(local, &iface)?;
+    let has_echo = iface.loopback || config.same_host;
+    let node = node_socket(local, &iface, has_echo)?;
     let own = tried("read the own address", node.local_addr())?
         .as_socket()
         .unwrap_or(local);
     let group_socket = group_socket(group, &iface)?;
-    let filter = not_from(own);
-    tried(
-        "set a filter on the group socket",
-        group_socket.attach_filter(&filter),
-    )?;
+    if has_echo {
+        let filter = not_from(own);
+        tried(
+            "set a filter on the group socket",
+            group_socket.attach_filter(&filter),
+        )?;
+    }
 
     let segmentation = config.segmentation
         && sys::can_segment(&node)
@@ -114,6 +119,7 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
         payload_max,
         segmentation,
         echoes: Arc::new(AtomicU64::new(0)),
+        has_echo,
         send_bytes,
         receive_bytes,
     })
@@ -215,7 +221,7 @@ fn payload_max(config: &Config, iface: &Interface) -> Result<usize, OpenError> {
     Ok((mtu - headers).min(PAYLOAD_MAX))
 }
 
-fn node_socket(local: SocketAddr, iface: &Interface) -> Result<Socket, OpenError> {
+fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socket, OpenError> {
     let domain = Domain::for_address(local);
     let socket = tried(
         "make a UDP socket",
@@ -225,15 +231,15 @@ fn node_socket(local: SocketAddr, iface: &Interface) -> Result<Socket, OpenError
     let (through, back) = match local.ip() {
         IpAddr::V4(ip) => (
             sys::set_multicast_interface_v4(&socket, ip, iface.index),
-            socket.set_multicast_loop_v4(true),
+            socket.set_multicast_loop_v4(echo),
         ),
         IpAddr::V6(_) => (
             socket.set_multicast_if_v6(iface.index),
-            socket.set_multicast_loop_v6(true),
+            socket.set_multicast_loop_v6(echo),
         ),
     };
     tried(format!("send multicast through `{}`", iface.name), through)?;
-    tried("loop multicast back to this host", back)?;
+    tried("set whether multicast comes back", back)?;
     Ok(socket)
 }
 
