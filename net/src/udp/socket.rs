@@ -106,12 +106,7 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
         iface.name,
         if segmentation { "on" } else { "off" },
     );
-    if receive_bytes < bytes {
-        log::info!(
-            "udp: the receive buffer is {receive_bytes} of {bytes} bytes: for less loss, \
-             `sudo sysctl net.core.rmem_max={bytes}`"
-        );
-    }
+    advise(receive_bytes, bytes);
     Ok(Sockets {
         node: Arc::new(node),
         group: group_socket,
@@ -219,6 +214,16 @@ fn payload_max(config: &Config, iface: &Interface) -> Result<usize, OpenError> {
         40 + 8
     };
     Ok((mtu - headers).min(PAYLOAD_MAX))
+}
+
+/// Says how to get the receive buffer that was asked for, if the kernel granted less.
+fn advise(granted_bytes: usize, asked_bytes: usize) {
+    if granted_bytes < asked_bytes {
+        log::info!(
+            "udp: the receive buffer is {granted_bytes} of {asked_bytes} bytes: for less loss, \
+             `sudo sysctl net.core.rmem_max={asked_bytes}`"
+        );
+    }
 }
 
 fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socket, OpenError> {
