@@ -241,8 +241,14 @@ pub(crate) fn both_ways_at_once(net: &Net) {
         for (sent, stats) in ends {
             // Every node hears all others.
             let wanted = FRAMES * (net.nodes as u64 - 1) - (dropped - sent.dropped);
-            if net.counts_single_drops() || stats.kernel_drops == 0 {
-                assert_eq!(stats.frames + stats.kernel_drops, wanted, "{stats:?}");
+            let seen = stats.frames + stats.kernel_drops;
+            if net.switch_may_drop() {
+                assert!(
+                    seen <= wanted && seen >= wanted / 2,
+                    "{seen} of {wanted}: {stats:?}"
+                );
+            } else if net.counts_single_drops() || stats.kernel_drops == 0 {
+                assert_eq!(seen, wanted, "{stats:?}");
             }
         }
     });

@@ -180,6 +180,12 @@ impl Net {
         matches!(self.kind, Kind::AfXdp(_) | Kind::XdpMmap)
     }
 
+    /// Whether a switch between the nodes may lose a frame in its own queues, where neither end can
+    /// count it: several full-speed raw senders overrun a bridge.
+    pub(crate) fn switch_may_drop(&self) -> bool {
+        self.nodes > 2 && !matches!(self.kind, Kind::Memory | Kind::Udp(_))
+    }
+
     /// Whether a sender can fill everything up to the receiver, which then stops it.
     pub(crate) fn has_back_pressure(&self) -> bool {
         matches!(self.kind, Kind::Memory)
