@@ -161,7 +161,7 @@ fn a_lab_comes_up_is_entered_listed_and_goes_down() {
         "--",
         "sh",
         "-c",
-        "trap '' TERM; readlink /proc/self/ns/net; sleep 1000 & wait",
+        "trap '' TERM; sleep 1000 & readlink /proc/self/ns/net; wait",
     ];
     let mut stubborn = program(folder.path())
         .args(stubborn)
