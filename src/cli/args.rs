@@ -1,11 +1,12 @@
 //! Groups of arguments that several subcommands share, and how they are passed on to components.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use dogwild_net::fault;
+use dogwild_net::fault::{self, Bursts};
 
-use crate::node::{Transport, TransportSpec};
+use crate::node::{Transport, TransportSpec, Wrappers};
 use crate::solver::SolverSpec;
 use crate::stream::Deltas;
 use crate::weights::Writes;
@@ -29,6 +30,12 @@ pub struct TransportArgs {
     /// No segmentation offload (udp): each frame is a packet of its own, as emulated loss needs
     #[arg(long)]
     pub no_segmentation: bool,
+    /// Seal frames with this key (32 bytes or 64 hexadecimal digits, mode 600); the same on all nodes
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node, NAME.nK.EXT)
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
 }
 
 /// What happens to received frames on purpose.
@@ -38,6 +45,12 @@ pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub loss: f64,
+    /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad [1] and good [0]
+    #[arg(long, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
+    pub loss_burst: Option<Bursts>,
+    /// Share of frames to flip bits in (use --key-file: nothing else finds them)
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    pub corrupt: f64,
     /// Share of frames to deliver twice
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub duplicate: f64,
@@ -93,11 +106,15 @@ impl TransportArgs {
             segmentation: !self.no_segmentation,
             port: self.port,
             fault: fault.config(),
+            wrap: Wrappers {
+                key_file: self.key_file.clone(),
+                capture: self.capture.clone(),
+            },
         }
     }
 
-    /// The same as command-line arguments.
-    pub fn to_args(&self) -> Vec<String> {
+    /// The same as command-line arguments; each node gets a capture file of its own.
+    pub fn to_args(&self, node: u16) -> Vec<String> {
         let mut args = vec!["--transport".into(), self.transport.name().into()];
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -107,6 +124,13 @@ impl TransportArgs {
         add("--iface", self.iface.clone());
         add("--mtu", self.mtu.map(|mtu| mtu.to_string()));
         add("--port", self.port.map(|port| port.to_string()));
+        let path = |path: &Path| path.display().to_string();
+        add("--key-file", self.key_file.as_deref().map(path));
+        let capture = self.capture.as_deref().map(|base| {
+            let extension = base.extension().unwrap_or("pcapng".as_ref());
+            path(&base.with_extension(format!("n{node}.{}", extension.display())))
+        });
+        add("--capture", capture);
         if self.no_segmentation {
             args.push("--no-segmentation".into());
         }
@@ -119,6 +143,8 @@ impl FaultArgs {
         fault::Config {
             seed: self.fault_seed,
             drop: self.loss,
+            bursts: self.loss_burst.unwrap_or_default(),
+            corrupt: self.corrupt,
             duplicate: self.duplicate,
             reorder: self.reorder,
             delay: Duration::ZERO..Duration::from_secs_f64(self.delay / 1000.0),
@@ -128,8 +154,18 @@ impl FaultArgs {
 
     /// The same as command-line arguments; each node gets its own seed.
     pub fn to_args(&self, node: u16) -> Vec<String> {
+        let bursts = self.loss_burst.map(|bursts| match bursts {
+            Bursts::None => "0,1".to_owned(),
+            Bursts::GilbertElliott {
+                p,
+                r,
+                loss_bad,
+                loss_good,
+            } => format!("{p},{r},{loss_bad},{loss_good}"),
+        });
         [
             ("--loss", self.loss.to_string()),
+            ("--corrupt", self.corrupt.to_string()),
             ("--duplicate", self.duplicate.to_string()),
             ("--reorder", self.reorder.to_string()),
             ("--delay", self.delay.to_string()),
@@ -139,6 +175,7 @@ impl FaultArgs {
             ),
         ]
         .into_iter()
+        .chain(bursts.map(|bursts| ("--loss-burst", bursts)))
         .flat_map(|(name, value)| [name.to_owned(), value])
         .collect()
     }
@@ -217,6 +254,28 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+fn bursts(text: &str) -> Result<Bursts, String> {
+    let wrong = || format!("`{text}`: write P,R or P,R,BAD or P,R,BAD,GOOD, each from 0 to 1");
+    let mut values = [0.0, 0.0, 1.0, 0.0];
+    let parts: Vec<&str> = text.split(',').collect();
+    if !(2..=4).contains(&parts.len()) {
+        return Err(wrong());
+    }
+    for (value, part) in values.iter_mut().zip(parts) {
+        *value = part.trim().parse::<f64>().map_err(|_| wrong())?;
+        if !(0.0..=1.0).contains(value) {
+            return Err(wrong());
+        }
+    }
+    let [p, r, loss_bad, loss_good] = values;
+    Ok(Bursts::GilbertElliott {
+        p,
+        r,
+        loss_bad,
+        loss_good,
+    })
+}
+
 fn delay_ms(text: &str) -> Result<f64, String> {
     let delay = text
         .parse::<f64>()
@@ -261,6 +320,23 @@ mod tests {
         assert_eq!(share("10%"), Ok(0.1));
         for wrong in ["", "ten", "1.0", "-1", "100%", "NaN"] {
             assert!(share(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bursts_are_two_to_four_shares() {
+        let line = |p, r, loss_bad, loss_good| {
+            Ok(Bursts::GilbertElliott {
+                p,
+                r,
+                loss_bad,
+                loss_good,
+            })
+        };
+        assert_eq!(bursts("0.01,0.3"), line(0.01, 0.3, 1.0, 0.0));
+        assert_eq!(bursts("0.01, 0.3, 0.9, 0.1"), line(0.01, 0.3, 0.9, 0.1));
+        for wrong in ["", "0.1", "1,2", "0.1,x", "0,0,0,0,0", "NaN,1", "-1,1"] {
+            assert!(bursts(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -13,4 +13,4 @@ pub use clock::{Clock, cpu_ns, stop_on_signals};
 pub use model::{NetError, bound_net};
 pub use solver::{SolverError, SolverJob, TestResult, Tester, Transforms, run_solver};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
-pub use transport::{Transport, TransportError, TransportSpec, job_group, open_link};
+pub use transport::{Transport, TransportError, TransportSpec, Wrappers, job_group, open_link};

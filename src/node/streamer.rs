@@ -320,6 +320,11 @@ impl Loop<'_> {
             (Meter::FaultReordered, received.fault.reordered),
             (Meter::CpuNs, cpu_ns()),
             (Meter::FramesTaken, self.taken),
+            (Meter::FaultCorrupted, received.fault.corrupted),
+            (Meter::SealBadTag, received.seal.bad_tag),
+            (Meter::SealReplayed, received.seal.replayed),
+            (Meter::SealTruncated, received.seal.truncated),
+            (Meter::SealTooManyLinks, received.seal.too_many_links),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);

@@ -1,8 +1,9 @@
 //! Opens the transport that the user named, with everything derived that can be.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
-use dogwild_net::{Link, fault, packet_mmap, udp};
+use dogwild_net::{Link, Source, capture, fault, packet_mmap, seal, udp};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -39,7 +40,21 @@ pub struct TransportSpec {
     pub port: Option<u16>,
     /// What to do to received frames on purpose.
     pub fault: fault::Config,
+    /// What else is around the link.
+    pub wrap: Wrappers,
 }
+
+/// Wrappers that are named by a file.
+#[derive(Clone, Debug, Default)]
+pub struct Wrappers {
+    /// The key to seal frames with.
+    pub key_file: Option<PathBuf>,
+    /// Where to write what is sent and received.
+    pub capture: Option<PathBuf>,
+}
+
+/// Size of a capture file at most, bytes.
+const CAPTURE_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a transport could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +65,12 @@ pub enum TransportError {
     /// The raw Ethernet transport says why.
     #[error(transparent)]
     PacketMmap(#[from] packet_mmap::OpenError),
+    /// The key file says why.
+    #[error(transparent)]
+    Key(#[from] seal::KeyError),
+    /// The capture file says why.
+    #[error(transparent)]
+    Capture(#[from] capture::OpenError),
     /// Raw Ethernet goes through one interface, which has to be named.
     #[error("--transport packet_mmap needs --iface NAME (`ip link` lists them)")]
     NoInterface,
@@ -69,7 +90,10 @@ pub fn job_group(session: u64, port: Option<u16>) -> (SocketAddr, [u8; 6]) {
 /// Opens the link of one node.
 pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportError> {
     let (group, mac) = job_group(session, spec.port);
-    let link = match spec.transport {
+    // Before anything is opened: a key that is refused is the commonest reason to stop here.
+    let key = spec.wrap.key_file.as_ref().map(seal::Key::from_file);
+    let key = key.transpose()?;
+    let mut link = match spec.transport {
         Transport::Udp => udp::open(&udp::Config {
             group,
             // Without an interface the nodes are processes of this host.
@@ -85,11 +109,34 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
             ..packet_mmap::Config::default()
         })?,
     };
-    Ok(if spec.fault.is_harmless() {
-        link
-    } else {
-        fault::wrap(link, &spec.fault)
-    })
+    if let Some(path) = &spec.wrap.capture {
+        let (local, group) = match spec.transport {
+            // Our own address is not known here; frames carry the group's port on one side.
+            Transport::Udp => (
+                Source::Socket(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), group.port())),
+                Source::Socket(group),
+            ),
+            Transport::PacketMmap => (Source::Mac([0; 6]), Source::Mac(mac)),
+        };
+        let config = capture::Config {
+            path: path.clone(),
+            bytes_max: CAPTURE_BYTES_MAX,
+            local,
+            group,
+        };
+        link = capture::wrap(link, &config)?;
+    }
+    if !spec.fault.is_harmless() {
+        link = fault::wrap(link, &spec.fault);
+    }
+    match key {
+        Some(key) => link = seal::wrap(link, &seal::Config { key }),
+        None if spec.iface.as_deref().is_some_and(|name| name != "lo") => log::warn!(
+            "frames are not authenticated: anybody on the link can change the weights; --key-file seals them"
+        ),
+        None => {}
+    }
+    Ok(link)
 }
 
 #[cfg(test)]

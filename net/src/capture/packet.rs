@@ -14,8 +14,8 @@ use crate::Source;
 const ETHERTYPE: u16 = 0x88B5;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86DD;
-/// Not written to a wire by us; any value that is not zero reads well.
-const TTL: u8 = 1;
+/// Made up. Wireshark warns of small ones.
+const TTL: u8 = 64;
 const UDP_HEADER: usize = 8;
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dogwild::node::{Transport, TransportSpec, open_link};
+use dogwild::node::{Transport, TransportSpec, Wrappers, open_link};
 use dogwild_net::{Link, To, fault};
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,7 @@ impl Args {
             segmentation: true,
             port: None,
             fault: fault::Config::default(),
+            wrap: Wrappers::default(),
         };
         let mut link = open_link(&spec, 0xBE7C)?;
         let start = Instant::now();
