@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::{Link, Receive, To, Transmit, memory, packet_mmap, udp};
+use dogwild_net::{Link, Receive, To, Transmit, memory, packet_mmap, seal, udp};
 
 /// Frames per turn of a both-ways node.
 const TURN: usize = 256;
@@ -56,6 +56,24 @@ fn main() {
                 .map(|_| udp::open(&config).expect("udp on lo"))
                 .collect()
         });
+        // The seal takes its bytes out of the same packets.
+        measure(
+            &args,
+            "udp lo sealed",
+            payload - seal::OVERHEAD_BYTES,
+            || {
+                let config = udp::Config {
+                    iface: Some("lo".to_owned()),
+                    mtu: Some(mtu),
+                    ..udp::Config::default()
+                };
+                let key = seal::Key::new(&[7; seal::KEY_BYTES]);
+                let sealed = seal::Config { key };
+                (0..2)
+                    .map(|_| seal::wrap(udp::open(&config).expect("udp on lo"), &sealed))
+                    .collect()
+            },
+        );
         let lab = match Lab::up(&Spec {
             mtu: mtu as u32,
             ..Spec::of(2)
