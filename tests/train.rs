@@ -116,6 +116,58 @@ fn two_nodes_learn_the_built_in_digits_over_udp() {
     assert!(number(&summary["iterations"]) >= 600.0);
 }
 
+/// A key file of this mode.
+fn key_file(folder: &TempDir, mode: u32) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.path().join("key");
+    std::fs::write(&path, [0x42; 32]).expect("write");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    path.display().to_string()
+}
+
+#[test]
+fn sealed_nodes_learn_although_frames_are_corrupted_and_lost_in_bursts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let summary = train(&[
+        "--iterations",
+        "600",
+        "--data",
+        "digits:1,train=4000,test=1000",
+        "--key-file",
+        &key_file(&folder, 0o600),
+        "--corrupt",
+        "2%",
+        "--loss-burst",
+        "0.01,0.3",
+        "--no-segmentation",
+    ]);
+    assert_trained(&summary, 0.85);
+    for k in 0..2 {
+        let node = node(&summary, k);
+        let corrupted = number(&node["stream"]["fault_corrupted"]);
+        assert!(corrupted > 0.0, "{node}");
+        // Every damaged frame was refused by its tag, and none of them further up.
+        assert_eq!(number(&node["dropped"]["bad_tag"]), corrupted, "{node}");
+        assert_eq!(number(&node["dropped"]["malformed"]), 0.0, "{node}");
+    }
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = dogwild()
+        .args(["train", "--key-file", &key_file(&folder, 0o644), "--out"])
+        .arg(folder.path().join("out"))
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("chmod 600"),
+        "{text}"
+    );
+    assert!(!folder.path().join("out").exists());
+}
+
 #[test]
 fn loss_duplication_and_reordering_do_no_visible_harm() {
     let summary = train(&[

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::{Link, Receive, To, Transmit, af_xdp, memory, packet_mmap, udp};
+use dogwild_net::{Link, Receive, To, Transmit, af_xdp, memory, packet_mmap, seal, udp};
 
 /// Frames per turn of a both-ways node.
 const TURN: usize = 256;
@@ -46,16 +46,7 @@ fn main() {
         measure(&args, "memory", payload, || {
             memory::Hub::new(2, payload, 1024)
         });
-        measure(&args, "udp lo", payload, || {
-            let config = udp::Config {
-                iface: Some("lo".to_owned()),
-                mtu: Some(mtu),
-                ..udp::Config::default()
-            };
-            (0..2)
-                .map(|_| udp::open(&config).expect("udp on lo"))
-                .collect()
-        });
+        loopback(&args, payload);
         let lab = match Lab::up(&Spec {
             mtu: mtu as u32,
             ..Spec::of(2)
@@ -93,6 +84,26 @@ fn main() {
             }
         }
     }
+}
+
+/// udp, plain and sealed.
+fn loopback(args: &Args, payload: usize) {
+    let open = || {
+        let config = udp::Config {
+            iface: Some("lo".to_owned()),
+            mtu: Some(payload + 28),
+            ..udp::Config::default()
+        };
+        udp::open(&config).expect("udp on lo")
+    };
+    measure(args, "udp lo", payload, || vec![open(), open()]);
+    // The seal takes its bytes out of the same packets.
+    let payload = payload - seal::OVERHEAD_BYTES;
+    measure(args, "udp lo sealed", payload, || {
+        let key = seal::Key::new(&[7; seal::KEY_BYTES]);
+        let sealed = seal::Config { key };
+        vec![seal::wrap(open(), &sealed), seal::wrap(open(), &sealed)]
+    });
 }
 
 /// The raw transports, alone and combined, one after the other.

@@ -4,8 +4,13 @@
 //! transports themselves, siblings that never import each other: [`memory`] (rings in one
 //! process), [`udp`] (multicast and unicast, segmentation offload), [`packet_mmap`] (raw
 //! Ethernet through kernel rings) and [`af_xdp`] (raw Ethernet through rings shared with the
-//! driver), whose halves combine with packet_mmap's; [`fault`], a wrapper that loses, repeats, swaps and delays
-//! frames from a seed; [`iface`], the network interfaces of this host.
+//! driver), whose halves combine with packet_mmap's; wrappers around any of them: [`fault`] (loses,
+//! corrupts, repeats, swaps and delays frames from a seed), [`capture`] (writes frames to a file
+//! that Wireshark opens), [`seal`] (authentication) and [`pace`] (a token bucket); [`iface`], the
+//! network interfaces of this host.
+//!
+//! Wrappers are put on in this order, the first next to the wire: `capture`, `fault`, `seal`,
+//! `pace`. So a capture holds what was on the wire, and a seal meets what the fault did to it.
 //!
 //! May touch: sockets and interfaces. Knows nothing of weights, chunks or what a frame says, and
 //! never imports `dogwild`.
@@ -20,7 +25,7 @@
 //!   raw Ethernet transports share.
 //!
 //! [`udp`], [`packet_mmap`] and [`af_xdp`] exist on Linux, whose system calls they are made of; [`memory`] and
-//! [`fault`] everywhere.
+//! the wrappers everywhere.
 
 use std::fmt;
 use std::io;
@@ -30,14 +35,17 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 pub mod af_xdp;
 mod book;
+pub mod capture;
 #[cfg(target_os = "linux")]
 mod ethernet;
 pub mod fault;
 #[cfg(target_os = "linux")]
 pub mod iface;
 pub mod memory;
+pub mod pace;
 #[cfg(target_os = "linux")]
 pub mod packet_mmap;
+pub mod seal;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
@@ -104,6 +112,12 @@ pub trait Transmit: Send {
     /// source of another transport is ignored.
     fn learn(&mut self, node: u16, source: Source);
 
+    /// How long until a frame of [`mtu`](Self::mtu) bytes may go, as far as a [`pace`] wrapper has a
+    /// say in it. Zero: now, or there is no such wrapper. A loop sleeps that long when `send` refuses.
+    fn ready_in(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Whether an address of this node is known.
     fn knows(&self, node: u16) -> bool;
 
@@ -147,8 +161,8 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What a [`Transmit`] did. Every `send` counts in exactly one of `frames`, `no_slot`, `no_address`
-/// and `too_long`.
+/// What a [`Transmit`] did. Every `send` counts in exactly one of `frames`, `no_slot`, `no_address`,
+/// `too_long` and `paced`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransmitStats {
     /// Frames that got a slot.
@@ -161,6 +175,8 @@ pub struct TransmitStats {
     pub no_address: u64,
     /// Sends refused because the payload was longer than the MTU.
     pub too_long: u64,
+    /// Sends refused because a [`pace`] wrapper had no tokens left; zero without one.
+    pub paced: u64,
     /// Frames that had a slot and that the kernel of this host refused for good. They are part of
     /// `frames`.
     pub dropped: u64,
@@ -199,4 +215,8 @@ pub struct ReceiveStats {
     pub buffer_bytes: u64,
     /// What a [`fault`] wrapper did to the frames on their way; zero without one.
     pub fault: fault::FaultStats,
+    /// What a [`seal`] wrapper refused; zero without one.
+    pub seal: seal::SealStats,
+    /// What a [`capture`] wrapper wrote, both directions; zero without one.
+    pub capture: capture::CaptureStats,
 }

@@ -1,5 +1,5 @@
-//! One set of checks (`suite/checks.rs`) that every transport passes, plain and under a fault
-//! wrapper that does nothing.
+//! One set of checks (`suite/checks.rs`) that every transport passes, plain and under
+//! each wrapper, set so that it changes nothing.
 //!
 //! `transport!` makes one test per check; the name says which transport: `cargo test -p dogwild-net
 //! --test conformance udp_lo`. Those between hosts of a lab re-run themselves in a user namespace
@@ -34,12 +34,20 @@ macro_rules! transport {
                 crate::suite::checks::$check(&$make);
             }
         )*
-        mod under_fault {
+        transport!(@under under_fault, Fault, $make, $lab, $($check),*);
+        transport!(@under under_capture, Capture, $make, $lab, $($check),*);
+        transport!(@under under_seal, Seal, $make, $lab, $($check),*);
+        transport!(@under under_pace, Pace, $make, $lab, $($check),*);
+        transport!(@under under_all, All, $make, $lab, $($check),*);
+    };
+    (@under $module:ident, $wrapping:ident, $make:expr, $lab:tt, $($check:ident),*) => {
+        mod $module {
             $(
                 #[test]
                 fn $check() {
                     transport!(@enter $lab);
-                    crate::suite::checks::$check(&$make.under_fault());
+                    let wrapping = crate::suite::Wrapping::$wrapping;
+                    crate::suite::checks::$check(&$make.under(wrapping));
                 }
             )*
         }

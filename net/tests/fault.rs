@@ -194,6 +194,8 @@ proptest! {
     fn every_frame_is_accounted_for(
         seed: u64,
         drop in -0.1..1.1_f64,
+        (burst_in, burst_out) in (0.0..1.0_f64, 0.0..1.0_f64),
+        corrupt in -0.1..1.1_f64,
         duplicate in -0.1..1.1_f64,
         reorder in -0.1..1.1_f64,
         reorder_span_frames in 0..50_u32,
@@ -202,7 +204,11 @@ proptest! {
         max in 1..40_usize,
     ) {
         let config = fault::Config {
-            seed, drop, duplicate, reorder, reorder_span_frames, delay, held_frames_max,
+            seed, drop, corrupt, duplicate, reorder, reorder_span_frames, delay, held_frames_max,
+            bursts: fault::Bursts::GilbertElliott {
+                p: burst_in, r: burst_out, loss_bad: 1.0, loss_good: 0.0,
+            },
+            ..fault::Config::default()
         };
         let (mut from, mut to) = pair(&config);
         let mut numbers = Vec::new();

@@ -1,11 +1,12 @@
 //! Groups of arguments that several subcommands share, and how they are passed on to components.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use dogwild_net::fault;
+use dogwild_net::fault::{self, Bursts};
 
-use crate::node::{Transport, TransportSpec};
+use crate::node::{Transport, TransportSpec, Wrappers};
 use crate::solver::SolverSpec;
 use crate::stream::Deltas;
 use crate::weights::Writes;
@@ -29,6 +30,15 @@ pub struct TransportArgs {
     /// No segmentation offload (udp): each frame is a packet of its own, as emulated loss needs
     #[arg(long)]
     pub no_segmentation: bool,
+    /// Seal frames with this key (32 bytes or 64 hexadecimal digits, mode 600); the same on all nodes
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Send no more than this, headers included, as a slower link would: 1Mbit, 12.5MB (per second)
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub pace: Option<Rate>,
+    /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node, NAME.nK.EXT)
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
 }
 
 /// What happens to received frames on purpose.
@@ -38,6 +48,12 @@ pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub loss: f64,
+    /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad [1] and good [0]
+    #[arg(long, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
+    pub loss_burst: Option<Bursts>,
+    /// Share of frames to flip bits in (use --key-file: nothing else finds them)
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    pub corrupt: f64,
     /// Share of frames to deliver twice
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub duplicate: f64,
@@ -83,6 +99,12 @@ pub enum DeltasArg {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate(pub Option<f64>);
 
+impl Rate {
+    fn to_arg(self) -> String {
+        self.0.map_or("max".to_owned(), |bytes| bytes.to_string())
+    }
+}
+
 impl TransportArgs {
     /// What to open, with `fault` on top.
     pub fn spec(&self, fault: &FaultArgs) -> TransportSpec {
@@ -93,11 +115,16 @@ impl TransportArgs {
             segmentation: !self.no_segmentation,
             port: self.port,
             fault: fault.config(),
+            wrap: Wrappers {
+                key_file: self.key_file.clone(),
+                capture: self.capture.clone(),
+                pace_bytes_per_s: self.pace.and_then(|rate| rate.0),
+            },
         }
     }
 
-    /// The same as command-line arguments.
-    pub fn to_args(&self) -> Vec<String> {
+    /// The same as command-line arguments; each node gets a capture file of its own.
+    pub fn to_args(&self, node: u16) -> Vec<String> {
         let mut args = vec!["--transport".into(), self.transport.name().into()];
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -107,6 +134,14 @@ impl TransportArgs {
         add("--iface", self.iface.clone());
         add("--mtu", self.mtu.map(|mtu| mtu.to_string()));
         add("--port", self.port.map(|port| port.to_string()));
+        add("--pace", self.pace.map(Rate::to_arg));
+        let path = |path: &Path| path.display().to_string();
+        add("--key-file", self.key_file.as_deref().map(path));
+        let capture = self.capture.as_deref().map(|base| {
+            let extension = base.extension().unwrap_or("pcapng".as_ref());
+            path(&base.with_extension(format!("n{node}.{}", extension.display())))
+        });
+        add("--capture", capture);
         if self.no_segmentation {
             args.push("--no-segmentation".into());
         }
@@ -119,6 +154,8 @@ impl FaultArgs {
         fault::Config {
             seed: self.fault_seed,
             drop: self.loss,
+            bursts: self.loss_burst.unwrap_or_default(),
+            corrupt: self.corrupt,
             duplicate: self.duplicate,
             reorder: self.reorder,
             delay: Duration::ZERO..Duration::from_secs_f64(self.delay / 1000.0),
@@ -128,8 +165,18 @@ impl FaultArgs {
 
     /// The same as command-line arguments; each node gets its own seed.
     pub fn to_args(&self, node: u16) -> Vec<String> {
+        let bursts = self.loss_burst.map(|bursts| match bursts {
+            Bursts::None => "0,1".to_owned(),
+            Bursts::GilbertElliott {
+                p,
+                r,
+                loss_bad,
+                loss_good,
+            } => format!("{p},{r},{loss_bad},{loss_good}"),
+        });
         [
             ("--loss", self.loss.to_string()),
+            ("--corrupt", self.corrupt.to_string()),
             ("--duplicate", self.duplicate.to_string()),
             ("--reorder", self.reorder.to_string()),
             ("--delay", self.delay.to_string()),
@@ -139,6 +186,7 @@ impl FaultArgs {
             ),
         ]
         .into_iter()
+        .chain(bursts.map(|bursts| ("--loss-burst", bursts)))
         .flat_map(|(name, value)| [name.to_owned(), value])
         .collect()
     }
@@ -168,14 +216,13 @@ impl StreamArgs {
             .deltas
             .to_possible_value()
             .map_or(String::new(), |v| v.get_name().to_owned());
-        let text = |bytes: Rate| bytes.0.map_or("max".to_owned(), |bytes| bytes.to_string());
         let mut args = vec![
             "--deltas".into(),
             deltas,
             "--rate".into(),
-            text(self.rate),
+            self.rate.to_arg(),
             "--window".into(),
-            text(self.window),
+            self.window.to_arg(),
         ];
         if self.atomic {
             args.push("--atomic".into());
@@ -214,6 +261,28 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+fn bursts(text: &str) -> Result<Bursts, String> {
+    let wrong = || format!("`{text}`: write P,R or P,R,BAD or P,R,BAD,GOOD, each from 0 to 1");
+    let mut values = [0.0, 0.0, 1.0, 0.0];
+    let parts: Vec<&str> = text.split(',').collect();
+    if !(2..=4).contains(&parts.len()) {
+        return Err(wrong());
+    }
+    for (value, part) in values.iter_mut().zip(parts) {
+        *value = part.trim().parse::<f64>().map_err(|_| wrong())?;
+        if !(0.0..=1.0).contains(value) {
+            return Err(wrong());
+        }
+    }
+    let [p, r, loss_bad, loss_good] = values;
+    Ok(Bursts::GilbertElliott {
+        p,
+        r,
+        loss_bad,
+        loss_good,
+    })
+}
+
 fn delay_ms(text: &str) -> Result<f64, String> {
     let delay = text
         .parse::<f64>()
@@ -229,13 +298,17 @@ fn rate(text: &str) -> Result<Rate, String> {
     if text == "max" {
         return Ok(Rate(None));
     }
-    let wrong = || format!("`{text}` is no number of bytes: write 64MB, 2GB or 500kB, or max");
+    let wrong =
+        || format!("`{text}` is no number of bytes: write 64MB, 2GB, 500kB or 100Mbit, or max");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "" | "B" => 1.0,
         "k" | "K" | "kB" | "KB" => 1e3,
         "M" | "MB" => 1e6,
         "G" | "GB" => 1e9,
+        "kbit" => 1e3 / 8.0,
+        "Mbit" => 1e6 / 8.0,
+        "Gbit" => 1e9 / 8.0,
         _ => return Err(wrong()),
     };
     let bytes = digits.parse::<f64>().map_err(|_| wrong())? * scale;
@@ -261,10 +334,28 @@ mod tests {
     }
 
     #[test]
+    fn bursts_are_two_to_four_shares() {
+        let line = |p, r, loss_bad, loss_good| {
+            Ok(Bursts::GilbertElliott {
+                p,
+                r,
+                loss_bad,
+                loss_good,
+            })
+        };
+        assert_eq!(bursts("0.01,0.3"), line(0.01, 0.3, 1.0, 0.0));
+        assert_eq!(bursts("0.01, 0.3, 0.9, 0.1"), line(0.01, 0.3, 0.9, 0.1));
+        for wrong in ["", "0.1", "1,2", "0.1,x", "0,0,0,0,0", "NaN,1", "-1,1"] {
+            assert!(bursts(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn rates_have_units() {
         assert_eq!(rate("max"), Ok(Rate(None)));
         assert_eq!(rate("64MB"), Ok(Rate(Some(64e6))));
         assert_eq!(rate("1.5G"), Ok(Rate(Some(1.5e9))));
+        assert_eq!(rate("100Mbit"), Ok(Rate(Some(12.5e6))));
         for wrong in ["", "fast", "0", "-3MB", "5 apples", "inf", "1e400"] {
             assert!(rate(wrong).is_err(), "{wrong}");
         }

@@ -74,6 +74,10 @@ impl Args {
                  or start `dogwild stream --transport packet_mmap --iface NAME` on each host"
             );
         }
+        if let Some(file) = &self.transport.key_file {
+            // Said here, once, and not in the log of each node.
+            dogwild_net::seal::Key::from_file(file)?;
+        }
         let iterations = self.iterations.unwrap_or(match self.solver {
             Some(_) => spec.max_iter,
             None => DEFAULT_ITERATIONS,
@@ -122,7 +126,7 @@ impl Args {
             rate_bytes_per_s: self.stream.rate.0,
             stream_args: Box::new(move |node| {
                 [
-                    self.transport.to_args(),
+                    self.transport.to_args(node),
                     self.stream.to_args(),
                     self.fault.to_args(node),
                 ]

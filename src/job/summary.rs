@@ -152,7 +152,13 @@ impl NodeSummary {
                 .collect(),
             dropped: drops(stream)
                 .map(|(reason, frames)| (reason.name(), frames))
-                .chain([("kernel", StreamMeter::KernelDrops.of(stream))])
+                .chain([
+                    ("kernel", StreamMeter::KernelDrops.of(stream)),
+                    ("bad_tag", StreamMeter::SealBadTag.of(stream)),
+                    ("replayed", StreamMeter::SealReplayed.of(stream)),
+                    ("truncated", StreamMeter::SealTruncated.of(stream)),
+                    ("too_many_links", StreamMeter::SealTooManyLinks.of(stream)),
+                ])
                 .collect(),
         }
     }

@@ -16,4 +16,4 @@ pub use model::{NetError, bound_net};
 pub use solver::{SolverError, SolverJob, run_solver};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TestResult, Tester, Transforms};
-pub use transport::{Transport, TransportError, TransportSpec, job_group, open_link};
+pub use transport::{Transport, TransportError, TransportSpec, Wrappers, job_group, open_link};

@@ -260,12 +260,13 @@ impl Loop<'_> {
             }
             if got > 0 || sent > 0 {
                 busy_ns = now;
-            } else if pace.is_none() && now - busy_ns < SPIN_NS {
+            } else if pace.is_none() && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
                 // At full speed the answer is microseconds away, a wake-up costs more than that.
                 std::thread::yield_now();
             } else {
                 // Nothing came and nothing may go: sleep until a frame comes or the budget has grown.
                 let pause = pace.as_ref().map_or(Duration::from_micros(500), Pace::wait);
+                let pause = pause.max(link.tx.ready_in());
                 link.rx
                     .wait(pause.clamp(Duration::from_micros(20), Duration::from_millis(5)))?;
             }
@@ -330,6 +331,11 @@ impl Loop<'_> {
             (Meter::FaultReordered, received.fault.reordered),
             (Meter::CpuNs, cpu_ns()),
             (Meter::FramesTaken, self.taken),
+            (Meter::FaultCorrupted, received.fault.corrupted),
+            (Meter::SealBadTag, received.seal.bad_tag),
+            (Meter::SealReplayed, received.seal.replayed),
+            (Meter::SealTruncated, received.seal.truncated),
+            (Meter::SealTooManyLinks, received.seal.too_many_links),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);

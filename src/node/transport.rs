@@ -1,8 +1,9 @@
 //! Opens the transport that the user named, with everything derived that can be.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
-use dogwild_net::{Link, af_xdp, fault, iface, packet_mmap, udp};
+use dogwild_net::{Link, Source, af_xdp, capture, fault, iface, pace, packet_mmap, seal, udp};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -58,7 +59,23 @@ pub struct TransportSpec {
     pub port: Option<u16>,
     /// What to do to received frames on purpose.
     pub fault: fault::Config,
+    /// What else is around the link.
+    pub wrap: Wrappers,
 }
+
+/// What is put around a link, in the order that `dogwild_net` gives.
+#[derive(Clone, Debug, Default)]
+pub struct Wrappers {
+    /// The key to seal frames with.
+    pub key_file: Option<PathBuf>,
+    /// Where to write what is sent and received.
+    pub capture: Option<PathBuf>,
+    /// Bytes per second that may leave, headers included.
+    pub pace_bytes_per_s: Option<f64>,
+}
+
+/// Size of a capture file at most, bytes.
+const CAPTURE_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a transport could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +89,12 @@ pub enum TransportError {
     /// The AF_XDP transport says why.
     #[error(transparent)]
     AfXdp(#[from] af_xdp::OpenError),
+    /// The key file says why.
+    #[error(transparent)]
+    Key(#[from] seal::KeyError),
+    /// The capture file says why.
+    #[error(transparent)]
+    Capture(#[from] capture::OpenError),
     /// Raw Ethernet goes through one interface, which has to be named.
     #[error("--transport {} needs --iface NAME or --iface auto (`ip link` lists them)", .0.name())]
     NoInterface(Transport),
@@ -93,6 +116,7 @@ impl TransportSpec {
             segmentation: true,
             port: None,
             fault: fault::Config::default(),
+            wrap: Wrappers::default(),
         }
     }
 
@@ -126,6 +150,9 @@ pub fn job_group(session: u64, port: Option<u16>) -> (SocketAddr, [u8; 6]) {
 pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportError> {
     let spec = &spec.resolved()?;
     let (group, mac) = job_group(session, spec.port);
+    // Before anything is opened: a key that is refused is the commonest reason to stop here.
+    let key = spec.wrap.key_file.as_ref().map(seal::Key::from_file);
+    let key = key.transpose()?;
     let link = match spec.transport {
         Transport::Udp => udp::open(&udp::Config {
             group,
@@ -142,11 +169,57 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
             rx: packet_mmap::open_receive(&ring_config(spec, mac)?)?,
         },
     };
-    Ok(if spec.fault.is_harmless() {
-        link
-    } else {
-        fault::wrap(link, &spec.fault)
-    })
+    wrap(link, spec, key, group, mac)
+}
+
+/// The wrappers that are asked for.
+fn wrap(
+    mut link: Link,
+    spec: &TransportSpec,
+    key: Option<seal::Key>,
+    group: SocketAddr,
+    mac: [u8; 6],
+) -> Result<Link, TransportError> {
+    let raw = spec.transport.is_raw();
+    if let Some(path) = &spec.wrap.capture {
+        let (local, group) = if raw {
+            (Source::Mac([0; 6]), Source::Mac(mac))
+        } else {
+            // Our own address is not known here; frames carry the group's port on one side.
+            let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), group.port());
+            (Source::Socket(any), Source::Socket(group))
+        };
+        let config = capture::Config {
+            path: path.clone(),
+            bytes_max: CAPTURE_BYTES_MAX,
+            local,
+            group,
+        };
+        link = capture::wrap(link, &config)?;
+    }
+    if !spec.fault.is_harmless() {
+        link = fault::wrap(link, &spec.fault);
+    }
+    match key {
+        Some(key) => link = seal::wrap(link, &seal::Config { key }),
+        None if spec.iface.as_deref().is_some_and(|name| name != "lo") => log::warn!(
+            "frames are not authenticated: anybody on the link can change the weights; --key-file seals them"
+        ),
+        None => {}
+    }
+    if let Some(bytes_per_s) = spec.wrap.pace_bytes_per_s {
+        let config = pace::Config {
+            bytes_per_s,
+            overhead_bytes: if raw {
+                pace::ETHERNET_OVERHEAD_BYTES
+            } else {
+                pace::UDP_OVERHEAD_BYTES
+            },
+            ..pace::Config::default()
+        };
+        link = pace::wrap(link, &config);
+    }
+    Ok(link)
 }
 
 fn iface(spec: &TransportSpec) -> Result<String, TransportError> {

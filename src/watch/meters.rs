@@ -103,6 +103,16 @@ meters! {
         SilentNodes = "silent_nodes",
         /// Frames that passed the checks of the stream.
         FramesTaken = "frames_taken",
+        /// Frames in which the fault wrapper flipped bits on purpose.
+        FaultCorrupted = "fault_corrupted",
+        /// Frames refused because their seal is not of our key.
+        SealBadTag = "seal_bad_tag",
+        /// Sealed frames refused because they had been taken already.
+        SealReplayed = "seal_replayed",
+        /// Frames refused because they are too short for a seal.
+        SealTruncated = "seal_truncated",
+        /// Sealed frames refused because too many links are remembered.
+        SealTooManyLinks = "seal_too_many_links",
     }
 }
 

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::{Link, Receive, Source, To, Transmit, af_xdp, fault, memory, packet_mmap, udp};
+use dogwild_net::{
+    Link, Receive, Source, To, Transmit, af_xdp, capture, fault, memory, pace, packet_mmap, seal,
+    udp,
+};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -25,12 +28,51 @@ enum Kind {
     XdpMmap,
 }
 
+/// What is around every link.
+#[derive(Clone, Copy)]
+pub(crate) enum Wrapping {
+    None,
+    Fault,
+    Capture,
+    Seal,
+    Pace,
+    All,
+}
+
+fn capture(link: Link) -> Link {
+    // The name is gone at once, the file when the link is.
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let nobody = Source::Memory(0);
+    let config = capture::Config {
+        path: file.path().to_owned(),
+        bytes_max: 1 << 20,
+        local: nobody,
+        group: nobody,
+    };
+    capture::wrap(link, &config).expect("capture")
+}
+
+fn seal(link: Link) -> Link {
+    let key = seal::Key::new(&[7; seal::KEY_BYTES]);
+    seal::wrap(link, &seal::Config { key })
+}
+
+fn pace(link: Link) -> Link {
+    // Tokens for all that a check sends at once.
+    let config = pace::Config {
+        bytes_per_s: 1e12,
+        burst_bytes: 1 << 30,
+        ..pace::Config::default()
+    };
+    pace::wrap(link, &config)
+}
+
 /// Some nodes that can be opened on one transport.
 pub(crate) struct Net {
     pub(crate) nodes: usize,
     kind: Kind,
     lab: Option<Lab>,
-    fault: bool,
+    wrapping: Wrapping,
 }
 
 impl Net {
@@ -39,7 +81,7 @@ impl Net {
             nodes,
             kind: Kind::Memory,
             lab: None,
-            fault: false,
+            wrapping: Wrapping::None,
         }
     }
 
@@ -59,7 +101,7 @@ impl Net {
             nodes,
             kind: Kind::Udp(config),
             lab: None,
-            fault: false,
+            wrapping: Wrapping::None,
         }
     }
 
@@ -73,7 +115,7 @@ impl Net {
             nodes,
             kind: Kind::Udp(config),
             lab: Some(lab(nodes, 1500)),
-            fault: false,
+            wrapping: Wrapping::None,
         }
     }
 
@@ -82,7 +124,7 @@ impl Net {
             nodes,
             kind: Kind::PacketMmap,
             lab: Some(lab(nodes, mtu)),
-            fault: false,
+            wrapping: Wrapping::None,
         }
     }
 
@@ -91,7 +133,7 @@ impl Net {
             nodes,
             kind: Kind::AfXdp(af_xdp::Config::default()),
             lab: Some(lab(nodes, mtu)),
-            fault: false,
+            wrapping: Wrapping::None,
         }
     }
 
@@ -114,8 +156,9 @@ impl Net {
         }
     }
 
-    pub(crate) fn under_fault(mut self) -> Self {
-        self.fault = true;
+    /// The same nodes, with a wrapper that changes nothing around every link.
+    pub(crate) fn under(mut self, wrapping: Wrapping) -> Self {
+        self.wrapping = wrapping;
         self
     }
 
@@ -151,10 +194,14 @@ impl Net {
     }
 
     fn wrap(&self, link: Link) -> Link {
-        if self.fault {
-            fault::wrap(link, &fault::Config::default())
-        } else {
-            link
+        match self.wrapping {
+            Wrapping::None => link,
+            Wrapping::Fault => fault::wrap(link, &fault::Config::default()),
+            Wrapping::Capture => capture(link),
+            Wrapping::Seal => seal(link),
+            Wrapping::Pace => pace(link),
+            // In the order that the crate's documentation gives.
+            Wrapping::All => pace(seal(fault::wrap(capture(link), &fault::Config::default()))),
         }
     }
 

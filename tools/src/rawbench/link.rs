@@ -112,7 +112,7 @@ impl LinkArgs {
     fn in_lab(&self, host: u16) -> Vec<String> {
         let mut there = self.transport.clone();
         there.iface = Some("eth0".into());
-        let mut args = [there.to_args(), self.fault.to_args(host)].concat();
+        let mut args = [there.to_args(host), self.fault.to_args(host)].concat();
         args.extend(["--session".into(), self.session.clone(), "--json".into()]);
         if self.spin {
             args.push("--spin".into());

@@ -48,7 +48,7 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    Stream(dogwild::cli::stream::Args),
+    Stream(Box<dogwild::cli::stream::Args>),
     Raw(raw::Args),
     Adder(conserve::AdderArgs),
 }

@@ -57,7 +57,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new(args: &DriverArgs, driver: &Driver, command: &str, outcome: Outcome) -> Self {
         let link = &args.link;
-        let arguments = [link.transport.to_args(), link.fault.to_args(0)].concat();
+        let arguments = [link.transport.to_args(0), link.fault.to_args(0)].concat();
         Self {
             command: command.to_owned(),
             lab: false,

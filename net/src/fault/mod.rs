@@ -1,25 +1,32 @@
-//! The `fault` wrapper: loses, repeats, swaps and delays frames, from a seed.
+//! The `fault` wrapper: loses (one by one and in bursts), corrupts, repeats, swaps and delays frames,
+//! from a seed.
 //!
 //! It sits on the receiving half, so that every receiver of a group frame has its own fate, as on a
 //! real network. Touches the frames of the link it wraps and, if frames are held back, the clock.
 //!
 //! Invariants:
 //! - The n-th frame to arrive draws the same numbers whatever the settings are, so two runs with one
-//!   seed decide alike, and raising `drop` drops all that a lower `drop` did.
-//! - A frame that passes is not copied. A frame held back is copied into a slot that is used again;
+//!   seed decide alike, and raising `drop` drops all that a lower `drop` did. Bursts and corruption
+//!   draw from generators of their own.
+//! - A frame that passes whole is not copied. A frame to corrupt is copied into one scratch buffer;
+//!   the sender's bytes are never written to. A frame held back is copied into a slot that is used again;
 //!   the number of slots is bounded, and what finds none is counted as `overflow` and lost.
 //! - Every frame that arrives and every copy made is accounted for:
 //!   `arrived + duplicated = lent + dropped + overflow + held now`.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+mod bad;
+mod held;
+
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use self::bad::{BurstLoss, Corrupter};
+use self::held::Held;
 use crate::{Link, Receive, ReceiveStats, Source};
 
 /// How long a swapped frame waits at most for the frames that shall overtake it: on a quiet line
@@ -36,6 +43,12 @@ pub struct Config {
     pub seed: u64,
     /// Probability that a frame is lost, 0 to 1.
     pub drop: f64,
+    /// Losses that come in bursts, beside `drop`.
+    pub bursts: Bursts,
+    /// Probability that a frame that was not lost arrives with flipped bits, 0 to 1.
+    pub corrupt: f64,
+    /// A corrupted frame has 1 to this many bits flipped.
+    pub corrupt_bits_max: u32,
     /// Probability that a frame that was not lost comes twice, 0 to 1.
     pub duplicate: f64,
     /// Probability that a frame is overtaken by later ones, 0 to 1.
@@ -49,11 +62,54 @@ pub struct Config {
     pub held_frames_max: usize,
 }
 
+/// What makes losses come in bursts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Bursts {
+    /// Nothing does.
+    #[default]
+    None,
+    /// The line is good or bad, and turns with every frame that arrives (Gilbert 1960, Elliott 1963;
+    /// parameters as in tc-netem: `loss gemodel p r 1-h 1-k`). It starts good.
+    ///
+    /// Share of time spent bad: `p / (p + r)`; mean length of a bad spell: `1 / r` frames.
+    GilbertElliott {
+        /// Probability that a good line turns bad, for each frame, 0 to 1.
+        p: f64,
+        /// Probability that a bad line turns good, for each frame, 0 to 1.
+        r: f64,
+        /// Probability that a frame is lost while the line is bad, 0 to 1 (usually 1).
+        loss_bad: f64,
+        /// Probability that a frame is lost while the line is good, 0 to 1 (usually 0).
+        loss_good: f64,
+    },
+}
+
+impl Bursts {
+    /// The share of frames that are lost in the long run.
+    #[must_use]
+    pub fn mean_loss(&self) -> f64 {
+        match *self {
+            Bursts::None => 0.0,
+            // It never leaves the good state that it starts in.
+            Bursts::GilbertElliott { p, loss_good, .. } if p <= 0.0 => loss_good,
+            Bursts::GilbertElliott {
+                p,
+                r,
+                loss_bad,
+                loss_good,
+            } => (p * loss_bad + r * loss_good) / (p + r),
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
             seed: 0,
             drop: 0.0,
+            bursts: Bursts::None,
+            corrupt: 0.0,
+            corrupt_bits_max: 3,
             duplicate: 0.0,
             reorder: 0.0,
             reorder_span_frames: 8,
@@ -67,7 +123,13 @@ impl Config {
     /// Whether the wrapper would leave every frame alone.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
-        self.drop <= 0.0 && self.duplicate <= 0.0 && self.reorder <= 0.0 && !self.delays()
+        let never = |share: f64| share <= 0.0;
+        never(self.drop)
+            && never(self.bursts.mean_loss())
+            && never(self.corrupt)
+            && never(self.duplicate)
+            && never(self.reorder)
+            && !self.delays()
     }
 
     fn delays(&self) -> bool {
@@ -80,8 +142,12 @@ impl Config {
 pub struct FaultStats {
     /// Frames that came from the link below.
     pub arrived: u64,
-    /// Frames lost on purpose.
+    /// Frames lost on purpose, in bursts or not.
     pub dropped: u64,
+    /// Those of them that were lost in bursts.
+    pub dropped_in_bursts: u64,
+    /// Frames lent with flipped bits.
+    pub corrupted: u64,
     /// Extra copies made.
     pub duplicated: u64,
     /// Frames held back until others had overtaken them.
@@ -111,6 +177,9 @@ pub fn wrap_receive(inner: Box<dyn Receive>, config: &Config) -> Box<dyn Receive
         line: Line {
             config: config.clone(),
             rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            bursts: BurstLoss::new(config.bursts, config.seed),
+            corrupter: Corrupter::new(config.corrupt, config.corrupt_bits_max, config.seed),
+            scratch: Vec::new(),
             held: Held::new(config.held_frames_max),
             stats: FaultStats::default(),
         },
@@ -130,6 +199,10 @@ struct Faulty {
 struct Line {
     config: Config,
     rng: Xoshiro256PlusPlus,
+    bursts: BurstLoss,
+    corrupter: Corrupter,
+    /// The corrupted frame.
+    scratch: Vec<u8>,
     held: Held,
     stats: FaultStats,
 }
@@ -164,10 +237,17 @@ impl Line {
         // All numbers are drawn for every frame, used or not: see the invariants.
         let (drop, duplicate): (f64, f64) = (self.rng.random(), self.rng.random());
         let draws = [Draw::new(&mut self.rng), Draw::new(&mut self.rng)];
-        if drop < self.config.drop {
+        let in_burst = self.bursts.loses();
+        let flips = self.corrupter.decide();
+        if drop < self.config.drop || in_burst {
             self.stats.dropped += 1;
+            self.stats.dropped_in_bursts += u64::from(in_burst);
             return;
         }
+        let mut scratch = mem::take(&mut self.scratch);
+        let damaged = flips.is_some_and(|flips| self.corrupter.damage(frame, flips, &mut scratch));
+        self.stats.corrupted += u64::from(damaged);
+        let frame = if damaged { &scratch[..] } else { frame };
         let mut copies = 1;
         if duplicate < self.config.duplicate {
             self.stats.duplicated += 1;
@@ -176,6 +256,7 @@ impl Line {
         for draw in &draws[..copies] {
             self.carry(source, frame, draw, room, lend);
         }
+        self.scratch = scratch;
     }
 
     /// Lends or holds one copy.
@@ -281,112 +362,5 @@ impl Receive for Faulty {
     }
 }
 
-/// The frames held back, in slots that are used again.
-///
-/// Each is listed twice: by time, which always releases it in the end, and, if it waits to be
-/// overtaken, by the count of arrivals that does. `generation` tells a stale entry of either list.
-struct Held {
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-    by_time: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    by_count: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    generation: u64,
-    slots_max: usize,
-}
-
-struct Slot {
-    /// The generation of the frame in it; 0 when the slot is free.
-    generation: u64,
-    source: Source,
-    frame: Vec<u8>,
-}
-
-impl Held {
-    fn new(slots_max: usize) -> Self {
-        Held {
-            slots: Vec::new(),
-            free: Vec::new(),
-            by_time: BinaryHeap::new(),
-            by_count: BinaryHeap::new(),
-            generation: 0,
-            slots_max,
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Copies a frame in; false if there is no room. `overtaken_at` 0: by time alone.
-    fn push(&mut self, due: Instant, overtaken_at: u64, source: Source, frame: &[u8]) -> bool {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < self.slots_max => {
-                self.slots.push(Slot {
-                    generation: 0,
-                    source,
-                    frame: Vec::new(),
-                });
-                self.slots.len() - 1
-            }
-            None => return false,
-        };
-        self.generation += 1;
-        let slot = &mut self.slots[index];
-        slot.generation = self.generation;
-        slot.source = source;
-        slot.frame.clear();
-        slot.frame.extend_from_slice(frame);
-        self.by_time.push(Reverse((due, self.generation, index)));
-        if overtaken_at > 0 {
-            self.by_count
-                .push(Reverse((overtaken_at, self.generation, index)));
-        }
-        true
-    }
-
-    /// The next frame that is due, if any. Its slot is free again at once: the content stays until
-    /// the next `push`, which the borrow holds off.
-    fn pop(&mut self, now: Instant, arrived: u64) -> Option<(Source, &[u8])> {
-        self.forget_stale();
-        let index = match (self.by_count.peek(), self.by_time.peek()) {
-            (Some(&Reverse((at, _, index))), _) if at <= arrived => index,
-            (_, Some(&Reverse((due, _, index)))) if due <= now => index,
-            _ => return None,
-        };
-        self.slots[index].generation = 0;
-        self.free.push(index);
-        let slot = &self.slots[index];
-        Some((slot.source, &slot.frame))
-    }
-
-    fn next_due(&mut self) -> Option<Instant> {
-        self.forget_stale();
-        self.by_time.peek().map(|&Reverse((due, ..))| due)
-    }
-
-    /// Whether enough frames have passed for one that waits for that.
-    fn overtaken(&self, arrived: u64) -> bool {
-        self.by_count
-            .peek()
-            .is_some_and(|&Reverse((at, ..))| at <= arrived)
-    }
-
-    /// Drops the entries on top of the lists whose frame was released through the other list.
-    fn forget_stale(&mut self) {
-        while let Some(&Reverse((_, generation, index))) = self.by_time.peek()
-            && self.slots[index].generation != generation
-        {
-            self.by_time.pop();
-        }
-        while let Some(&Reverse((_, generation, index))) = self.by_count.peek()
-            && self.slots[index].generation != generation
-        {
-            self.by_count.pop();
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Losses in bursts and flipped bits: what a bad line does beside losing single frames.
+//!
+//! Touches nothing but the bytes it is given. Invariant: each has a generator of its own, seeded
+//! from the one seed, and draws for every frame that arrives, so that no setting of the one moves
+//! the decisions of the other.
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::Bursts;
+
+/// Keeps the generators of this file apart from each other and from the wrapper's own.
+const BURST_STREAM: u64 = 0xB0B5_7ED0;
+const CORRUPT_STREAM: u64 = 0xC022_0972;
+
+/// The state of a Gilbert-Elliott line.
+pub(super) struct BurstLoss {
+    bursts: Bursts,
+    bad: bool,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl BurstLoss {
+    pub(super) fn new(bursts: Bursts, seed: u64) -> Self {
+        BurstLoss {
+            bursts,
+            bad: false,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ BURST_STREAM),
+        }
+    }
+
+    /// One frame arrives: the line may turn, then it loses the frame or does not.
+    pub(super) fn loses(&mut self) -> bool {
+        let Bursts::GilbertElliott {
+            p,
+            r,
+            loss_bad,
+            loss_good,
+        } = self.bursts
+        else {
+            return false;
+        };
+        let (turn, loss): (f64, f64) = (self.rng.random(), self.rng.random());
+        if turn < if self.bad { r } else { p } {
+            self.bad = !self.bad;
+        }
+        loss < if self.bad { loss_bad } else { loss_good }
+    }
+}
+
+/// Flips bits.
+pub(super) struct Corrupter {
+    share: f64,
+    bits_max: u32,
+    rng: Xoshiro256PlusPlus,
+}
+
+/// What is to be flipped in one frame: a seed.
+#[derive(Clone, Copy)]
+pub(super) struct Flips(u64);
+
+impl Corrupter {
+    pub(super) fn new(share: f64, bits_max: u32, seed: u64) -> Self {
+        Corrupter {
+            share,
+            bits_max: bits_max.max(1),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ CORRUPT_STREAM),
+        }
+    }
+
+    /// One frame arrives: whether it is to be corrupted.
+    pub(super) fn decide(&mut self) -> Option<Flips> {
+        let (share, flips): (f64, u64) = (self.rng.random(), self.rng.random());
+        (share < self.share).then_some(Flips(flips))
+    }
+
+    /// Copies `frame` into `damaged` and flips one bit or more there, all different; false if there
+    /// is no bit to flip.
+    pub(super) fn damage(&self, frame: &[u8], flips: Flips, damaged: &mut Vec<u8>) -> bool {
+        if frame.is_empty() {
+            return false;
+        }
+        damaged.clear();
+        damaged.extend_from_slice(frame);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(flips.0);
+        let bits = frame.len() * 8;
+        let count = (rng.random_range(1..=self.bits_max) as usize).min(bits);
+        let mut flipped = 0;
+        while flipped < count {
+            let bit = rng.random_range(0..bits);
+            let (at, mask) = (bit / 8, 1 << (bit % 8));
+            if (damaged[at] ^ frame[at]) & mask == 0 {
+                damaged[at] ^= mask;
+                flipped += 1;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,287 @@
+//! The key: 32 bytes from a file that only its owner can read.
+//!
+//! Touches one file. Invariants: no key material in `Debug` output or in an error; a file that group
+//! or others can touch is refused before it is read; what was read is wiped from the buffers of this
+//! file.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use aegis::aegis128x2::Aegis128X2Mac;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+
+/// Longest file that can hold a key: hexadecimal with a line end.
+const FILE_BYTES_MAX: usize = 2 * KEY_BYTES + 2;
+
+/// A key that all nodes share.
+#[derive(Clone)]
+pub struct Key(Aegis128X2Mac<16>);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// Why a key file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// It is not there, or not for us.
+    #[error("cannot open the key file {}: {error}; `head -c 32 /dev/urandom > FILE && chmod 600 FILE` makes one", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It cannot be read, or is a folder.
+    #[error("cannot read the key file {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Others can read or write it.
+    #[error("the key file {} has mode {mode:03o}: its group or others can read or write it; `chmod 600` it, and make a new key if somebody might have read it", path.display())]
+    Mode {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It is neither 32 bytes nor 64 hexadecimal digits.
+    #[error("the key file {} is {problem}: a key is {KEY_BYTES} bytes, or {} hexadecimal digits", path.display(), 2 * KEY_BYTES)]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl Key {
+    /// A key of random bytes. Never a password: nothing here makes guessing one slow.
+    #[must_use]
+    pub fn new(bytes: &[u8; KEY_BYTES]) -> Self {
+        let (mut key, mut nonce) = ([0; 16], [0; 16]);
+        key.copy_from_slice(&bytes[..16]);
+        nonce.copy_from_slice(&bytes[16..]);
+        // The MAC's state is made from a 128-bit key and a nonce that may be constant; the other
+        // half of our key is that nonce, so that all of it counts.
+        let mac = Aegis128X2Mac::new_with_nonce(&key, &nonce);
+        wipe(&mut key);
+        wipe(&mut nonce);
+        Key(mac)
+    }
+
+    /// Reads a key file: 32 bytes, or 64 hexadecimal digits with a line end or without. On Unix it
+    /// must be a plain file that neither its group nor others can read or write.
+    ///
+    /// # Errors
+    /// See [`KeyError`]; each message says what to do.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, KeyError> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|error| KeyError::Open {
+            path: path.to_owned(),
+            error,
+        })?;
+        let read_error = |error| KeyError::Read {
+            path: path.to_owned(),
+            error,
+        };
+        // Of the file that is open, not of what the name might stand for by now.
+        let meta = file.metadata().map_err(read_error)?;
+        let shape = |problem| KeyError::Shape {
+            path: path.to_owned(),
+            problem,
+        };
+        if !meta.is_file() {
+            return Err(shape("no plain file"));
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let mode = meta.mode() & 0o777;
+            if mode & 0o066 != 0 {
+                return Err(KeyError::Mode {
+                    path: path.to_owned(),
+                    mode,
+                });
+            }
+        }
+        let mut bytes = Vec::with_capacity(FILE_BYTES_MAX + 1);
+        let read = file
+            .take(FILE_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(read_error);
+        let key = read.and_then(|_| parse(&bytes).map_err(shape));
+        wipe(&mut bytes);
+        key
+    }
+
+    pub(super) fn mac(&self) -> Aegis128X2Mac<16> {
+        self.0.clone()
+    }
+}
+
+fn parse(file: &[u8]) -> Result<Key, &'static str> {
+    if let Ok(raw) = <&[u8; KEY_BYTES]>::try_from(file) {
+        if raw.iter().all(|byte| *byte == 0) {
+            return Err("all zeros");
+        }
+        return Ok(Key::new(raw));
+    }
+    let digits = file.strip_suffix(b"\n").unwrap_or(file);
+    let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
+    if digits.len() < 2 * KEY_BYTES {
+        return Err("too short");
+    }
+    if digits.len() > 2 * KEY_BYTES {
+        return Err("too long");
+    }
+    let mut raw = [0; KEY_BYTES];
+    for (byte, pair) in raw.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| (pair[at] as char).to_digit(16);
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+            wipe(&mut raw);
+            return Err("64 bytes that are not all hexadecimal digits");
+        };
+        *byte = (high << 4 | low) as u8;
+    }
+    let zeros = raw.iter().all(|byte| *byte == 0);
+    let key = Key::new(&raw);
+    wipe(&mut raw);
+    if zeros { Err("all zeros") } else { Ok(key) }
+}
+
+/// Overwrites bytes; `black_box` keeps the compiler from leaving it out.
+fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    std::hint::black_box(bytes);
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::seal::tag;
+
+    const RAW: [u8; KEY_BYTES] = *b"0123456789abcdef\x01\x02\x03\x04\x05\x06\x07\x08ABCDEFGH";
+
+    fn with_file<T>(name: &str, content: &[u8], mode: u32, test: impl FnOnce(&Path) -> T) -> T {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        fs::write(&path, content).expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+        test(&path)
+    }
+
+    fn refusal(content: &[u8], mode: u32) -> String {
+        with_file("key", content, mode, |path| {
+            Key::from_file(path).expect_err("refused").to_string()
+        })
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn bytes_and_digits_are_the_same_key() {
+        let of = |content: &[u8]| {
+            let key = with_file("key", content, 0o600, |path| Key::from_file(path));
+            tag(&key.expect("a key").mac(), b"some frame")
+        };
+        let wanted = tag(&Key::new(&RAW).mac(), b"some frame");
+        let digits = hex(&RAW);
+        assert_eq!(of(&RAW), wanted);
+        for text in [
+            digits.clone(),
+            format!("{digits}\n"),
+            format!("{digits}\r\n"),
+            digits.to_uppercase(),
+        ] {
+            assert_eq!(of(text.as_bytes()), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_byte_of_the_key_counts() {
+        let wanted = tag(&Key::new(&RAW).mac(), b"some frame");
+        for at in 0..KEY_BYTES {
+            let mut other = RAW;
+            other[at] ^= 1;
+            assert_ne!(
+                tag(&Key::new(&other).mac(), b"some frame"),
+                wanted,
+                "byte {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_touch_is_refused() {
+        for mode in [0o640, 0o620, 0o604, 0o602, 0o644, 0o666, 0o440] {
+            let text = refusal(&RAW, mode);
+            assert!(
+                text.contains(&format!("{mode:o}")) && text.contains("chmod 600"),
+                "{text}"
+            );
+        }
+        for mode in [0o600, 0o400, 0o700] {
+            with_file("key", &RAW, mode, |path| Key::from_file(path)).expect("a key");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_with_the_reason() {
+        let digits = hex(&RAW);
+        let long = [7; 1000];
+        let mut wrong = digits.clone().into_bytes();
+        wrong[5] = b'g';
+        for (content, reason) in [
+            (&b""[..], "too short"),
+            (&RAW[..31], "too short"),
+            (&digits.as_bytes()[..63], "too short"),
+            (&long[..], "too long"),
+            (&long[..65], "too long"),
+            (&wrong[..], "hexadecimal"),
+            (&[0; 32][..], "all zeros"),
+            (&[b'0'; 64][..], "all zeros"),
+        ] {
+            let text = refusal(content, 0o600);
+            assert!(text.contains(reason) && text.contains("32 bytes"), "{text}");
+        }
+        let missing = Key::from_file("/nowhere/key")
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            missing.contains("/nowhere/key") && missing.contains("makes one"),
+            "{missing}"
+        );
+        let folder = Key::from_file("/").expect_err("refused").to_string();
+        assert!(folder.contains("no plain file"), "{folder}");
+    }
+
+    #[test]
+    fn nothing_of_the_key_is_shown() {
+        let shown = format!(
+            "{:?}",
+            crate::seal::Config {
+                key: Key::new(&RAW)
+            }
+        );
+        assert_eq!(shown, "Config { key: Key(..) }");
+        let mut wrong = hex(&RAW);
+        wrong.replace_range(9..10, "g");
+        let text = refusal(wrong.as_bytes(), 0o600);
+        assert!(!text.contains(&wrong[10..20]), "{text}");
+    }
+}

@@ -1,0 +1,300 @@
+//! The `seal` wrapper: frames carry a tag that only holders of a key can make, and no frame is
+//! taken twice.
+//!
+//! Touches the frames of the link it wraps, nothing else; [`Key::from_file`] reads one file.
+//!
+//! A seal is a trailer of [`OVERHEAD_BYTES`] behind the payload, little-endian:
+//!
+//! | bytes | field | meaning |
+//! |---|---|---|
+//! | 0 to 13 | padding | zeros: a sealed frame is never shorter than 46 bytes, so Ethernet adds none |
+//! | 8 | link | a random number for each opened link: who sends, as far as replays go |
+//! | 8 | number | of the frame, from 1; the highest byte holds the length of the padding |
+//! | 16 | tag | AEGIS-128X2 MAC over everything before it |
+//!
+//! Payload and padding travel in clear: a seal says who wrote a frame, it hides nothing. The choice
+//! of the MAC is a measurement: docs/measurements.md.
+//!
+//! Invariants:
+//! - A frame is lent only if its tag is right, its link is not our own, and its number has not been
+//!   taken; everything else is counted by reason in [`SealStats`] and changes nothing.
+//! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
+//!   because nobody remembers whether they were taken.
+//! - No link is ever forgotten while the wrapper lives: what is full refuses newcomers.
+//! - Only a holder of the key can make the wrapper remember anything.
+
+mod key;
+mod window;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::time::Duration;
+
+use aegis::aegis128x2::Aegis128X2Mac;
+
+pub use self::key::{KEY_BYTES, Key, KeyError};
+use self::window::Windows;
+pub use self::window::{LINKS_MAX, WINDOW_FRAMES};
+use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
+
+/// What a seal takes of the MTU, in bytes.
+pub const OVERHEAD_BYTES: usize = 32;
+
+/// Bytes of the tag.
+const TAG_BYTES: usize = 16;
+
+/// Shortest payload of a frame of raw Ethernet, in bytes; a shorter one is padded by somebody, and
+/// then the end of the frame is no longer where the seal is.
+const SHORTEST_BYTES: usize = 46;
+
+/// The number's bits; the byte above them holds the length of the padding. At ten million frames a
+/// second they last for 228 years.
+const NUMBER_BITS: u32 = 56;
+
+/// What to seal with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The key that all nodes share.
+    pub key: Key,
+}
+
+/// What a wrapper refused, by reason. Those frames are not lent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SealStats {
+    /// Frames whose tag is not that of their bytes under our key: forged, damaged, cut, or sealed
+    /// with another key.
+    pub bad_tag: u64,
+    /// Frames with a right tag that were taken already, or are so old that they might have been, or
+    /// were sent by this very link.
+    pub replayed: u64,
+    /// Frames too short to hold a seal.
+    pub truncated: u64,
+    /// Frames with a right tag of one link more than are remembered ([`LINKS_MAX`]).
+    pub too_many_links: u64,
+}
+
+impl SealStats {
+    /// All refused frames.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.bad_tag + self.replayed + self.truncated + self.too_many_links
+    }
+}
+
+/// Wraps both halves of a link: what is sent is sealed, what is received must be.
+#[must_use]
+pub fn wrap(link: Link, config: &Config) -> Link {
+    // A number that no other opened link has, on this host or another: the standard library seeds
+    // its hashers from the operating system. It need not be secret.
+    let own = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+    Link {
+        tx: Box::new(Sealing {
+            inner: link.tx,
+            mac: config.key.mac(),
+            link: own,
+            number: 0,
+            bytes: 0,
+            too_long: 0,
+        }),
+        rx: Box::new(Opening {
+            inner: link.rx,
+            opener: Opener {
+                mac: config.key.mac(),
+                own,
+                windows: Windows::new(),
+                stats: SealStats::default(),
+            },
+            frames: 0,
+            bytes: 0,
+        }),
+    }
+}
+
+type Mac = Aegis128X2Mac<TAG_BYTES>;
+
+fn tag(mac: &Mac, bytes: &[u8]) -> [u8; TAG_BYTES] {
+    let mut mac = mac.clone();
+    mac.update(bytes);
+    mac.finalize()
+}
+
+/// Bytes of padding for a payload of `len` bytes.
+fn padding(len: usize) -> usize {
+    (SHORTEST_BYTES - OVERHEAD_BYTES).saturating_sub(len)
+}
+
+struct Sealing {
+    inner: Box<dyn Transmit>,
+    mac: Mac,
+    link: u64,
+    /// Of the last frame sent.
+    number: u64,
+    bytes: u64,
+    too_long: u64,
+}
+
+/// Writes the seal behind a payload of `len` bytes; `slot` ends where the seal does.
+fn seal(mac: &Mac, link: u64, number: u64, len: usize, slot: &mut [u8]) {
+    let (signed, tag_at) = slot.split_at_mut(slot.len() - TAG_BYTES);
+    let (payload, ids) = signed.split_at_mut(signed.len() - 16);
+    let pad = &mut payload[len..];
+    pad.fill(0);
+    let number = number | (pad.len() as u64) << NUMBER_BITS;
+    ids[..8].copy_from_slice(&link.to_le_bytes());
+    ids[8..].copy_from_slice(&number.to_le_bytes());
+    tag_at.copy_from_slice(&tag(mac, signed));
+}
+
+impl Transmit for Sealing {
+    fn mtu(&self) -> usize {
+        self.inner.mtu().saturating_sub(OVERHEAD_BYTES)
+    }
+
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        let mtu = self.mtu();
+        if len > mtu || len + padding(len) > mtu {
+            self.too_long += 1;
+            return false;
+        }
+        let (mac, link, number) = (&self.mac, self.link, self.number + 1);
+        let sealed_len = len + padding(len) + OVERHEAD_BYTES;
+        let sent = self.inner.send(to, sealed_len, &mut |slot| {
+            fill(&mut slot[..len]);
+            seal(mac, link, number, len, slot);
+        });
+        if sent {
+            self.number = number;
+            self.bytes += len as u64;
+        }
+        sent
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn learn(&mut self, node: u16, source: Source) {
+        self.inner.learn(node, source);
+    }
+
+    fn ready_in(&self) -> Duration {
+        self.inner.ready_in()
+    }
+
+    fn knows(&self, node: u16) -> bool {
+        self.inner.knows(node)
+    }
+
+    fn stats(&self) -> TransmitStats {
+        let below = self.inner.stats();
+        TransmitStats {
+            bytes: self.bytes,
+            too_long: below.too_long + self.too_long,
+            ..below
+        }
+    }
+}
+
+struct Opening {
+    inner: Box<dyn Receive>,
+    opener: Opener,
+    frames: u64,
+    bytes: u64,
+}
+
+struct Opener {
+    mac: Mac,
+    own: u64,
+    windows: Windows,
+    stats: SealStats,
+}
+
+impl Opener {
+    /// The payload of a frame that is sealed and new; counts what is not.
+    fn open<'f>(&mut self, frame: &'f [u8]) -> Option<&'f [u8]> {
+        let cut = frame.len().checked_sub(TAG_BYTES);
+        let (Some(cut), true) = (cut, frame.len() >= SHORTEST_BYTES) else {
+            self.stats.truncated += 1;
+            return None;
+        };
+        let (signed, its_tag) = frame.split_at(cut);
+        let (Some((rest, number)), Some(its_tag)) =
+            (signed.split_last_chunk(), its_tag.first_chunk())
+        else {
+            self.stats.truncated += 1;
+            return None;
+        };
+        let Some((padded, link)) = rest.split_last_chunk() else {
+            self.stats.truncated += 1;
+            return None;
+        };
+        let mut mac = self.mac.clone();
+        mac.update(signed);
+        // In constant time.
+        if mac.verify(its_tag).is_err() {
+            self.stats.bad_tag += 1;
+            return None;
+        }
+        let (link, number) = (u64::from_le_bytes(*link), u64::from_le_bytes(*number));
+        let pad = (number >> NUMBER_BITS) as usize;
+        let number = number & ((1 << NUMBER_BITS) - 1);
+        // Only a holder of the key can have written a padding longer than the frame.
+        let payload = padded.len().checked_sub(pad).map(|len| &padded[..len]);
+        let Some(payload) = payload else {
+            self.stats.bad_tag += 1;
+            return None;
+        };
+        if link == self.own {
+            self.stats.replayed += 1;
+            return None;
+        }
+        match self.windows.take(link, number) {
+            Some(true) => Some(payload),
+            Some(false) => {
+                self.stats.replayed += 1;
+                None
+            }
+            None => {
+                self.stats.too_many_links += 1;
+                None
+            }
+        }
+    }
+}
+
+impl Receive for Opening {
+    fn recv(&mut self, max: usize, each: &mut dyn FnMut(Source, &[u8])) -> io::Result<usize> {
+        let Opening {
+            inner,
+            opener,
+            frames,
+            bytes,
+        } = self;
+        let mut lent = 0;
+        inner.recv(max, &mut |source, frame| {
+            if let Some(payload) = opener.open(frame) {
+                lent += 1;
+                *frames += 1;
+                *bytes += payload.len() as u64;
+                each(source, payload);
+            }
+        })?;
+        Ok(lent)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.inner.wait(timeout)
+    }
+
+    fn stats(&mut self) -> ReceiveStats {
+        ReceiveStats {
+            frames: self.frames,
+            bytes: self.bytes,
+            seal: self.opener.stats,
+            ..self.inner.stats()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

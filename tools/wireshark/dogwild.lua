@@ -1,0 +1,136 @@
+-- Wireshark dissector of dogwild frames, version 1 (docs/protocol.md).
+--
+-- Use: tshark -X lua_script:tools/wireshark/dogwild.lua -r FILE, or copy it to the folder of
+-- personal Lua plugins (Help > About > Folders). It takes EtherType 0x88B5, the UDP ports of
+-- groups (22340 to 22539), and any UDP packet that begins as a frame does.
+
+local dogwild = Proto("dogwild", "dogwild frame")
+
+local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore" }
+local dtypes = { [0] = "none", [1] = "f32" }
+local HEADER, SEAL, MAX_PAYLOAD = 48, 32, 65536
+
+local f = {
+  magic = ProtoField.string("dogwild.magic", "Magic"),
+  version = ProtoField.uint8("dogwild.version", "Version"),
+  kind = ProtoField.uint8("dogwild.kind", "Kind", base.DEC, kinds),
+  flags = ProtoField.uint8("dogwild.flags", "Flags", base.HEX),
+  sealed = ProtoField.bool("dogwild.flags.sealed", "Tag inside the frame", 8, nil, 1),
+  ready = ProtoField.bool("dogwild.flags.ready", "Sender is ready", 8, nil, 2),
+  dtype = ProtoField.uint8("dogwild.dtype", "Dtype", base.DEC, dtypes),
+  acks_len = ProtoField.uint8("dogwild.acks_len", "Acks"),
+  seq = ProtoField.uint8("dogwild.seq", "Sequence number"),
+  session = ProtoField.uint64("dogwild.session", "Session", base.HEX),
+  epoch = ProtoField.uint32("dogwild.epoch", "Epoch"),
+  sender = ProtoField.uint16("dogwild.sender", "Sender"),
+  range = ProtoField.uint16("dogwild.range", "Range"),
+  chunk = ProtoField.uint32("dogwild.chunk", "Chunk"),
+  chunk_version = ProtoField.uint32("dogwild.chunk_version", "Chunk version"),
+  iterations = ProtoField.uint64("dogwild.iterations", "Iterations"),
+  payload_len = ProtoField.uint32("dogwild.payload_len", "Payload length"),
+  acks = ProtoField.bytes("dogwild.acks", "Last delta of each node"),
+  payload = ProtoField.bytes("dogwild.payload", "Payload"),
+  tag = ProtoField.bytes("dogwild.tag", "Tag"),
+  fingerprint = ProtoField.uint64("dogwild.hello.fingerprint", "Fingerprint", base.HEX),
+  chunk_weights = ProtoField.uint32("dogwild.hello.chunk_weights", "Weights of a chunk"),
+  chunks = ProtoField.uint32("dogwild.hello.chunks", "Chunks"),
+  nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
+  seen = ProtoField.bytes("dogwild.hello.seen", "Ranges seen"),
+  link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
+  number = ProtoField.uint64("dogwild.seal.number", "Number"),
+  mac = ProtoField.bytes("dogwild.seal.tag", "Tag"),
+}
+dogwild.fields = f
+
+local cut = ProtoExpert.new("dogwild.cut", "Frame is cut short", expert.group.MALFORMED,
+  expert.severity.ERROR)
+local strange = ProtoExpert.new("dogwild.strange", "Not a frame of version 1",
+  expert.group.MALFORMED, expert.severity.ERROR)
+dogwild.experts = { cut, strange }
+
+local function add_hello(tree, payload)
+  if payload:len() < 24 then return end
+  tree:add_le(f.fingerprint, payload(0, 8))
+  tree:add_le(f.chunk_weights, payload(8, 4))
+  tree:add_le(f.chunks, payload(12, 4))
+  tree:add_le(f.nodes, payload(16, 2))
+  if payload:len() > 24 then tree:add(f.seen, payload(24)) end
+end
+
+local function add_header(tree, buffer)
+  tree:add(f.magic, buffer(0, 2))
+  tree:add_le(f.version, buffer(2, 1))
+  tree:add_le(f.kind, buffer(3, 1))
+  local flags = tree:add_le(f.flags, buffer(4, 1))
+  flags:add_le(f.sealed, buffer(4, 1))
+  flags:add_le(f.ready, buffer(4, 1))
+  tree:add_le(f.dtype, buffer(5, 1))
+  tree:add_le(f.acks_len, buffer(6, 1))
+  tree:add_le(f.seq, buffer(7, 1))
+  tree:add_le(f.session, buffer(8, 8))
+  tree:add_le(f.epoch, buffer(16, 4))
+  tree:add_le(f.sender, buffer(20, 2))
+  tree:add_le(f.range, buffer(22, 2))
+  tree:add_le(f.chunk, buffer(24, 4))
+  tree:add_le(f.chunk_version, buffer(28, 4))
+  tree:add_le(f.iterations, buffer(32, 8))
+  tree:add_le(f.payload_len, buffer(40, 4))
+end
+
+-- What is behind a frame: nothing, padding of Ethernet (zeros), or a seal with its own padding.
+local function add_seal(tree, buffer, at)
+  local rest = buffer:len() - at
+  if rest < SEAL then return end
+  local from = buffer:len() - SEAL
+  -- The highest byte of the number is the length of the padding.
+  if buffer(from + 15, 1):uint() ~= rest - SEAL then return end
+  local seal = tree:add(dogwild, buffer(from, SEAL), "Seal")
+  seal:add_le(f.link, buffer(from, 8))
+  seal:add(f.number, buffer(from + 8, 7), buffer(from + 8, 7):le_uint64())
+  seal:add(f.mac, buffer(from + 16, 16))
+end
+
+function dogwild.dissector(buffer, pinfo, root)
+  pinfo.cols.protocol = "dogwild"
+  local tree = root:add(dogwild, buffer())
+  if buffer:len() < HEADER then
+    tree:add_proto_expert_info(cut)
+    return
+  end
+  if buffer(0, 2):string() ~= "DW" or buffer(2, 1):uint() ~= 1 then
+    tree:add_proto_expert_info(strange)
+    return
+  end
+  add_header(tree, buffer)
+  local kind, acks, length = buffer(3, 1):uint(), buffer(6, 1):uint(), buffer(40, 4):le_uint()
+  pinfo.cols.info = string.format("%s node %d range %d chunk %d version %d seq %d",
+    kinds[kind] or ("kind " .. kind), buffer(20, 2):le_uint(), buffer(22, 2):le_uint(),
+    buffer(24, 4):le_uint(), buffer(28, 4):le_uint(), buffer(7, 1):uint())
+  local at = HEADER + math.floor((acks + 15) / 16) * 16
+  local tag = bit.band(buffer(4, 1):uint(), 1) * 16
+  if length > MAX_PAYLOAD or buffer:len() < at + length + tag then
+    tree:add_proto_expert_info(cut)
+    return
+  end
+  if acks > 0 then tree:add(f.acks, buffer(HEADER, acks)) end
+  if length > 0 then
+    local payload = buffer(at, length)
+    local node = tree:add(f.payload, payload)
+    if kind == 3 then add_hello(node, payload) end
+  end
+  at = at + length
+  if tag > 0 then tree:add(f.tag, buffer(at, tag)) end
+  add_seal(tree, buffer, at + tag)
+end
+
+local function begins_as_ours(buffer, pinfo, root)
+  if buffer:len() < HEADER or buffer(0, 2):string() ~= "DW" or buffer(2, 1):uint() ~= 1 then
+    return false
+  end
+  dogwild.dissector(buffer, pinfo, root)
+  return true
+end
+
+DissectorTable.get("ethertype"):add(0x88B5, dogwild)
+DissectorTable.get("udp.port"):add("22340-22539", dogwild)
+dogwild:register_heuristic("udp", begins_as_ours)
