@@ -129,3 +129,32 @@ fn a_stream_is_measured_beside_its_bounds() {
         }
     }
 }
+
+/// Multicast: what a master sends does not grow with the number of its slaves.
+#[test]
+fn one_frame_serves_all_slaves() {
+    let mut bytes_per_cycle = Vec::new();
+    for nodes in ["3", "5", "9"] {
+        let args = [
+            "stream",
+            "--nodes",
+            nodes,
+            "--weights",
+            "100000",
+            "--seconds",
+            "1",
+            "--rate",
+            "2MB",
+        ];
+        let Some(report) = rawbench(&args) else {
+            return;
+        };
+        let interface = &report["interface"];
+        // Counters are published some times a second, so the ends of the second are blurred; with a
+        // frame per slave this would be 2, 4 and 8.
+        let frames = number(&interface["frames_per_position"]);
+        assert!((0.7..1.4).contains(&frames), "{nodes} nodes: {report}");
+        bytes_per_cycle.push(number(&interface["bytes_per_cycle"]));
+    }
+    println!("bytes per cycle with 2, 4 and 8 slaves: {bytes_per_cycle:?}");
+}

@@ -197,9 +197,9 @@ mod tests {
     fn bytes_and_digits_are_the_same_key() {
         let of = |content: &[u8]| {
             let key = with_file("key", content, 0o600, |path| Key::from_file(path));
-            tag(&key.expect("a key").mac(), b"some frame")
+            tag(&mut key.expect("a key").mac(), b"some frame")
         };
-        let wanted = tag(&Key::new(&RAW).mac(), b"some frame");
+        let wanted = tag(&mut Key::new(&RAW).mac(), b"some frame");
         let digits = hex(&RAW);
         assert_eq!(of(&RAW), wanted);
         for text in [
@@ -214,12 +214,12 @@ mod tests {
 
     #[test]
     fn every_byte_of_the_key_counts() {
-        let wanted = tag(&Key::new(&RAW).mac(), b"some frame");
+        let wanted = tag(&mut Key::new(&RAW).mac(), b"some frame");
         for at in 0..KEY_BYTES {
             let mut other = RAW;
             other[at] ^= 1;
             assert_ne!(
-                tag(&Key::new(&other).mac(), b"some frame"),
+                tag(&mut Key::new(&other).mac(), b"some frame"),
                 wanted,
                 "byte {at}"
             );

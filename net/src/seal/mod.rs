@@ -112,10 +112,16 @@ pub fn wrap(link: Link, config: &Config) -> Link {
 
 type Mac = Aegis128X2Mac<TAG_BYTES>;
 
-fn tag(mac: &Mac, bytes: &[u8]) -> [u8; TAG_BYTES] {
-    let mut mac = mac.clone();
+/// The tag of `bytes`; `mac` is as it was before. Its state is reset and not cloned: copying and
+/// wiping 700 bytes would be a quarter of the time that a frame of 1,472 takes.
+fn tag(mac: &mut Mac, bytes: &[u8]) -> [u8; TAG_BYTES] {
     mac.update(bytes);
-    mac.finalize()
+    mac.finalize_and_reset()
+}
+
+/// Whether two tags are equal, in a time that does not depend on where they differ.
+fn equal(a: &[u8; TAG_BYTES], b: &[u8; TAG_BYTES]) -> bool {
+    std::hint::black_box(u128::from_le_bytes(*a) ^ u128::from_le_bytes(*b)) == 0
 }
 
 /// Bytes of padding for a payload of `len` bytes.
@@ -134,7 +140,7 @@ struct Sealing {
 }
 
 /// Writes the seal behind a payload of `len` bytes; `slot` ends where the seal does.
-fn seal(mac: &Mac, link: u64, number: u64, len: usize, slot: &mut [u8]) {
+fn seal(mac: &mut Mac, link: u64, number: u64, len: usize, slot: &mut [u8]) {
     let (signed, tag_at) = slot.split_at_mut(slot.len() - TAG_BYTES);
     let (payload, ids) = signed.split_at_mut(signed.len() - 16);
     let pad = &mut payload[len..];
@@ -156,7 +162,7 @@ impl Transmit for Sealing {
             self.too_long += 1;
             return false;
         }
-        let (mac, link, number) = (&self.mac, self.link, self.number + 1);
+        let (mac, link, number) = (&mut self.mac, self.link, self.number + 1);
         let sealed_len = len + padding(len) + OVERHEAD_BYTES;
         let sent = self.inner.send(to, sealed_len, &mut |slot| {
             fill(&mut slot[..len]);
@@ -228,10 +234,7 @@ impl Opener {
             self.stats.truncated += 1;
             return None;
         };
-        let mut mac = self.mac.clone();
-        mac.update(signed);
-        // In constant time.
-        if mac.verify(its_tag).is_err() {
+        if !equal(&tag(&mut self.mac, signed), its_tag) {
             self.stats.bad_tag += 1;
             return None;
         }

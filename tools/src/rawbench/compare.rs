@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Guard;
 use super::link::report::plain_table;
+use super::machine::InterfaceCounters;
 
 mod tools;
 
@@ -143,24 +144,14 @@ impl Places<'_> {
         }
     }
 
-    /// Frames that the interface of `host` has received and sent; the far one's only in a lab.
-    fn counters(&self, host: usize) -> Option<(u64, u64)> {
-        let mut command = match (self.lab, host) {
+    /// What the interface of `host` has counted; the far one's only in a lab.
+    fn counters(&self, host: usize) -> Option<InterfaceCounters> {
+        let cat = match (self.lab, host) {
             (Some(lab), host) => lab.command(host, "cat"),
             (None, 0) => Command::new("cat"),
             (None, _) => return None,
         };
-        let output = command.arg("/proc/net/dev").output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let start = format!("{}:", self.iface);
-        let line = text
-            .lines()
-            .find_map(|line| line.trim().strip_prefix(&start))?;
-        let words: Vec<u64> = line
-            .split_ascii_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        Some((*words.get(1)?, *words.get(9)?))
+        InterfaceCounters::read(cat, self.iface)
     }
 
     /// Lets `command` send for `seconds`, `input` on its standard input, and counts what the
@@ -171,16 +162,20 @@ impl Places<'_> {
         }
         let sent = || -> Result<u64> {
             let near = self.counters(0);
-            Ok(near.context("/proc/net/dev lacks the interface")?.1)
+            Ok(near
+                .context("/proc/net/dev lacks the interface")?
+                .sent_frames)
         };
         // Reading takes a while: each count has its own time, the middle of that.
         let timed = |host: usize| {
             let start = Instant::now();
-            let (received, sent) = self.counters(host)?;
-            Some((
-                start + start.elapsed() / 2,
-                if host == 0 { sent } else { received },
-            ))
+            let counters = self.counters(host)?;
+            let frames = if host == 0 {
+                counters.sent_frames
+            } else {
+                counters.received_frames
+            };
+            Some((start + start.elapsed() / 2, frames))
         };
         let both = || -> Result<_> {
             let near = timed(0).context("the interface has gone")?;

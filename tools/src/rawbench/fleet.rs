@@ -11,6 +11,8 @@ use dogwild::watch::{StreamMeter, drops};
 use dogwild::weights::{BufferSpec, Created, Existing, METERS, Manifest, Role, SharedWeights};
 use dogwild_lab::{Lab, Spec};
 
+use crate::machine::InterfaceCounters;
+
 /// Where the nodes of a benchmark are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FleetArgs {
@@ -29,6 +31,9 @@ pub(crate) struct FleetArgs {
     /// How frames travel
     #[arg(long, default_value = "packet_mmap", value_enum)]
     pub(crate) transport: dogwild::node::Transport,
+    /// Seal frames with this key (32 bytes or 64 hexadecimal digits, mode 600)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 /// Running streamers on buffers; everything goes with it.
@@ -168,6 +173,9 @@ impl Fleet {
         if let Some(iface) = self.args.iface() {
             command.args(["--iface", &iface]);
         }
+        if let Some(key) = &self.args.key_file {
+            command.arg("--key-file").arg(key);
+        }
         command
             .args(stream_args)
             .env("RUST_LOG", "warn")
@@ -215,6 +223,12 @@ impl Fleet {
                 meters: meters(shared),
             })
             .collect()
+    }
+
+    /// What the interface of node 0 has counted; none outside a lab.
+    pub(crate) fn interface(&self) -> Option<InterfaceCounters> {
+        let lab = self.lab.as_ref()?;
+        InterfaceCounters::read(lab.command(0, "cat"), "eth0")
     }
 
     /// True if all buffers are equal, bit for bit.

@@ -162,6 +162,7 @@ impl DriverArgs {
             weights: 1,
             mtu: self.link.transport.mtu.unwrap_or(1500),
             transport: self.link.transport.transport,
+            key_file: None,
         };
         hosts.make_lab()
     }

@@ -3,6 +3,7 @@
 //! Reads /proc, /sys and the list of interfaces.
 
 use std::fs;
+use std::process::Command;
 
 use dogwild_net::iface;
 use serde::{Deserialize, Serialize};
@@ -53,4 +54,55 @@ pub(crate) fn thread_cpu_ns() -> u64 {
         .ok()
         .and_then(|text| text.split(' ').next()?.parse().ok())
         .unwrap_or_else(dogwild::node::cpu_ns)
+}
+
+/// What an interface has counted so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InterfaceCounters {
+    pub(crate) received_frames: u64,
+    pub(crate) sent_frames: u64,
+    pub(crate) sent_bytes: u64,
+}
+
+impl InterfaceCounters {
+    /// Those of `iface` in the network namespace where `cat` will run.
+    pub(crate) fn read(mut cat: Command, iface: &str) -> Option<Self> {
+        let output = cat.arg("/proc/net/dev").output().ok()?;
+        Self::parse(&String::from_utf8_lossy(&output.stdout), iface)
+    }
+
+    fn parse(text: &str, iface: &str) -> Option<Self> {
+        let start = format!("{iface}:");
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.trim().strip_prefix(&start))?;
+        // Bytes, packets and six more of what came, then the same of what went.
+        let mut words = line.split_ascii_whitespace().map(str::parse);
+        let mut nth = |n: usize| words.nth(n)?.ok();
+        Some(Self {
+            received_frames: nth(1)?,
+            sent_bytes: nth(6)?,
+            sent_frames: nth(0)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_those_of_the_interface() {
+        let text = "Inter-| Receive | Transmit\n face |bytes packets\n    \
+            lo: 1 2 3 4 5 6 7 8 9 10 11 12\n  eth0:11 12 0 0 0 0 0 0 21 22 0 0\n";
+        let counters = InterfaceCounters::parse(text, "eth0").expect("eth0");
+        assert_eq!(
+            [
+                counters.received_frames,
+                counters.sent_bytes,
+                counters.sent_frames
+            ],
+            [12, 21, 22]
+        );
+        assert!(InterfaceCounters::parse(text, "eth1").is_none());
+    }
 }

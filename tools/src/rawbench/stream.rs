@@ -11,6 +11,7 @@ use dogwild_lab::Lab;
 use serde::Serialize;
 
 use super::fleet::{Fleet, FleetArgs, Reading};
+use super::machine::InterfaceCounters;
 use super::raw::{self, Direction};
 
 /// Arguments of `dogwild-rawbench stream`.
@@ -64,9 +65,21 @@ struct Report {
     raw: Vec<raw::Outcome>,
     /// Frames received per second as a share of the raw two-way rate.
     share_of_raw_two_way: f64,
+    /// Frames and bytes that left the interface of node 0 (a lab's, and not over udp with segmentation, where
+    /// the interface sees joined frames) for each position and for each pass over its range.
+    interface: Option<PerCycle>,
     /// memcpy of the buffer's bytes.
     memcpy_bytes_per_s: f64,
     memcpy_buffers_per_s: f64,
+}
+
+/// What one node's interface sent.
+#[derive(Debug, Serialize)]
+struct PerCycle {
+    /// Deltas and hellos taken off: 1 if one frame serves all slaves.
+    frames_per_position: f64,
+    /// Positions of the own range, deltas of the others', all headers.
+    bytes_per_cycle: f64,
 }
 
 impl Args {
@@ -78,11 +91,14 @@ impl Args {
             .into();
         let fleet = Fleet::start(&self.fleet, self.fleet.make_lab()?, &stream_args)?;
         std::thread::sleep(Duration::from_millis(500));
-        let before = fleet.read();
+        let (before, sent_before) = (fleet.read(), fleet.interface());
         std::thread::sleep(Duration::from_secs_f64(self.seconds));
-        let after = fleet.read();
+        let (after, sent_after) = (fleet.read(), fleet.interface());
         drop(fleet);
-        let report = self.report(&before, &after, raw, memcpy);
+        let mut report = self.report(&before, &after, raw, memcpy);
+        report.interface = sent_before
+            .zip(sent_after)
+            .map(|(then, now)| PerCycle::of(&before[0], &after[0], then, now));
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
@@ -202,8 +218,28 @@ impl Args {
                 0.0
             },
             raw,
+            interface: None,
             memcpy_bytes_per_s: memcpy,
             memcpy_buffers_per_s: memcpy / (self.fleet.weights as f64 * 4.0),
+        }
+    }
+}
+
+impl PerCycle {
+    fn of(
+        before: &Reading,
+        after: &Reading,
+        then: InterfaceCounters,
+        now: InterfaceCounters,
+    ) -> Self {
+        let count = |meter| after.since(before, meter) as f64;
+        let others = [Meter::DeltasSent, Meter::HellosSent, Meter::RestoresSent];
+        let frames = (now.sent_frames - then.sent_frames) as f64;
+        let positions = frames - others.map(count).iter().sum::<f64>();
+        Self {
+            frames_per_position: positions / count(Meter::PositionsSent).max(1.0),
+            bytes_per_cycle: (now.sent_bytes - then.sent_bytes) as f64
+                / count(Meter::Cycles).max(1.0),
         }
     }
 }
@@ -258,6 +294,15 @@ impl Report {
                 self.age_p50_us, self.age_p99_us, self.age_max_us
             ),
         );
+        self.bounds(&mut row);
+        if let Some(column) = table.column_mut(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string()
+    }
+
+    /// What it is held against.
+    fn bounds(&self, row: &mut impl FnMut(String, String)) {
         for raw in &self.raw {
             row(
                 format!("raw {}: frames/s sent, received", raw.direction.name()),
@@ -266,8 +311,18 @@ impl Report {
         }
         row(
             "received, share of raw two-way".into(),
-            percent(self.share_of_raw_two_way),
+            format!("{:.2} %", self.share_of_raw_two_way * 100.0),
         );
+        if let Some(interface) = &self.interface {
+            row(
+                "node 0's interface: frames per position".into(),
+                format!("{:.2}", interface.frames_per_position),
+            );
+            row(
+                "node 0's interface: bytes per cycle".into(),
+                format!("{:.0}", interface.bytes_per_cycle),
+            );
+        }
         row(
             "memcpy of the buffer".into(),
             format!(
@@ -276,10 +331,6 @@ impl Report {
                 self.memcpy_buffers_per_s
             ),
         );
-        if let Some(column) = table.column_mut(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table.to_string()
     }
 }
 
