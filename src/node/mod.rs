@@ -6,6 +6,7 @@
 mod clock;
 pub mod doctor;
 mod model;
+mod privileges;
 mod solver;
 mod streamer;
 mod tester;
@@ -13,6 +14,7 @@ mod transport;
 
 pub use clock::{Clock, cpu_ns, stop_on_signals};
 pub use model::{NetError, bound_net};
+pub use privileges::drop_privileges;
 pub use solver::{SolverError, SolverJob, run_solver};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TestResult, Tester, Transforms};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use dogwild_net::{Link, To, Transmit};
 
 use super::clock::{Clock, cpu_ns};
+use super::privileges::drop_privileges;
 use super::transport::{TransportError, TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Dest, Outbox, Streamer, chunk_weights_for};
 use crate::watch::{DROPS_AT, StreamMeter as Meter};
@@ -79,6 +80,9 @@ pub enum StreamerError {
         /// Bytes of a frame.
         mtu: usize,
     },
+    /// The kernel will not take capabilities back.
+    #[error("cannot give up capabilities: {0}")]
+    Privileges(#[from] caps::errors::CapsError),
     /// The transport broke.
     #[error("the transport failed: {0}")]
     Io(#[from] std::io::Error),
@@ -140,7 +144,8 @@ impl Pace {
     }
 }
 
-/// Runs the streamer of one node until `stop` is set.
+/// Runs the streamer of one node until `stop` is set. Once all is open, this thread gives up its
+/// capabilities.
 pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerError> {
     if job.node >= job.nodes || job.nodes > crate::stream::MAX_NODES {
         return Err(StreamerError::Node {
@@ -163,6 +168,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let (state, resumed) =
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
     let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
+    drop_privileges()?;
     let chunk_weights = config.chunk_weights;
     let streamer = Streamer::new(config, shared.view(), &state);
     log::info!(

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use dogwild::cli::args::{FaultArgs, TransportArgs, session};
-use dogwild::node::open_link;
+use dogwild::node::{drop_privileges, open_link};
 use dogwild_lab::Lab;
 use dogwild_net::Link;
 
@@ -129,6 +129,9 @@ impl DriverArgs {
             Some(lab) => self.in_lab(lab, what)?,
             None => {
                 let mut driver = driver::Driver::open(&mut self.link)?;
+                if !self.compare {
+                    drop_privileges()?;
+                }
                 let outcome = (what.run)(&mut driver)?;
                 Report::new(&self, &driver, what.name, outcome)
             }

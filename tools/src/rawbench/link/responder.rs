@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use dogwild::node::stop_on_signals;
+use dogwild::node::{drop_privileges, stop_on_signals};
 use dogwild_net::{Link, Source, To};
 use serde::Serialize;
 
@@ -58,6 +58,7 @@ impl Args {
         let stop = stop_on_signals()?;
         let link = self.link.open()?;
         let _server = self.compare.then(iperf3_server).transpose()?;
+        drop_privileges()?;
         log::info!("waiting for frames on `{}`", self.link.iface());
         let mut responder = Responder {
             sink: vec![0; link.tx.mtu()],
