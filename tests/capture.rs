@@ -27,7 +27,8 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
     };
     let mut link: Link = capture::wrap(link, &config).expect("a file");
     if let Some(key) = key {
-        link = seal::wrap(link, &seal::Config { key });
+        let replays = seal::Replays::in_memory().expect("memory");
+        link = seal::wrap(link, seal::Config { key, replays });
     }
     for (i, (kind, payload_len, acks)) in FRAMES.into_iter().enumerate() {
         let dtype = match kind {

@@ -187,6 +187,12 @@ fn hostile_frames_change_no_weight() {
             "{}: weights changed",
             node.buffer.display()
         );
+        // What was taken is remembered for the node's next start.
+        let memory = node.buffer.with_file_name(format!(
+            "{}.seal",
+            node.buffer.file_name().expect("a name").display()
+        ));
+        assert!(memory.is_file(), "{}", memory.display());
         println!("{}: {} refused", node.buffer.display(), node.refused());
     }
 }

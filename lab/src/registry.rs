@@ -79,24 +79,36 @@ impl Entry {
 
     /// Ends the lab and all that runs in it; returns when all are gone.
     pub(crate) fn end(&self) -> Result<()> {
-        let net = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        let namespaces: HashSet<_> = self.hosts.iter().filter_map(|host| net(host.pid)).collect();
-        let inside: Vec<Process> = fs::read_dir("/proc")
-            .context("cannot list processes")?
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .filter(|&pid| net(pid).is_some_and(|link| namespaces.contains(&link)))
-            .filter_map(|pid| Process::of(pid).ok())
+        let net = |pid: u32| format!("/proc/{pid}/ns/net");
+        // While they are held no other namespace gets their numbers.
+        let _held: Vec<_> = self
+            .hosts
+            .iter()
+            .filter_map(|host| fs::File::open(net(host.pid)).ok())
             .collect();
+        let link = |pid: u32| fs::read_link(net(pid)).ok();
+        let namespaces: HashSet<_> = self
+            .hosts
+            .iter()
+            .filter_map(|host| link(host.pid))
+            .collect();
+        let inside = || -> Result<Vec<Process>> {
+            Ok(fs::read_dir("/proc")
+                .context("cannot list processes")?
+                .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+                .filter(|&pid| link(pid).is_some_and(|link| namespaces.contains(&link)))
+                .filter_map(|pid| Process::of(pid).ok())
+                .collect())
+        };
         sys::end(self.owner.pid, false)
             .with_context(|| format!("cannot end process {}", self.owner.pid))?;
         let asked = Instant::now();
         let mut force = false;
         loop {
-            let left = inside
-                .iter()
-                .chain([&self.owner])
-                .filter(|process| process.lives());
-            let left: Vec<&Process> = left.collect();
+            // Looked at again each time: a process may just have been forked.
+            let mut left = inside()?;
+            left.push(self.owner);
+            left.retain(|process| process.lives());
             if left.is_empty() {
                 return Ok(());
             }

@@ -117,6 +117,7 @@ impl TransportArgs {
             fault: fault.config(),
             wrap: Wrappers {
                 key_file: self.key_file.clone(),
+                replays: None,
                 capture: self.capture.clone(),
                 pace_bytes_per_s: self.pace.and_then(|rate| rate.0),
             },

@@ -4,7 +4,7 @@
 //! positions, hand everything to the kernel; sleep only when there is nothing to do. It never
 //! waits for a peer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -154,7 +154,9 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         });
     }
     let shared = SharedWeights::open(&job.buffer, &Expect::default())?;
-    let mut link = open_link(&job.transport, shared.session())?;
+    let mut transport = job.transport.clone();
+    transport.wrap.replays = Some(replays_beside(&job.buffer));
+    let mut link = open_link(&transport, shared.session())?;
     let config = configure(job, &shared, link.tx.mtu())?;
     let spec = StreamStateSpec {
         session: config.session,
@@ -200,6 +202,14 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let result = runner.run(job, &mut link, stop, || slot.heartbeat());
     runner.publish(&mut link, u64::MAX);
     result
+}
+
+/// The file beside a buffer that remembers which sealed frames its streamer has taken. It belongs to the
+/// key and not to the weights: a buffer that is made afresh keeps it.
+fn replays_beside(buffer: &Path) -> PathBuf {
+    let mut name = buffer.as_os_str().to_owned();
+    name.push(".seal");
+    name.into()
 }
 
 fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Config, StreamerError> {

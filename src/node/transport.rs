@@ -68,6 +68,9 @@ pub struct TransportSpec {
 pub struct Wrappers {
     /// The key to seal frames with.
     pub key_file: Option<PathBuf>,
+    /// Where to remember which sealed frames have been taken, so that a process that starts again
+    /// does not take them once more. None: in the process.
+    pub replays: Option<PathBuf>,
     /// Where to write what is sent and received.
     pub capture: Option<PathBuf>,
     /// Bytes per second that may leave, headers included.
@@ -92,6 +95,12 @@ pub enum TransportError {
     /// The key file says why.
     #[error(transparent)]
     Key(#[from] seal::KeyError),
+    /// The memory of taken frames says why.
+    #[error(transparent)]
+    Replays(#[from] seal::ReplaysError),
+    /// No memory for it.
+    #[error("no memory for the windows of sealed frames: {0}")]
+    Memory(std::io::Error),
     /// The capture file says why.
     #[error(transparent)]
     Capture(#[from] capture::OpenError),
@@ -201,7 +210,13 @@ fn wrap(
         link = fault::wrap(link, &spec.fault);
     }
     match key {
-        Some(key) => link = seal::wrap(link, &seal::Config { key }),
+        Some(key) => {
+            let replays = match &spec.wrap.replays {
+                Some(path) => seal::Replays::in_file(path, &key)?,
+                None => seal::Replays::in_memory().map_err(TransportError::Memory)?,
+            };
+            link = seal::wrap(link, seal::Config { key, replays });
+        }
         None if spec.iface.as_deref().is_some_and(|name| name != "lo") => log::warn!(
             "frames are not authenticated: anybody on the link can change the weights; --key-file seals them"
         ),

@@ -297,12 +297,6 @@ impl<'a> Streamer<'a> {
         &self.ages_us
     }
 
-    /// Age of the chunk that has waited longest for a position, ns; 0 if none was taken yet.
-    pub fn oldest_age_ns(&self, now_ns: u64) -> u64 {
-        let oldest = self.taken_ns.iter().filter(|t| **t != 0).min();
-        oldest.map_or(0, |t| now_ns.saturating_sub(*t))
-    }
-
     /// A message for the user that has come up since the last call (another model on a node, say).
     pub fn take_error(&mut self) -> Option<String> {
         self.last_error.take()

@@ -11,8 +11,7 @@ use socket2::Socket;
 
 use super::ring::TransmitRings;
 use super::{Config, sys};
-use crate::book::Book;
-use crate::ethernet::{ETHERNET_HEADER, Port, write_header};
+use crate::ethernet::{ETHERNET_HEADER, Heads, Port};
 use crate::{Source, To, Transmit, TransmitStats};
 
 /// Shortest frame on a wire, checksum left out. Drivers in zero copy mode do not pad.
@@ -24,11 +23,7 @@ pub(super) struct Tx {
     /// The driver takes frames by itself; otherwise the kernel does in the system call.
     zero_copy: bool,
     iface: String,
-    group: [u8; 6],
-    mac: [u8; 6],
-    ether_type: [u8; 2],
-    mtu: usize,
-    book: Book<[u8; 6]>,
+    heads: Heads,
     batch_frames: usize,
     /// Frames put since the last kick.
     fresh: usize,
@@ -57,11 +52,7 @@ impl Tx {
             rings,
             zero_copy,
             iface: config.iface.clone(),
-            group: config.group,
-            mac: port.mac,
-            ether_type: config.ether_type.to_be_bytes(),
-            mtu: port.payload_max,
-            book: Book::new(),
+            heads: Heads::new(port, config.group, config.ether_type),
             fresh: 0,
             down: false,
             fatal: None,
@@ -141,28 +132,16 @@ impl Tx {
 
 impl Transmit for Tx {
     fn mtu(&self) -> usize {
-        self.mtu
+        self.heads.mtu
     }
 
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        if len > self.mtu {
-            self.stats.too_long += 1;
+        let Some(header) = self.heads.of(to, len, &mut self.stats) else {
             return false;
-        }
-        let destination = match to {
-            To::Group => self.group,
-            To::Node(node) => match self.book.get(node) {
-                Some(mac) => mac,
-                None => {
-                    self.stats.no_address += 1;
-                    return false;
-                }
-            },
         };
-        let (mac, ether_type) = (self.mac, self.ether_type);
         let end = ETHERNET_HEADER + len;
         let mut write = |slot: &mut [u8]| {
-            write_header(slot, destination, mac, ether_type);
+            slot[..ETHERNET_HEADER].copy_from_slice(&header);
             fill(&mut slot[ETHERNET_HEADER..end]);
             slot[end..].fill(0);
         };
@@ -191,13 +170,11 @@ impl Transmit for Tx {
     }
 
     fn learn(&mut self, node: u16, source: Source) {
-        if let Source::Mac(mac) = source {
-            self.book.learn(node, mac);
-        }
+        self.heads.learn(node, source);
     }
 
     fn knows(&self, node: u16) -> bool {
-        self.book.get(node).is_some()
+        self.heads.knows(node)
     }
 
     fn stats(&self) -> TransmitStats {

@@ -9,7 +9,8 @@ use std::io;
 use libc::packet_mreq;
 use socket2::Socket;
 
-use crate::{Source, iface};
+use crate::book::Book;
+use crate::{Source, To, TransmitStats, iface};
 
 pub(crate) mod sys;
 
@@ -122,8 +123,70 @@ pub(crate) fn join_group(socket: &Socket, index: u32, group: [u8; 6]) -> io::Res
     )
 }
 
+/// Where frames go, and the head that they get: what the sending halves have in common.
+pub(crate) struct Heads {
+    /// Largest payload, in bytes.
+    pub(crate) mtu: usize,
+    pub(crate) mac: [u8; 6],
+    group: [u8; 6],
+    ether_type: [u8; 2],
+    book: Book<[u8; 6]>,
+}
+
+impl Heads {
+    pub(crate) fn new(port: &Port, group: [u8; 6], ether_type: u16) -> Self {
+        Heads {
+            mtu: port.payload_max,
+            mac: port.mac,
+            group,
+            ether_type: ether_type.to_be_bytes(),
+            book: Book::new(),
+        }
+    }
+
+    /// The header of a frame of `len` bytes; none, and counted, if it is too long or `to` is not known.
+    pub(crate) fn of(
+        &self,
+        to: To,
+        len: usize,
+        stats: &mut TransmitStats,
+    ) -> Option<[u8; ETHERNET_HEADER]> {
+        if len > self.mtu {
+            stats.too_long += 1;
+            return None;
+        }
+        let destination = match to {
+            To::Group => Some(self.group),
+            To::Node(node) => self.book.get(node),
+        };
+        if destination.is_none() {
+            stats.no_address += 1;
+        }
+        Some(self.to(destination?))
+    }
+
+    /// The header of a frame to an address.
+    pub(crate) fn to(&self, destination: [u8; 6]) -> [u8; ETHERNET_HEADER] {
+        let mut header = [0; ETHERNET_HEADER];
+        write_header(&mut header, destination, self.mac, self.ether_type);
+        header
+    }
+
+    /// See [`crate::Transmit::learn`].
+    pub(crate) fn learn(&mut self, node: u16, source: Source) {
+        if let Source::Mac(mac) = source {
+            self.book.learn(node, mac);
+        }
+    }
+
+    /// See [`crate::Transmit::knows`].
+    pub(crate) fn knows(&self, node: u16) -> bool {
+        self.book.get(node).is_some()
+    }
+}
+
 /// Writes the header at the start of `slot`.
-pub(crate) fn write_header(slot: &mut [u8], to: [u8; 6], from: [u8; 6], ether_type: [u8; 2]) {
+fn write_header(slot: &mut [u8], to: [u8; 6], from: [u8; 6], ether_type: [u8; 2]) {
     slot[..6].copy_from_slice(&to);
     slot[6..12].copy_from_slice(&from);
     slot[12..14].copy_from_slice(&ether_type);

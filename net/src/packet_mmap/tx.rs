@@ -12,8 +12,7 @@ use socket2::Socket;
 
 use super::ring::{FrameState, TransmitRing};
 use super::{Config, sys};
-use crate::book::Book;
-use crate::ethernet::{ETHERNET_HEADER, Port, write_header};
+use crate::ethernet::{ETHERNET_HEADER, Heads, Port};
 use crate::{Source, To, Transmit, TransmitStats};
 
 pub(super) struct Tx {
@@ -21,11 +20,7 @@ pub(super) struct Tx {
     ring: TransmitRing,
     address: sockaddr_ll,
     iface: String,
-    group: [u8; 6],
-    mac: [u8; 6],
-    ether_type: [u8; 2],
-    mtu: usize,
-    book: Book<[u8; 6]>,
+    heads: Heads,
     batch_frames: usize,
     /// The frame to fill next.
     head: usize,
@@ -53,11 +48,7 @@ impl Tx {
             ring,
             address: sys::address(port.index, config.ether_type),
             iface: config.iface.clone(),
-            group: config.group,
-            mac: port.mac,
-            ether_type: config.ether_type.to_be_bytes(),
-            mtu: port.payload_max,
-            book: Book::new(),
+            heads: Heads::new(port, config.group, config.ether_type),
             head: 0,
             oldest: 0,
             waiting: 0,
@@ -141,9 +132,9 @@ impl Tx {
             );
         }
         self.stats.dropped += 1;
-        let (mac, ether_type) = (self.mac, self.ether_type);
+        let header = self.heads.to(self.heads.mac);
         self.ring.put(self.oldest, ETHERNET_HEADER, &mut |slot| {
-            write_header(slot, mac, mac, ether_type);
+            slot.copy_from_slice(&header);
         });
         self.fresh += 1;
     }
@@ -151,27 +142,15 @@ impl Tx {
 
 impl Transmit for Tx {
     fn mtu(&self) -> usize {
-        self.mtu
+        self.heads.mtu
     }
 
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        if len > self.mtu {
-            self.stats.too_long += 1;
+        let Some(header) = self.heads.of(to, len, &mut self.stats) else {
             return false;
-        }
-        let destination = match to {
-            To::Group => self.group,
-            To::Node(node) => match self.book.get(node) {
-                Some(mac) => mac,
-                None => {
-                    self.stats.no_address += 1;
-                    return false;
-                }
-            },
         };
-        let (mac, ether_type) = (self.mac, self.ether_type);
         let mut write = |slot: &mut [u8]| {
-            write_header(slot, destination, mac, ether_type);
+            slot[..ETHERNET_HEADER].copy_from_slice(&header);
             fill(&mut slot[ETHERNET_HEADER..]);
         };
         if self.ring.state(self.head) != FrameState::Free {
@@ -209,13 +188,11 @@ impl Transmit for Tx {
     }
 
     fn learn(&mut self, node: u16, source: Source) {
-        if let Source::Mac(mac) = source {
-            self.book.learn(node, mac);
-        }
+        self.heads.learn(node, source);
     }
 
     fn knows(&self, node: u16) -> bool {
-        self.book.get(node).is_some()
+        self.heads.knows(node)
     }
 
     fn stats(&self) -> TransmitStats {

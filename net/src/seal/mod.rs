@@ -20,7 +20,8 @@
 //!   taken; everything else is counted by reason in [`SealStats`] and changes nothing.
 //! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
 //!   because nobody remembers whether they were taken.
-//! - No link is ever forgotten while the wrapper lives: what is full refuses newcomers.
+//! - No link is ever forgotten while the wrapper lives, or while its file does ([`Replays::in_file`]):
+//!   what is full refuses newcomers.
 //! - Only a holder of the key can make the wrapper remember anything.
 
 mod key;
@@ -33,8 +34,7 @@ use std::time::Duration;
 use aegis::aegis128x2::Aegis128X2Mac;
 
 pub use self::key::{KEY_BYTES, Key, KeyError};
-use self::window::Windows;
-pub use self::window::{LINKS_MAX, WINDOW_FRAMES};
+pub use self::window::{LINKS_MAX, Replays, ReplaysError, WINDOW_FRAMES};
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
 /// What a seal takes of the MTU, in bytes.
@@ -52,10 +52,12 @@ const SHORTEST_BYTES: usize = 46;
 const NUMBER_BITS: u32 = 56;
 
 /// What to seal with.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Config {
     /// The key that all nodes share.
     pub key: Key,
+    /// Which frames have been taken.
+    pub replays: Replays,
 }
 
 /// What a wrapper refused, by reason. Those frames are not lent.
@@ -83,7 +85,7 @@ impl SealStats {
 
 /// Wraps both halves of a link: what is sent is sealed, what is received must be.
 #[must_use]
-pub fn wrap(link: Link, config: &Config) -> Link {
+pub fn wrap(link: Link, config: Config) -> Link {
     // A number that no other opened link has, on this host or another: the standard library seeds
     // its hashers from the operating system. It need not be secret.
     let own = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
@@ -101,7 +103,7 @@ pub fn wrap(link: Link, config: &Config) -> Link {
             opener: Opener {
                 mac: config.key.mac(),
                 own,
-                windows: Windows::new(),
+                replays: config.replays,
                 stats: SealStats::default(),
             },
             frames: 0,
@@ -211,7 +213,7 @@ struct Opening {
 struct Opener {
     mac: Mac,
     own: u64,
-    windows: Windows,
+    replays: Replays,
     stats: SealStats,
 }
 
@@ -251,7 +253,7 @@ impl Opener {
             self.stats.replayed += 1;
             return None;
         }
-        match self.windows.take(link, number) {
+        match self.replays.take(link, number) {
             Some(true) => Some(payload),
             Some(false) => {
                 self.stats.replayed += 1;

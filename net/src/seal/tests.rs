@@ -11,6 +11,7 @@ const MTU: usize = 256;
 fn config(key: u8) -> Config {
     Config {
         key: Key::new(&[key; 32]),
+        replays: Replays::in_memory().expect("memory"),
     }
 }
 
@@ -26,9 +27,9 @@ impl Wire {
         let mut links = Hub::new(3, MTU, 4096).into_iter();
         let mut next = || links.next().expect("three links");
         Wire {
-            sender: wrap(next(), &config(1)),
+            sender: wrap(next(), config(1)),
             attacker: next(),
-            receiver: wrap(next(), &config(1)),
+            receiver: wrap(next(), config(1)),
         }
     }
 
@@ -135,7 +136,7 @@ fn a_frame_is_taken_once_in_any_order() {
     // A receiver that starts now has nothing to compare with: each comes once, in this order.
     let mut late = Hub::new(2, MTU, 512).into_iter();
     let (mut attacker, receiver) = (late.next().expect("a link"), late.next().expect("a link"));
-    let mut receiver = wrap(receiver, &config(1));
+    let mut receiver = wrap(receiver, config(1));
     let mut count = 0;
     for frame in frames.iter().rev().chain(&frames) {
         assert!(attacker.tx.send(To::Group, frame.len(), &mut |slot| {
@@ -159,7 +160,7 @@ fn our_own_frames_thrown_back_are_refused() {
 #[test]
 fn another_key_is_a_stranger() {
     let mut links = Hub::new(2, MTU, 16).into_iter();
-    let mut next = |key| wrap(links.next().expect("a link"), &config(key));
+    let mut next = |key| wrap(links.next().expect("a link"), config(key));
     let (mut stranger, mut receiver) = (next(2), next(1));
     assert!(stranger.tx.send(To::Group, 4, &mut |slot| slot.fill(1)));
     let count = receiver.rx.recv(9, &mut |_, _| {}).expect("receive");
@@ -175,7 +176,7 @@ fn a_node_that_starts_again_is_heard_at_once() {
     assert_eq!(wire.lent().len(), 100);
     // The same wire, a new link: what it sends goes by way of the attacker.
     let mut again = Hub::new(2, MTU, 16).into_iter();
-    let mut sender = wrap(again.next().expect("a link"), &config(1));
+    let mut sender = wrap(again.next().expect("a link"), config(1));
     let mut tap = again.next().expect("a link");
     assert!(
         sender
@@ -194,7 +195,7 @@ fn a_node_that_starts_again_is_heard_at_once() {
 fn a_link_with_no_room_for_a_seal_sends_nothing() {
     for mtu in [0, 31, 32, 45] {
         let mut links = Hub::new(2, mtu, 4).into_iter();
-        let mut tx = wrap(links.next().expect("a link"), &config(1)).tx;
+        let mut tx = wrap(links.next().expect("a link"), config(1)).tx;
         assert!(!tx.send(To::Group, 0, &mut |_| panic!("no room in {mtu}")));
         assert_eq!(tx.stats().too_long, 1);
     }

@@ -53,8 +53,11 @@ fn capture(link: Link) -> Link {
 }
 
 fn seal(link: Link) -> Link {
-    let key = seal::Key::new(&[7; seal::KEY_BYTES]);
-    seal::wrap(link, &seal::Config { key })
+    let config = seal::Config {
+        key: seal::Key::new(&[7; seal::KEY_BYTES]),
+        replays: seal::Replays::in_memory().expect("memory"),
+    };
+    seal::wrap(link, config)
 }
 
 fn pace(link: Link) -> Link {
