@@ -174,14 +174,18 @@ pub(crate) fn an_overrun_is_counted_and_passes(net: &Net) {
     let sent = links[0].tx.stats();
     assert_eq!(sent.no_slot, refused);
     assert_eq!(sent.frames + sent.no_slot, 60_000);
-    assert_eq!(refused > 0, net.has_back_pressure());
+    if let Some(back_pressure) = net.has_back_pressure() {
+        assert_eq!(refused > 0, back_pressure);
+    }
     let left = sent.frames - sent.dropped;
     for link in &mut links[1..] {
         receive(&mut *link.rx, left as usize, &mut |_, frame| {
             assert!(frame.len() >= mtu);
         });
         let stats = link.rx.stats();
-        if net.counts_single_drops() || stats.kernel_drops == 0 {
+        if !net.counts_overruns() {
+            assert!(stats.frames <= left, "{stats:?}");
+        } else if net.counts_single_drops() || stats.kernel_drops == 0 {
             assert_eq!(stats.frames + stats.kernel_drops, left, "{stats:?}");
         } else {
             assert!(stats.frames + stats.kernel_drops < left, "{stats:?}");
@@ -242,7 +246,9 @@ pub(crate) fn both_ways_at_once(net: &Net) {
             // Every node hears all others.
             let wanted = FRAMES * (net.nodes as u64 - 1) - (dropped - sent.dropped);
             let seen = stats.frames + stats.kernel_drops;
-            if net.switch_may_drop() {
+            if !net.counts_overruns() {
+                assert!(seen <= wanted && seen > 0, "{seen} of {wanted}: {stats:?}");
+            } else if net.switch_may_drop() {
                 assert!(
                     seen <= wanted && seen >= wanted / 2,
                     "{seen} of {wanted}: {stats:?}"
