@@ -310,8 +310,10 @@ const SWITCHABLE: &str = "DOGWILD_VERBS_SWITCH";
 
 fn interface_of(config: &verbs::Config) -> Option<String> {
     let allowed = std::env::var(SWITCHABLE).ok()?;
-    let port = verbs::find(config.port.as_deref()).expect("the port");
-    let mut interfaces = port.interfaces.into_iter();
+    let ports = verbs::ports().expect("ports");
+    let named =
+        |port: &verbs::Port| Some(format!("{}:{}", port.device, port.number)) == config.port;
+    let mut interfaces = ports.into_iter().find(named)?.interfaces.into_iter();
     interfaces.find(|iface| allowed.split(',').any(|name| name == iface))
 }
 
