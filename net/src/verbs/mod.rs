@@ -38,7 +38,7 @@ use sys::{GRH_BYTES, Gid};
 
 /// Headers of a RoCE v2 datagram around its payload: IPv4 20, UDP 8, BTH 12, DETH 8, immediate data 4,
 /// ICRC 4.
-const ROCE_HEADERS: usize = 56;
+pub const ROCE_HEADERS_BYTES: usize = 56;
 /// Smallest payload that makes sense: the smallest MTU there is.
 const PAYLOAD_MIN: usize = 128;
 /// Queue keys with this bit are reserved to the kernel.
@@ -210,7 +210,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
 
 fn payload(config: &Config, port: &Port) -> Result<usize, OpenError> {
     let headers = match port.fabric {
-        Fabric::Ethernet => ROCE_HEADERS,
+        Fabric::Ethernet => ROCE_HEADERS_BYTES,
         Fabric::InfiniBand => 0,
     };
     let room = config

@@ -379,3 +379,127 @@ pub(super) fn library() -> Result<&'static Library, &'static str> {
     let loaded = LOADED.get_or_init(|| Library::load().map_err(|error| error.to_string()));
     loaded.as_ref().map_err(String::as_str)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A structure: its name in C, its size if we have all of it, and the fields we use.
+    type Layout = (&'static str, Option<usize>, Vec<(&'static str, usize)>);
+
+    macro_rules! layout {
+        ($rust:ident, $c:literal, $whole:literal: $($field:ident)*) => {
+            (
+                concat!("struct ", $c),
+                $whole.then(size_of::<$rust>),
+                vec![$((stringify!($field), offset_of!($rust, $field))),*],
+            )
+        };
+    }
+
+    #[rustfmt::skip]
+    fn layouts() -> Vec<Layout> {
+        vec![
+            layout!(ContextOps, "ibv_context_ops", true: poll_cq req_notify_cq post_send post_recv),
+            layout!(Context, "ibv_context", false: ops),
+            layout!(Channel, "ibv_comp_channel", true: fd),
+            layout!(Cq, "ibv_cq", false: context),
+            layout!(Mr, "ibv_mr", true: lkey),
+            layout!(Qp, "ibv_qp", false: context qp_num),
+            layout!(DeviceAttr, "ibv_device_attr", true: max_qp_wr max_cqe max_mcast_grp phys_port_cnt),
+            layout!(PortAttr, "ibv_port_attr", true: state active_mtu gid_tbl_len lid sm_lid link_layer),
+            layout!(GidEntry, "ibv_gid_entry", true: gid gid_index port_num gid_type ndev_ifindex),
+            layout!(QpCap, "ibv_qp_cap", true: max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data),
+            layout!(QpInitAttr, "ibv_qp_init_attr", true: qp_context send_cq recv_cq srq cap qp_type sq_sig_all),
+            layout!(GlobalRoute, "ibv_global_route", true: dgid flow_label sgid_index hop_limit traffic_class),
+            layout!(AhAttr, "ibv_ah_attr", true: grh dlid sl src_path_bits static_rate is_global port_num),
+            layout!(QpAttr, "ibv_qp_attr", true: qp_state qkey sq_psn pkey_index port_num rate_limit),
+            layout!(Sge, "ibv_sge", true: addr length lkey),
+            layout!(RecvWr, "ibv_recv_wr", true: wr_id next sg_list num_sge),
+            layout!(SendWr, "ibv_send_wr", true: wr_id next sg_list num_sge opcode send_flags imm_data),
+            ("struct ibv_send_wr", None, vec![
+                ("wr.ud.ah", offset_of!(SendWr, ah)),
+                ("wr.ud.remote_qpn", offset_of!(SendWr, remote_qpn)),
+                ("wr.ud.remote_qkey", offset_of!(SendWr, remote_qkey)),
+            ]),
+            layout!(Wc, "ibv_wc", true: wr_id status byte_len imm_data wc_flags slid),
+        ]
+    }
+
+    /// Constants: their names in C, and ours.
+    fn constants() -> Vec<(&'static str, i64)> {
+        vec![
+            ("IBV_QPT_UD", QPT_UD.into()),
+            ("IBV_QPS_RESET", QPS_RESET.into()),
+            ("IBV_QPS_INIT", QPS_INIT.into()),
+            ("IBV_QPS_RTR", QPS_RTR.into()),
+            ("IBV_QPS_RTS", QPS_RTS.into()),
+            ("IBV_QPS_ERR", QPS_ERR.into()),
+            ("IBV_QP_STATE", QP_STATE.into()),
+            ("IBV_QP_PKEY_INDEX", QP_PKEY_INDEX.into()),
+            ("IBV_QP_PORT", QP_PORT.into()),
+            ("IBV_QP_QKEY", QP_QKEY.into()),
+            ("IBV_QP_SQ_PSN", QP_SQ_PSN.into()),
+            ("IBV_WR_SEND_WITH_IMM", WR_SEND_WITH_IMM.into()),
+            ("IBV_SEND_SIGNALED", SEND_SIGNALED.into()),
+            ("IBV_WC_SUCCESS", WC_SUCCESS.into()),
+            ("IBV_WC_GRH", WC_GRH.into()),
+            ("IBV_WC_WITH_IMM", WC_WITH_IMM.into()),
+            ("IBV_ACCESS_LOCAL_WRITE", ACCESS_LOCAL_WRITE.into()),
+            ("IBV_PORT_ACTIVE", PORT_ACTIVE.into()),
+            ("IBV_LINK_LAYER_ETHERNET", LINK_ETHERNET.into()),
+            ("IBV_GID_TYPE_IB", GID_IB.into()),
+            ("IBV_GID_TYPE_ROCE_V2", GID_ROCE_V2.into()),
+            ("IBV_MTU_256", 1),
+            ("IBV_MTU_4096", 5),
+            ("sizeof(struct ibv_grh)", GRH_BYTES as i64),
+        ]
+    }
+
+    /// A C program that holds every figure against the header, and names those that differ.
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+            dogwild_lab::skip::skip("infiniband/verbs.h (Debian: apt-get install libibverbs-dev)");
+            return;
+        }
+        let mut program = "#include <stddef.h>\n#include <infiniband/verbs.h>\n".to_owned();
+        let mut is = |what: &str, ours: i64| {
+            program +=
+                &format!("_Static_assert((long)({what}) == {ours}, \"{what} is not {ours}\");\n");
+        };
+        for (name, size, fields) in layouts() {
+            if let Some(size) = size {
+                is(&format!("sizeof({name})"), size as i64);
+            }
+            for (field, offset) in fields {
+                is(&format!("offsetof({name}, {field})"), offset as i64);
+            }
+        }
+        for (name, ours) in constants() {
+            is(name, ours);
+        }
+        let compile = |program: &str| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let file = folder.path().join("layout.c");
+            std::fs::write(&file, program).expect("write");
+            Command::new("cc")
+                .args(["-fsyntax-only", "-w"])
+                .arg(&file)
+                .output()
+        };
+        let Ok(output) = compile(&program) else {
+            dogwild_lab::skip::skip("a C compiler, cc (Debian: apt-get install gcc)");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        // The test can fail.
+        let wrong = compile(&program.replace("offsetof(struct ibv_qp, qp_num)) == ", "0) == "));
+        assert!(!wrong.expect("cc").status.success());
+    }
+}

@@ -2,6 +2,7 @@
 //! are whole.
 
 pub(crate) mod checks;
+mod ports;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{self, Command};
@@ -29,6 +30,8 @@ enum Kind {
     /// A port for each node, or one for all.
     Verbs(Vec<verbs::Config>),
 }
+
+pub(crate) use ports::rdma_ports;
 
 /// What is around every link.
 #[derive(Clone, Copy)]
@@ -315,28 +318,6 @@ fn interface_of(config: &verbs::Config) -> Option<String> {
         |port: &verbs::Port| Some(format!("{}:{}", port.device, port.number)) == config.port;
     let mut interfaces = ports.into_iter().find(named)?.interfaces.into_iter();
     interfaces.find(|iface| allowed.split(',').any(|name| name == iface))
-}
-
-/// The RDMA ports to test on: the active ones, or those that DOGWILD_VERBS_PORTS names (one for
-/// each node). Where there are fewer than `least`, says where the test does run.
-pub(crate) fn rdma_ports(least: usize) -> Option<Vec<String>> {
-    let named = std::env::var("DOGWILD_VERBS_PORTS").ok();
-    let ports = match named {
-        Some(names) => Ok(names.split(',').map(str::to_owned).collect()),
-        None => verbs::ports().map(|ports| {
-            let usable = ports.iter().filter(|port| port.trouble().is_none());
-            usable
-                .map(|port| format!("{}:{}", port.device, port.number))
-                .collect()
-        }),
-    };
-    let why = match ports {
-        Ok(ports) if Vec::len(&ports) >= least => return Some(ports),
-        Ok(ports) => format!("{least} active RDMA ports, there are {}", ports.len()),
-        Err(error) => error.to_string(),
-    };
-    dogwild_lab::skip::elsewhere(&why, "in the machine of tools/tests/soft_roce.rs");
-    None
 }
 
 /// Some nodes on the first `ports` RDMA ports.
