@@ -1,6 +1,6 @@
 //! Tests that lack a privilege, a device or data say so loudly.
 //!
-//! Holds one function; touches standard error only.
+//! Holds two functions; touches standard error only.
 
 /// Says on standard error that a test did not run, and why; the test then returns.
 ///
@@ -10,4 +10,10 @@ pub fn skip(why: &str) {
         panic!("DOGWILD_REQUIRE_ALL=1 and a test cannot run: {why}");
     }
     eprintln!("SKIPPED: {why}");
+}
+
+/// Says on standard error that a test does not run on this host because it runs in another place,
+/// which the same test run brings up; never a failure (that place skips by [`skip`]).
+pub fn elsewhere(why: &str, place: &str) {
+    eprintln!("ELSEWHERE: runs {place}; here: {why}");
 }

@@ -4,8 +4,8 @@
 //! transports themselves, siblings that never import each other: [`memory`] (rings in one
 //! process), [`udp`] (multicast and unicast, segmentation offload), [`packet_mmap`] (raw
 //! Ethernet through kernel rings) and [`af_xdp`] (raw Ethernet through rings shared with the
-//! driver), whose halves combine with packet_mmap's; wrappers around any of them: [`fault`] (loses,
-//! corrupts, repeats, swaps and delays frames from a seed), [`capture`] (writes frames to a file
+//! driver), whose halves combine with packet_mmap's, [`verbs`] (datagrams of InfiniBand and RoCE);
+//! wrappers around any of them: [`fault`] (loses, corrupts, repeats, swaps and delays frames from a seed), [`capture`] (writes frames to a file
 //! that Wireshark opens), [`seal`] (authentication) and [`pace`] (a token bucket); [`iface`], the
 //! network interfaces of this host.
 //!
@@ -24,12 +24,14 @@
 //! - `unsafe` is open only in the files `sys.rs` and `ring.rs` of the transports and of `ethernet`, what
 //!   raw Ethernet transports share.
 //!
-//! [`udp`], [`packet_mmap`] and [`af_xdp`] exist on Linux, whose system calls they are made of; [`memory`] and
+//! [`udp`], [`packet_mmap`], [`af_xdp`] and [`verbs`] exist on Linux, whose system calls they are made of; [`memory`] and
 //! the wrappers everywhere.
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
@@ -48,6 +50,8 @@ pub mod packet_mmap;
 pub mod seal;
 #[cfg(target_os = "linux")]
 pub mod udp;
+#[cfg(target_os = "linux")]
+pub mod verbs;
 
 #[cfg(target_os = "linux")]
 pub use ethernet::PortError;
@@ -70,6 +74,15 @@ pub enum Source {
     Socket(SocketAddr),
     /// The place of the sender in a [`memory::Hub`].
     Memory(u16),
+    /// The queue pair that answers go to, and the port it is on (`verbs`).
+    Queue {
+        /// Global identifier of the port.
+        gid: [u8; 16],
+        /// Its local identifier (InfiniBand; 0 on Ethernet).
+        lid: u16,
+        /// Number of the queue pair.
+        qpn: u32,
+    },
 }
 
 impl fmt::Display for Source {
@@ -80,9 +93,20 @@ impl fmt::Display for Source {
             }
             Source::Socket(at) => write!(f, "{at}"),
             Source::Memory(at) => write!(f, "memory {at}"),
+            Source::Queue { gid, lid, qpn } => {
+                write!(f, "{} queue pair {qpn}", Ipv6Addr::from(*gid))?;
+                if *lid == 0 {
+                    Ok(())
+                } else {
+                    write!(f, " lid {lid}")
+                }
+            }
         }
     }
 }
+
+/// Writes the head of a frame, and its tail where that has to be copied ([`Transmit::send_lent`]).
+pub type FillLent<'a> = dyn FnMut(&mut [u8], Option<&mut [u8]>) + 'a;
 
 /// The sending half of a transport. A half may live on a thread of its own.
 ///
@@ -123,6 +147,46 @@ pub trait Transmit: Send {
 
     /// What was sent and what was not, since the link was opened.
     fn stats(&self) -> TransmitStats;
+
+    /// Lends memory to the adapter, once: [`send_lent`](Self::send_lent) may then send from where it
+    /// is. True: taken. False (the default): this transport copies, and nothing is changed.
+    ///
+    /// The words may change at any time, also while they are sent. They stay pinned until this half
+    /// is dropped.
+    ///
+    /// # Errors
+    /// The adapter would take it, but the host does not allow it (locked memory).
+    fn lend(&mut self, words: &[AtomicU32]) -> io::Result<bool> {
+        let _ = words;
+        Ok(false)
+    }
+
+    /// As [`send`](Self::send), of a frame of `head_len` bytes and, behind them, `words` of the lent memory
+    /// (a range of 32-bit words). `fill` is given the head, and the tail too where it has to be
+    /// copied: always by default, and where no such words were lent.
+    ///
+    /// Some: `fill` was called once; the ticket is for [`has_read`](Self::has_read). None: as false of `send`.
+    fn send_lent(
+        &mut self,
+        to: To,
+        head_len: usize,
+        words: Range<usize>,
+        fill: &mut FillLent<'_>,
+    ) -> Option<u64> {
+        let len = head_len.saturating_add(words.len().saturating_mul(4));
+        let went = self.send(to, len, &mut |slot| {
+            let (head, tail) = slot.split_at_mut(head_len);
+            fill(head, Some(tail));
+        });
+        went.then_some(0)
+    }
+
+    /// Whether the adapter has read all lent words of the frame with this ticket: what is stored
+    /// into them from now on is not part of that frame. Never blocks.
+    fn has_read(&mut self, ticket: u64) -> bool {
+        let _ = ticket;
+        true
+    }
 }
 
 /// The receiving half of a transport.

@@ -23,6 +23,7 @@ macro_rules! transport {
                 the_interface_goes_down_and_up,
                 wait_times_out_and_wakes,
                 addresses_are_learnt,
+                lent_words_arrive,
             );
         }
     };
@@ -58,6 +59,11 @@ macro_rules! transport {
             return;
         }
     };
+    (@enter (ports $least:literal)) => {
+        if crate::suite::rdma_ports($least).is_none() {
+            return;
+        }
+    };
     (@enter true) => { dogwild_lab::enter_or_return!(); };
     (@enter false) => {};
 }
@@ -78,3 +84,5 @@ transport!(af_xdp_generic, crate::suite::Net::af_xdp_generic_lab(2), lab: xdp);
 transport!(af_xdp_bridge, crate::suite::Net::af_xdp_lab(3, 1500), lab: xdp);
 transport!(xdp_mmap_veth, crate::suite::Net::xdp_mmap_lab(2, 1500), lab: true);
 transport!(xdp_mmap_bridge, crate::suite::Net::xdp_mmap_lab(3, 3506), lab: true);
+transport!(verbs_one_port, crate::suite::verbs_net(3, 1), lab: (ports 1));
+transport!(verbs_two_ports, crate::suite::verbs_net(2, 2), lab: (ports 2));

@@ -18,7 +18,7 @@ pub struct TransportArgs {
     /// How frames travel
     #[arg(long, value_enum, default_value = "udp")]
     pub transport: Transport,
-    /// Network interface, or auto (udp: loopback if none is given)
+    /// Network interface, or auto (udp: loopback if none is given; verbs: also RDMA device or device:port)
     #[arg(long, value_name = "NAME")]
     pub iface: Option<String>,
     /// MTU of the link in bytes; the same on all nodes [default: the interface's, at most 9000]

@@ -6,6 +6,7 @@
 mod clock;
 pub mod doctor;
 mod model;
+mod port;
 mod privileges;
 mod solver;
 mod streamer;

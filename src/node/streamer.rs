@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use dogwild_net::{Link, To, Transmit};
+use dogwild_net::Link;
 
 use super::clock::{Clock, cpu_ns};
+use super::port::{Port, lend};
 use super::privileges::drop_privileges;
 use super::transport::{TransportError, TransportSpec, open_link};
-use crate::stream::{Config, Deltas, Dest, Outbox, Streamer, chunk_weights_for};
+use crate::stream::{Config, Deltas, Streamer, chunk_weights_for};
 use crate::watch::{DROPS_AT, StreamMeter as Meter};
 use crate::weights::{
     Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
@@ -88,18 +89,6 @@ pub enum StreamerError {
     Io(#[from] std::io::Error),
 }
 
-struct Port<'t>(&'t mut dyn Transmit);
-
-impl Outbox for Port<'_> {
-    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        let to = match to {
-            Dest::Group => To::Group,
-            Dest::Node(node) => To::Node(node),
-        };
-        self.0.send(to, len, fill)
-    }
-}
-
 /// How much may be sent by now: a budget in bytes that grows with time.
 struct Pace {
     bytes_per_ns: f64,
@@ -157,6 +146,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let mut transport = job.transport.clone();
     transport.wrap.replays = Some(replays_beside(&job.buffer));
     let mut link = open_link(&transport, shared.session())?;
+    lend(&mut link, &shared);
     let config = configure(job, &shared, link.tx.mtu())?;
     let spec = StreamStateSpec {
         session: config.session,

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use dogwild_net::{Link, Source, af_xdp, capture, fault, iface, pace, packet_mmap, seal, udp};
+use dogwild_net::{
+    Link, Source, af_xdp, capture, fault, iface, pace, packet_mmap, seal, udp, verbs,
+};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -17,12 +19,14 @@ pub enum Transport {
     AfXdp,
     /// Raw Ethernet, af_xdp to send and packet_mmap to receive; needs CAP_NET_RAW.
     XdpMmap,
+    /// Datagrams of InfiniBand or RoCE v2; needs an RDMA device and libibverbs.
+    Verbs,
 }
 
 impl Transport {
     /// Whether it is raw Ethernet, which goes through one interface that has to be named.
     pub fn is_raw(self) -> bool {
-        self != Self::Udp
+        !matches!(self, Self::Udp | Self::Verbs)
     }
 
     /// The name on the command line and in reports.
@@ -32,13 +36,14 @@ impl Transport {
             Self::PacketMmap => "packet_mmap",
             Self::AfXdp => "af_xdp",
             Self::XdpMmap => "xdp_mmap",
+            Self::Verbs => "verbs",
         }
     }
 
     /// What an interface has to have for it.
     pub fn need(self) -> iface::Need {
         match self {
-            Self::Udp => iface::Need::Ipv4,
+            Self::Udp | Self::Verbs => iface::Need::Ipv4,
             _ => iface::Need::Ethernet,
         }
     }
@@ -49,7 +54,8 @@ impl Transport {
 pub struct TransportSpec {
     /// Which transport.
     pub transport: Transport,
-    /// Network interface; udp can do without (loopback); `auto` chooses one ([`TransportSpec::resolved`]).
+    /// Network interface (verbs: or RDMA device, or device:port); udp can do without (loopback), and verbs
+    /// where one port is active; `auto` chooses one ([`TransportSpec::resolved`]).
     pub iface: Option<String>,
     /// MTU of the link, bytes (IP packet size; raw Ethernet payload); default: what the interface has, at most 9000.
     pub mtu: Option<usize>,
@@ -92,6 +98,9 @@ pub enum TransportError {
     /// The AF_XDP transport says why.
     #[error(transparent)]
     AfXdp(#[from] af_xdp::OpenError),
+    /// The verbs transport says why.
+    #[error(transparent)]
+    Verbs(#[from] verbs::OpenError),
     /// The key file says why.
     #[error(transparent)]
     Key(#[from] seal::KeyError),
@@ -132,7 +141,10 @@ impl TransportSpec {
     /// The same with `--iface auto` replaced by the interface it stands for; the log says why.
     pub fn resolved(&self) -> Result<Self, TransportError> {
         let mut spec = self.clone();
-        if self.iface.as_deref() == Some(AUTO) {
+        if self.transport == Transport::Verbs {
+            // The only active port: found when it is opened, as without a name.
+            spec.iface = spec.iface.filter(|name| name != AUTO);
+        } else if self.iface.as_deref() == Some(AUTO) {
             let choice = iface::choose(self.transport.need())?;
             log::info!("--iface auto: `{}`, {}", choice.iface.name, choice.why);
             for (name, reason) in choice.others {
@@ -173,6 +185,7 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
         })?,
         Transport::PacketMmap => packet_mmap::open(&ring_config(spec, mac)?)?,
         Transport::AfXdp => af_xdp::open(&xdp_config(spec, mac)?)?,
+        Transport::Verbs => verbs::open(&verbs_config(spec, group, session))?,
         Transport::XdpMmap => Link {
             tx: af_xdp::open_transmit(&xdp_config(spec, mac)?)?,
             rx: packet_mmap::open_receive(&ring_config(spec, mac)?)?,
@@ -189,7 +202,8 @@ fn wrap(
     group: SocketAddr,
     mac: [u8; 6],
 ) -> Result<Link, TransportError> {
-    let raw = spec.transport.is_raw();
+    // Datagrams of verbs are captured as frames too: their own headers are the adapter's.
+    let raw = spec.transport != Transport::Udp;
     if let Some(path) = &spec.wrap.capture {
         let (local, group) = if raw {
             (Source::Mac([0; 6]), Source::Mac(mac))
@@ -225,10 +239,10 @@ fn wrap(
     if let Some(bytes_per_s) = spec.wrap.pace_bytes_per_s {
         let config = pace::Config {
             bytes_per_s,
-            overhead_bytes: if raw {
-                pace::ETHERNET_OVERHEAD_BYTES
-            } else {
-                pace::UDP_OVERHEAD_BYTES
+            overhead_bytes: match spec.transport {
+                Transport::Udp => pace::UDP_OVERHEAD_BYTES,
+                Transport::Verbs => pace::ETHERNET_OVERHEAD_BYTES + verbs::ROCE_HEADERS_BYTES,
+                _ => pace::ETHERNET_OVERHEAD_BYTES,
             },
             ..pace::Config::default()
         };
@@ -261,6 +275,20 @@ fn xdp_config(spec: &TransportSpec, group: [u8; 6]) -> Result<af_xdp::Config, Tr
         mtu: spec.mtu,
         ..af_xdp::Config::default()
     })
+}
+
+fn verbs_config(spec: &TransportSpec, group: SocketAddr, session: u64) -> verbs::Config {
+    let mut config = verbs::Config {
+        port: spec.iface.clone(),
+        mtu: spec.mtu,
+        // The low half: the group has bits of it too, a key that differs is refused by the adapter.
+        key: session as u32,
+        ..verbs::Config::default()
+    };
+    if let IpAddr::V4(ip) = group.ip() {
+        config.group = ip;
+    }
+    config
 }
 
 #[cfg(test)]

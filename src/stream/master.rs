@@ -72,25 +72,37 @@ impl Streamer<'_> {
             payload_len: self.config.chunk_weights * 4,
         };
         let applied = self.state.applied(chunk);
-        let went = out.send(Dest::Group, header.frame_len(), &mut |slot| {
-            let (acks, payload) = header.emit(slot);
-            for (ack, applied) in acks.iter_mut().zip(applied) {
-                *ack = applied.load(Relaxed);
-            }
-            kernels::copy_out_bytes(w, payload);
-        });
-        if went {
-            state.version.store(version, Relaxed);
-            self.counters.positions_sent += 1;
-            self.sent_positions += 1;
-        }
-        went
+        let len = self.config.chunk_weights as usize;
+        let at = chunk as usize * len;
+        let went = out.send_weights(
+            Dest::Group,
+            header.head_len(),
+            at..at + len,
+            &mut |head, weights| {
+                let acks = header.emit_head(head);
+                for (ack, applied) in acks.iter_mut().zip(applied) {
+                    *ack = applied.load(Relaxed);
+                }
+                if let Some(weights) = weights {
+                    kernels::copy_out_bytes(w, weights);
+                }
+            },
+        );
+        let Some(ticket) = went else {
+            return false;
+        };
+        self.tickets[(chunk - self.ranges.of(self.config.node).start) as usize] = ticket;
+        state.version.store(version, Relaxed);
+        self.counters.positions_sent += 1;
+        self.sent_positions += 1;
+        true
     }
 
     pub(super) fn handle_delta(
         &mut self,
         now_ns: u64,
         frame: &Frame<'_>,
+        out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         if self.ranges.owner(header.chunk) != Some(self.config.node)
@@ -115,6 +127,11 @@ impl Streamer<'_> {
         self.note_answer(now_ns, header, lag);
         if kernels::any_non_finite(frame.payload) {
             return Err(DropReason::NonFinite);
+        }
+        // The acks of a position say which deltas are in it, so none may get into it on its way.
+        let own = header.chunk - self.ranges.of(self.config.node).start;
+        if !out.has_read(self.tickets[own as usize]) {
+            return Err(DropReason::Unread);
         }
         self.apply(header, frame.payload)?;
         self.counters.deltas_applied += 1;

@@ -26,6 +26,8 @@ pub use counters::Counters;
 pub use range::Ranges;
 pub use streamer::{Peer, Streamer};
 
+use std::ops::Range;
+
 use crate::weights::Writes;
 
 /// Where a frame goes.
@@ -37,10 +39,37 @@ pub enum Dest {
     Node(u16),
 }
 
+/// Writes the head of a frame, and the weights behind it where they have to be copied.
+pub type FillWeights<'a> = dyn FnMut(&mut [u8], Option<&mut [u8]>) + 'a;
+
 /// Transmit slots, lent by whoever has a transport.
 pub trait Outbox {
     /// Fills a free slot of `len` bytes in place; false (and `fill` not called): none is free now.
     fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
+
+    /// As [`send`](Self::send), of a frame that ends with `weights` (a range of the buffer). `fill` is given the
+    /// `head_len` bytes before them, and room for the weights where they have to be copied; else
+    /// the transport reads them in the buffer when it sends. The ticket is for
+    /// [`has_read`](Self::has_read). By default they are copied.
+    fn send_weights(
+        &mut self,
+        to: Dest,
+        head_len: usize,
+        weights: Range<usize>,
+        fill: &mut FillWeights<'_>,
+    ) -> Option<u64> {
+        let went = self.send(to, head_len + 4 * weights.len(), &mut |slot| {
+            let (head, tail) = slot.split_at_mut(head_len);
+            fill(head, Some(tail));
+        });
+        went.then_some(0)
+    }
+
+    /// Whether the transport has read the weights of the frame with this ticket.
+    fn has_read(&mut self, ticket: u64) -> bool {
+        let _ = ticket;
+        true
+    }
 }
 
 /// What becomes of a delta whose frame is lost.

@@ -62,6 +62,8 @@ pub struct Streamer<'a> {
     /// When each foreign chunk was taken last, ns; 0: never.
     pub(super) taken_ns: Vec<u64>,
     pub(super) ages_us: Histogram<u64>,
+    /// The ticket of each own chunk's last position, counted from the start of the range.
+    pub(super) tickets: Vec<u64>,
     last_error: Option<String>,
 }
 
@@ -100,6 +102,7 @@ impl<'a> Streamer<'a> {
             taken_ns: vec![0; config.chunks as usize],
             // 1 µs to 1 h, two significant digits.
             ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
+            tickets: vec![0; ranges.of(config.node).len()],
             last_error: None,
             config,
         };
@@ -228,7 +231,7 @@ impl<'a> Streamer<'a> {
         }
         match header.kind {
             Kind::Position => self.handle_position(now_ns, &frame, out)?,
-            Kind::Delta => self.handle_delta(now_ns, &frame)?,
+            Kind::Delta => self.handle_delta(now_ns, &frame, out)?,
             Kind::Hello => self.handle_hello(now_ns, &frame)?,
             Kind::Restore => self.handle_restore(&frame)?,
         }

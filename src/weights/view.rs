@@ -67,6 +67,13 @@ impl<'a> WeightsView<'a> {
         unsafe { Self::from_raw(self.ptr.add(start), len) }
     }
 
+    /// The weights as the words they are.
+    pub fn words(&self) -> &'a [AtomicU32] {
+        // SAFETY: a valid view; AtomicU32 has the size and alignment of f32, and may change under
+        // a shared reference.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast::<AtomicU32>(), self.len) }
+    }
+
     /// Pointer for foreign code (GEMM, kernel, NIC).
     pub fn as_ptr(&self) -> *mut f32 {
         self.ptr

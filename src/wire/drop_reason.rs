@@ -28,11 +28,13 @@ pub enum DropReason {
     NonFinite,
     /// We are not master of a trained range yet and take no deltas.
     NotReady,
+    /// A delta of a chunk whose last position the adapter has yet to read; it comes again.
+    Unread,
 }
 
 impl DropReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Malformed,
         Self::Version,
         Self::Session,
@@ -44,6 +46,7 @@ impl DropReason {
         Self::Repeated,
         Self::NonFinite,
         Self::NotReady,
+        Self::Unread,
     ];
 
     /// The name in tables, summaries and metrics.
@@ -60,6 +63,7 @@ impl DropReason {
             Self::Repeated => "repeated",
             Self::NonFinite => "non_finite",
             Self::NotReady => "not_ready",
+            Self::Unread => "unread",
         }
     }
 }

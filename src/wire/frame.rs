@@ -166,10 +166,11 @@ impl Header {
         } else {
             0
         };
-        self.payload_at() + self.payload_len as usize + tag
+        self.head_len() + self.payload_len as usize + tag
     }
 
-    fn payload_at(&self) -> usize {
+    /// Bytes of the frame before its payload.
+    pub fn head_len(&self) -> usize {
         HEADER_LEN + acks_len(self.acks)
     }
 
@@ -182,6 +183,20 @@ impl Header {
             slot.len(),
             self.frame_len(),
             "transmit slot of another size than the frame"
+        );
+        let (head, rest) = slot.split_at_mut(self.head_len());
+        (self.emit_head(head), &mut rest[..self.payload_len as usize])
+    }
+
+    /// Writes the header and zeroed acks into `head`; returns the acks to be filled.
+    ///
+    /// # Panics
+    /// If `head` is not [`head_len`](Self::head_len) bytes long: the caller asked for it.
+    pub fn emit_head<'s>(&self, head: &'s mut [u8]) -> &'s mut [u8] {
+        assert_eq!(
+            head.len(),
+            self.head_len(),
+            "room of another size than the head of the frame"
         );
         let raw = RawHeader {
             magic: MAGIC.into(),
@@ -201,14 +216,10 @@ impl Header {
             payload_len: self.payload_len.into(),
             reserved: 0.into(),
         };
-        let (head, rest) = slot.split_at_mut(HEADER_LEN);
-        head.copy_from_slice(raw.as_bytes());
-        let (acks, payload) = rest.split_at_mut(acks_len(self.acks));
+        let (fixed, acks) = head.split_at_mut(HEADER_LEN);
+        fixed.copy_from_slice(raw.as_bytes());
         acks.fill(0);
-        (
-            &mut acks[..self.acks as usize],
-            &mut payload[..self.payload_len as usize],
-        )
+        &mut acks[..self.acks as usize]
     }
 }
 

@@ -5,7 +5,7 @@
 //! A wrapper sees payloads, not packets; the headers in the file are made up around them from what
 //! is known, so that one dissector (`tools/wireshark/dogwild.lua`) serves every transport: Ethernet
 //! for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with invented addresses
-//! for [`Source::Memory`]. A received frame names its true sender; its destination is
+//! for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true sender; its destination is
 //! [`Config::local`], because a transport does not tell whether it came by way of the group.
 //!
 //! Invariants:

@@ -111,6 +111,10 @@ fn mac(of: Source) -> [u8; 6] {
             // Locally administered, "DW".
             [0x02, 0x44, 0x57, 0, high, low]
         }
+        Source::Queue { qpn, .. } => {
+            let [_, a, b, c] = qpn.to_be_bytes();
+            [0x02, 0x44, 0x57, a, b, c]
+        }
         Source::Socket(at) => match at.ip() {
             IpAddr::V4(ip) if ip.is_multicast() => {
                 let [_, b, c, d] = ip.octets();

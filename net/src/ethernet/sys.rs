@@ -71,10 +71,10 @@ pub(crate) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
         .or_else(|_| set(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, asked))
 }
 
-/// A socket to wait for, as [`poll`] takes it.
-pub(crate) fn readable(socket: &Socket) -> pollfd {
+/// A socket (or another descriptor) to wait for, as [`poll`] takes it.
+pub(crate) fn readable(source: &impl AsRawFd) -> pollfd {
     pollfd {
-        fd: socket.as_raw_fd(),
+        fd: source.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     }

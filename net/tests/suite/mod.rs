@@ -2,16 +2,17 @@
 //! are whole.
 
 pub(crate) mod checks;
+mod ports;
 
-use std::net::SocketAddr;
-use std::process;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{self, Command};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use dogwild_lab::{Lab, Spec};
 use dogwild_net::{
     Link, Receive, Source, To, Transmit, af_xdp, capture, fault, memory, pace, packet_mmap, seal,
-    udp,
+    udp, verbs,
 };
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -26,7 +27,11 @@ enum Kind {
     AfXdp(af_xdp::Config),
     /// af_xdp transmit, packet_mmap receive.
     XdpMmap,
+    /// A port for each node, or one for all.
+    Verbs(Vec<verbs::Config>),
 }
+
+pub(crate) use ports::rdma_ports;
 
 /// What is around every link.
 #[derive(Clone, Copy)]
@@ -159,6 +164,25 @@ impl Net {
         }
     }
 
+    /// Every node on a port of its own, of those that [`rdma_ports`] found; a single one serves all.
+    pub(crate) fn verbs(nodes: usize, ports: &[String]) -> Self {
+        static GROUPS: AtomicU16 = AtomicU16::new(0);
+        let [_, _, p0, p1] = process::id().to_be_bytes();
+        let [g0, g1] = GROUPS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let config = |node: usize| verbs::Config {
+            port: Some(ports[node % ports.len()].clone()),
+            group: Ipv4Addr::new(239, 68, g0, g1),
+            key: u32::from_be_bytes([0x44, 0x57, p0, p1]),
+            ..verbs::Config::default()
+        };
+        Net {
+            nodes,
+            kind: Kind::Verbs((0..nodes).map(config).collect()),
+            lab: None,
+            wrapping: Wrapping::None,
+        }
+    }
+
     /// The same nodes, with a wrapper that changes nothing around every link.
     pub(crate) fn under(mut self, wrapping: Wrapping) -> Self {
         self.wrapping = wrapping;
@@ -188,6 +212,7 @@ impl Net {
             }
             Kind::AfXdp(config) => Some(af_xdp::open(config).expect("af_xdp")),
             Kind::XdpMmap => Some(xdp_mmap()),
+            Kind::Verbs(configs) => Some(verbs::open(&configs[node]).expect("verbs")),
         };
         let link = match &self.lab {
             Some(lab) => lab.in_host(node, open).expect("enter the host"),
@@ -210,14 +235,23 @@ impl Net {
 
     /// Switches the interface of a node; false where there is none of its own.
     pub(crate) fn switch(&self, node: usize, state: &str) -> bool {
-        let Some(lab) = &self.lab else { return false };
-        let status = lab
-            .command(node, "ip")
-            .args(["link", "set", "eth0", state])
-            .status()
-            .expect("run ip");
-        assert!(status.success(), "ip link set eth0 {state}: {status}");
+        let (mut command, iface) = match (&self.lab, &self.kind) {
+            (Some(lab), _) => (lab.command(node, "ip"), "eth0".to_owned()),
+            (None, Kind::Verbs(configs)) => match interface_of(&configs[node]) {
+                Some(iface) => (Command::new("ip"), iface),
+                None => return false,
+            },
+            _ => return false,
+        };
+        let status = command.args(["link", "set", &iface, state]).status();
+        let status = status.expect("run ip");
+        assert!(status.success(), "ip link set {iface} {state}: {status}");
         true
+    }
+
+    /// Whether frames that overrun a receiver are counted at all.
+    pub(crate) fn counts_overruns(&self) -> bool {
+        !matches!(self.kind, Kind::Verbs(_))
     }
 
     /// Whether the drops that the kernel counts are frames (and not joined frames).
@@ -236,9 +270,14 @@ impl Net {
         self.nodes > 2 && !matches!(self.kind, Kind::Memory | Kind::Udp(_))
     }
 
-    /// Whether a sender can fill everything up to the receiver, which then stops it.
-    pub(crate) fn has_back_pressure(&self) -> bool {
-        matches!(self.kind, Kind::Memory)
+    /// Whether a sender can fill everything up to the receiver, which then stops it; none: a device
+    /// that sends by itself may be slower than its sender, or not.
+    pub(crate) fn has_back_pressure(&self) -> Option<bool> {
+        match self.kind {
+            Kind::Verbs(_) => None,
+            Kind::Memory => Some(true),
+            _ => Some(false),
+        }
     }
 }
 
@@ -269,6 +308,25 @@ pub(crate) fn may_load_programs() -> bool {
             true
         }
     }
+}
+
+/// Interfaces that tests may switch off and on, by name with commas: those of the machine that
+/// `tools/soft-roce` boots. A developer's own network is left alone.
+const SWITCHABLE: &str = "DOGWILD_VERBS_SWITCH";
+
+fn interface_of(config: &verbs::Config) -> Option<String> {
+    let allowed = std::env::var(SWITCHABLE).ok()?;
+    let ports = verbs::ports().expect("ports");
+    let named =
+        |port: &verbs::Port| Some(format!("{}:{}", port.device, port.number)) == config.port;
+    let mut interfaces = ports.into_iter().find(named)?.interfaces.into_iter();
+    interfaces.find(|iface| allowed.split(',').any(|name| name == iface))
+}
+
+/// Some nodes on the first `ports` RDMA ports.
+pub(crate) fn verbs_net(nodes: usize, ports: usize) -> Net {
+    let found = rdma_ports(ports).expect("ports, as just found");
+    Net::verbs(nodes, &found[..ports])
 }
 
 fn lab(nodes: usize, mtu: u32) -> Lab {

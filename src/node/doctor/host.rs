@@ -97,6 +97,8 @@ pub(super) fn interfaces() -> Vec<Check> {
 pub(super) fn iface_auto() -> Vec<Check> {
     Transport::value_variants()
         .iter()
+        // Those of verbs are ports, not interfaces: their own check names them.
+        .filter(|&&transport| transport != Transport::Verbs)
         .map(|transport| match iface::choose(transport.need()) {
             Ok(choice) => {
                 let mut found = format!("`{}`: {}", choice.iface.name, choice.why);

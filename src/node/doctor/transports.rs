@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use dogwild_lab::Lab;
 use dogwild_net::iface;
 
-use super::{Check, State, echo};
+use super::{Check, State, echo, verbs};
 use crate::node::{Transport, TransportSpec, open_link};
 
 /// Receive buffer that the udp transport asks for.
@@ -17,8 +17,6 @@ const UDP_BUFFER_BYTES: u64 = 16 << 20;
 const NET_RAW: u32 = 13;
 const SYS_ADMIN: u32 = 21;
 const BPF: u32 = 39;
-/// Names of transports that a build may lack.
-const OTHERS: [&str; 2] = ["af_xdp", "verbs"];
 
 pub(super) fn transports(program: &Path, lab: Option<&Lab>) -> Vec<Check> {
     let mut checks = vec![Check::info(
@@ -28,23 +26,15 @@ pub(super) fn transports(program: &Path, lab: Option<&Lab>) -> Vec<Check> {
     for &transport in Transport::value_variants() {
         checks.push(match transport {
             Transport::Udp => udp(program, lab),
+            Transport::Verbs => verbs::check(),
             _ => raw(transport, program, lab),
         });
-    }
-    for name in OTHERS {
-        let built = Transport::value_variants()
-            .iter()
-            .any(|transport| transport.name() == name);
-        if !built {
-            let check = Check::new(name, State::Missing, "not in this build");
-            checks.push(prerequisites(check, None));
-        }
     }
     checks
 }
 
 /// A session that no other doctor has.
-fn session() -> u64 {
+pub(super) fn session() -> u64 {
     0xD0C7_0000_0000 | u64::from(std::process::id())
 }
 
@@ -187,20 +177,6 @@ fn prerequisites(mut check: Check, iface: Option<&iface::Interface>) -> Check {
                 "for zero copy: a driver with XDP (i40e, ice, mlx5_core, ...)".into(),
             );
         }
-        "verbs" => {
-            let devices = std::fs::read_dir("/sys/class/infiniband")
-                .is_ok_and(|mut devices| devices.next().is_some());
-            need(
-                devices,
-                "an RDMA device under /sys/class/infiniband (Soft-RoCE: `rdma link add rxe0 type \
-                 rxe netdev eth0`)"
-                    .into(),
-            );
-            need(
-                library("libibverbs.so.1"),
-                "the library libibverbs.so.1 (Debian: libibverbs1)".into(),
-            );
-        }
         _ => {}
     }
     check
@@ -214,18 +190,4 @@ pub(super) fn has_capability(bit: u32) -> bool {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .is_some_and(|caps| caps >> bit & 1 == 1)
-}
-
-fn library(name: &str) -> bool {
-    const FOLDERS: [&str; 6] = [
-        "/lib/x86_64-linux-gnu",
-        "/usr/lib/x86_64-linux-gnu",
-        "/lib64",
-        "/usr/lib64",
-        "/usr/lib",
-        "/usr/local/lib",
-    ];
-    FOLDERS
-        .iter()
-        .any(|folder| Path::new(folder).join(name).exists())
 }

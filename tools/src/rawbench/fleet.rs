@@ -28,6 +28,14 @@ pub(crate) struct FleetArgs {
     /// MTU of the link, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(256..=65_535))]
     pub(crate) mtu: u32,
+    /// Interfaces (verbs: or RDMA devices) of the nodes in turn, without --lab
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        conflicts_with = "lab"
+    )]
+    pub(crate) iface: Vec<String>,
     /// How frames travel
     #[arg(long, default_value = "packet_mmap", value_enum)]
     pub(crate) transport: dogwild::node::Transport,
@@ -80,9 +88,9 @@ impl FleetArgs {
     /// A lab of `hosts` hosts, or none if the nodes are on loopback.
     pub(crate) fn make_lab(&self) -> Result<Option<Lab>> {
         if !self.lab {
-            if self.transport.is_raw() {
+            if self.transport.is_raw() && self.iface.len() < usize::from(self.nodes) {
                 bail!(
-                    "raw Ethernet between processes of one host needs a cable: add --lab, or --transport udp"
+                    "raw Ethernet between processes of one host needs a cable: add --lab, or name one end of it for each node (--iface A,B), or take --transport udp"
                 );
             }
             return Ok(None);
@@ -94,9 +102,12 @@ impl FleetArgs {
         Ok(Some(Lab::up(&spec)?))
     }
 
-    /// The interface that nodes use.
-    pub(crate) fn iface(&self) -> Option<String> {
-        self.lab.then(|| "eth0".to_owned())
+    /// The interface that `node` uses.
+    pub(crate) fn iface(&self, node: u16) -> Option<String> {
+        if self.lab {
+            return Some("eth0".to_owned());
+        }
+        self.iface.iter().cycle().nth(usize::from(node)).cloned()
     }
 
     /// A command of this very program for `node`.
@@ -170,7 +181,7 @@ impl Fleet {
             "--mtu",
             &self.args.mtu.to_string(),
         ]);
-        if let Some(iface) = self.args.iface() {
+        if let Some(iface) = self.args.iface(node) {
             command.args(["--iface", &iface]);
         }
         if let Some(key) = &self.args.key_file {

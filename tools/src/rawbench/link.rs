@@ -162,6 +162,7 @@ impl DriverArgs {
         let hosts = FleetArgs {
             lab: true,
             nodes: 2,
+            iface: Vec::new(),
             weights: 1,
             mtu: self.link.transport.mtu.unwrap_or(1500),
             transport: self.link.transport.transport,

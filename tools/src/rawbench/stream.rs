@@ -132,7 +132,7 @@ impl Args {
                 &self.seconds.to_string(),
             ]);
             command.args(["--node", &node.to_string()]);
-            if let Some(iface) = self.fleet.iface() {
+            if let Some(iface) = self.fleet.iface(node) {
                 command.args(["--iface", &iface]);
             }
             if direction == Direction::BothWays || node == 0 {

@@ -1,0 +1,327 @@
+//! The `verbs` transport: unreliable datagrams of InfiniBand or RoCE v2, with multicast.
+//!
+//! Holds: its settings and how it is opened. `device` finds the port, `queue` makes queue pairs,
+//! `tx` and `rx` are the halves with their rings, `sys` is libibverbs, loaded at run time. The
+//! `unsafe` is in files named `sys.rs` and `ring.rs`.
+//!
+//! Addresses are learnt as everywhere: the routing header of a datagram tells the sender's port, and
+//! its immediate data the number of the queue pair that receives there (the one that sends is
+//! another). Keys are fixed by the session. Nothing is exchanged beforehand.
+//!
+//! Invariants:
+//! - Slots are registered once; the adapter reads and writes them in place. Lent memory
+//!   ([`Transmit::lend`]) is read by the adapter when it sends.
+//! - A send that fails (the link is down) is counted, and the queue pair started again.
+//! - Nothing spins: [`Receive::wait`] sleeps on the completion channel.
+//!
+//! No adapter counts, for one queue pair, the datagrams that found no slot. They show as gaps to
+//! the layers above, and in the adapter's own counters (`hw_counters` in sysfs).
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
+
+use crate::{Link, Receive, Source, Transmit};
+
+mod device;
+mod queue;
+mod rx;
+mod sys;
+mod tx;
+
+pub use device::{Fabric, Port, ports};
+
+use device::Address;
+use queue::sys::{Direction, Failed, Queue, REGISTER, Slots};
+use sys::{GRH_BYTES, Gid};
+
+/// Headers of a RoCE v2 datagram around its payload: IPv4 20, UDP 8, BTH 12, DETH 8, immediate data 4,
+/// ICRC 4.
+pub const ROCE_HEADERS_BYTES: usize = 56;
+/// Smallest payload that makes sense: the smallest MTU there is.
+const PAYLOAD_MIN: usize = 128;
+/// Queue keys with this bit are reserved to the kernel.
+const PRIVILEGED_KEY: u32 = 1 << 31;
+
+/// Settings of the transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The port: an RDMA device (`rxe0`), device and port (`mlx5_0:1`), or a network interface that
+    /// belongs to one (`eth0`). `None`: the only active one.
+    pub port: Option<String>,
+    /// Multicast group that all nodes share.
+    pub group: Ipv4Addr,
+    /// Key of all queue pairs: datagrams with another are refused by the adapter. The highest bit
+    /// is not used.
+    pub key: u32,
+    /// MTU of the link in bytes (on Ethernet that of IP packets). Frames are as long as it and the
+    /// port's active MTU allow. `None`: the latter.
+    pub mtu: Option<usize>,
+    /// Slots to send from; as many as the device allows at most.
+    pub send_slots: usize,
+    /// Memory to receive into, in bytes.
+    pub receive_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            port: None,
+            group: Ipv4Addr::new(239, 68, 87, 1),
+            key: 0x4457,
+            mtu: None,
+            send_slots: 1024,
+            receive_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Why the transport could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// libibverbs is not installed, or too old.
+    #[error(
+        "verbs needs the library libibverbs.so.1 of rdma-core 33 or later and its drivers (Debian: apt-get install \
+         libibverbs1 ibverbs-providers): {why}"
+    )]
+    NoLibrary {
+        /// What the loader said.
+        why: String,
+    },
+    /// This host has no RDMA device.
+    #[error(
+        "there is no RDMA device on this host (/sys/class/infiniband). Without an adapter there is Soft-RoCE: \
+         `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0`"
+    )]
+    NoDevice,
+    /// No port has this name.
+    #[error(
+        "there is no RDMA device, device:port or interface of one named `{name}`; there are: {existing}"
+    )]
+    NoSuchPort {
+        /// The name asked for.
+        name: String,
+        /// What exists, with commas.
+        existing: String,
+    },
+    /// More than one port would do.
+    #[error("several RDMA ports would do: name one with --iface; there are: {existing}")]
+    Several {
+        /// What exists, with commas.
+        existing: String,
+    },
+    /// The port cannot send.
+    #[error("{0}")]
+    NotReady(String),
+    /// The group is no multicast address.
+    #[error("{group} is no multicast address (224.0.0.0/4)")]
+    NotMulticast {
+        /// The address given.
+        group: Ipv4Addr,
+    },
+    /// The MTU leaves no room.
+    #[error("an MTU of {mtu} bytes is too small for verbs on `{device}`: {least} at least")]
+    Mtu {
+        /// What was asked for.
+        mtu: usize,
+        /// The device.
+        device: String,
+        /// What is needed.
+        least: usize,
+    },
+    /// Memory could not be locked.
+    #[error(
+        "cannot register {bytes} bytes on `{device}` ({source}): raise the limit of locked memory (`ulimit -l`; \
+         memlock in /etc/security/limits.conf, LimitMEMLOCK= of a service)"
+    )]
+    LockedMemory {
+        /// What was asked for.
+        bytes: usize,
+        /// The device.
+        device: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another call failed.
+    #[error("cannot {what} on `{device}`: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The device.
+        device: String,
+        /// What the kernel or the driver said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn no_library(why: &str) -> Self {
+        OpenError::NoLibrary {
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// The port that would be opened for this name.
+///
+/// # Errors
+/// [`OpenError`]: no library, no device, no such port, or several.
+pub fn find(name: Option<&str>) -> Result<Port, OpenError> {
+    device::choose(ports()?, name)
+}
+
+/// Opens both halves.
+///
+/// # Errors
+/// [`OpenError`]: no library or device, settings that cannot work here, or a call that failed.
+pub fn open(config: &Config) -> Result<Link, OpenError> {
+    if !config.group.is_multicast() {
+        return Err(OpenError::NotMulticast {
+            group: config.group,
+        });
+    }
+    let port = find(config.port.as_deref())?;
+    let Some(address) = port.address else {
+        return Err(OpenError::NotReady(port.trouble().unwrap_or_default()));
+    };
+    let opening = Opening {
+        config,
+        payload: payload(config, &port)?,
+        port: &port,
+        address,
+        key: config.key & !PRIVILEGED_KEY,
+    };
+    let (rx, number) = opening.receive()?;
+    let tx = opening.transmit(number)?;
+    log::info!(
+        "verbs: {port}, address {} in group {}, {} bytes of payload",
+        Source::Queue {
+            gid: address.gid.0,
+            lid: port.lid,
+            qpn: number
+        },
+        config.group,
+        opening.payload,
+    );
+    Ok(Link { tx, rx })
+}
+
+fn payload(config: &Config, port: &Port) -> Result<usize, OpenError> {
+    let headers = match port.fabric {
+        Fabric::Ethernet => ROCE_HEADERS_BYTES,
+        Fabric::InfiniBand => 0,
+    };
+    let room = config
+        .mtu
+        .map_or(port.mtu, |mtu| mtu.saturating_sub(headers));
+    if room < PAYLOAD_MIN {
+        return Err(OpenError::Mtu {
+            mtu: config.mtu.unwrap_or_default(),
+            device: port.device.clone(),
+            least: PAYLOAD_MIN + headers,
+        });
+    }
+    Ok(room.min(port.mtu))
+}
+
+/// What both halves are made from.
+struct Opening<'a> {
+    config: &'a Config,
+    port: &'a Port,
+    address: Address,
+    payload: usize,
+    key: u32,
+}
+
+impl Opening<'_> {
+    fn queue(&self, direction: Direction, slots: Slots) -> Result<Queue, OpenError> {
+        let device = &self.port.device;
+        let library = sys::library().map_err(OpenError::no_library)?;
+        let opened = device::sys::open_all(library, Some(device));
+        let (mut opened, mut refused) = self.tried("open", opened)?;
+        let Some(context) = opened.pop() else {
+            return Err(match refused.pop() {
+                Some((_, source)) => self.failed("open", source),
+                None => OpenError::NoDevice,
+            });
+        };
+        let slots = Slots {
+            count: slots.count.clamp(1, self.port.queue.max(1)),
+            ..slots
+        };
+        let made = Queue::open(context, self.port.number, self.key, direction, slots);
+        made.map_err(|Failed { what, source }| match source.raw_os_error() {
+            Some(libc::ENOMEM | libc::EPERM) if what == REGISTER => OpenError::LockedMemory {
+                bytes: slots.count * slots.bytes,
+                device: device.clone(),
+                source,
+            },
+            _ => self.failed(what, source),
+        })
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> OpenError {
+        OpenError::System {
+            what,
+            device: self.port.device.clone(),
+            source,
+        }
+    }
+
+    fn tried<T>(&self, what: &'static str, result: io::Result<T>) -> Result<T, OpenError> {
+        result.map_err(|source| self.failed(what, source))
+    }
+
+    fn group(&self) -> Gid {
+        Gid(self.config.group.to_ipv6_mapped().octets())
+    }
+
+    fn receive(&self) -> Result<(Box<dyn Receive>, u32), OpenError> {
+        // As long as anything that the port may deliver; whole cache lines.
+        let bytes = (GRH_BYTES + self.port.mtu).next_multiple_of(64);
+        let slots = Slots {
+            count: (self.config.receive_bytes / bytes).max(64),
+            bytes,
+        };
+        let mut queue = self.queue(Direction::Receive, slots)?;
+        let membership = self.tried("join the group of the host", self.join_host())?;
+        let joined = queue.attach(self.group(), 0);
+        self.tried("join the group", joined)?;
+        let number = queue.number();
+        let ring = self.tried("post receive slots", rx::ring::ReceiveRing::new(queue))?;
+        let device = self.port.device.clone();
+        let own = self.address.gid;
+        let rx = rx::Rx::new(ring, self.port.fabric, device, own, Some(membership));
+        Ok((Box::new(rx), number))
+    }
+
+    /// RoCE: the adapter (or Soft-RoCE) gets group packets only if the host is in the IP group too.
+    fn join_host(&self) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+        let interface = InterfaceIndexOrAddress::Index(self.address.interface);
+        socket.join_multicast_v4_n(&self.config.group, &interface)?;
+        Ok(socket)
+    }
+
+    fn transmit(&self, answer_to: u32) -> Result<Box<dyn Transmit>, OpenError> {
+        let slots = Slots {
+            count: self.config.send_slots.max(2),
+            bytes: self.payload.next_multiple_of(64),
+        };
+        let mut queue = self.queue(Direction::Send, slots)?;
+        let index = self.address.gid_index;
+        let group = queue.handle(self.group(), 0, index);
+        let group = self.tried("make a way to the group", group)?;
+        let ring = tx::ring::SendRing::new(queue, self.key, answer_to);
+        let device = self.port.device.clone();
+        Ok(Box::new(tx::Tx::new(
+            ring,
+            group,
+            device,
+            index,
+            self.payload,
+        )))
+    }
+}

@@ -1,0 +1,193 @@
+//! The `verbs` transport tested for real: boots the Soft-RoCE machine (`tools/soft-roce`) and runs
+//! in it the conformance suite, what only verbs must do, two-node streaming with conservation, and
+//! rawbench. The machine sees this host's files, read-only, so it runs what cargo has built here.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The machine is stuck if it takes longer than this: some ten times what it needs without KVM.
+const STUCK: Duration = Duration::from_secs(1800);
+
+/// What runs in the machine, in this order.
+const PARTS: [&str; 6] = ["conformance", "verbs", "conserve", "send", "ping", "doctor"];
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Where cargo puts its files.
+fn target() -> PathBuf {
+    let rawbench = Path::new(env!("CARGO_BIN_EXE_dogwild-rawbench"));
+    let target = rawbench.parent().and_then(Path::parent);
+    target.expect("a folder above the program's").to_owned()
+}
+
+/// The test programs and programs of the workspace, by name, as cargo built them for this very run.
+fn executables() -> Vec<(String, PathBuf)> {
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args([
+            "test",
+            "--workspace",
+            "--no-run",
+            "--message-format=json",
+            "--quiet",
+        ])
+        .current_dir(here(".."))
+        .stderr(Stdio::inherit())
+        .stdin(Stdio::null());
+    if env!("CARGO_BIN_EXE_dogwild-rawbench").contains("/release/") {
+        command.arg("--release");
+    }
+    let output = command.output().expect("run cargo");
+    assert!(
+        output.status.success(),
+        "cargo test --no-run: {}",
+        output.status
+    );
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let built = lines.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let program = message["executable"].as_str()?.into();
+        Some((message["target"]["name"].as_str()?.to_owned(), program))
+    });
+    built.collect()
+}
+
+/// Builds the machine; `None` (said loudly) where something for that is missing.
+fn build(folder: &Path) -> Option<()> {
+    let missing = |what: &str| {
+        dogwild_lab::skip::skip(what);
+        None
+    };
+    let version = Command::new("qemu-system-x86_64").arg("--version").output();
+    if version.is_err() {
+        return missing("qemu-system-x86_64 (Debian: apt-get install qemu-system-x86)");
+    }
+    let library = "/usr/lib/x86_64-linux-gnu/libibverbs";
+    if !Path::new(library).exists()
+        || !Path::new("/usr/bin/rdma").exists() && !Path::new("/bin/rdma").exists()
+    {
+        return missing(
+            "RDMA user space (Debian: apt-get install libibverbs1 ibverbs-providers iproute2)",
+        );
+    }
+    let output = Command::new(here("soft-roce/build"))
+        .arg(folder)
+        .output()
+        .expect("run build");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.code() {
+        Some(0) => Some(()),
+        // What it needs of this host is not there, and it says what.
+        Some(3) => missing(said.trim()),
+        _ => panic!(
+            "tools/soft-roce/build: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    }
+}
+
+/// The script that the machine runs.
+fn script(executables: &[(String, PathBuf)]) -> String {
+    let program = |name: &str| {
+        let found = executables.iter().find(|(other, _)| other == name);
+        let (_, path) = found.unwrap_or_else(|| panic!("cargo built no `{name}`"));
+        path.display()
+    };
+    format!(
+        r#"
+        . {guest}
+        export DOGWILD_VERBS_PORTS=rxe0:1,rxe1:1 DOGWILD_VERBS_SWITCH=roce0,roce1 RUST_BACKTRACE=0
+        part conformance {conformance} --test-threads 1 verbs_
+        part verbs {verbs} --test-threads 1
+        part conserve {rawbench} conserve --transport verbs --iface rxe0,rxe1 --weights 30000 \
+            --loss 30% --duplicate 1% --reorder 1% --seconds 1 --kills 2
+        {rawbench} recv --transport verbs --iface rxe1 &
+        receiver=$!
+        part send {rawbench} send --transport verbs --iface rxe0
+        part ping {rawbench} ping --transport verbs --iface rxe0
+        kill $receiver
+        doctor() {{ {dogwild} doctor --json | grep -A3 '"name": "verbs"' | grep '"state": "works"'; }}
+        part doctor doctor
+        "#,
+        guest = here("soft-roce/guest").display(),
+        conformance = program("conformance"),
+        verbs = program("verbs"),
+        rawbench = env!("CARGO_BIN_EXE_dogwild-rawbench"),
+        dogwild = program("dogwild"),
+    )
+}
+
+/// Boots the machine and returns its console; kills it when it is stuck.
+fn boot(folder: &Path, script: &Path) -> (Vec<String>, bool) {
+    let mut command = Command::new(here("soft-roce/run"));
+    command
+        .args([folder, script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    dogwild_lab::process::die_with_parent(&mut command);
+    let mut machine = command.spawn().expect("start the machine");
+    let console = BufReader::new(machine.stdout.take().expect("its console"));
+    let (sender, lines) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        for line in console.split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let end = Instant::now() + STUCK;
+    let mut seen = Vec::new();
+    let stuck = loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => seen.push(line),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break false,
+            Err(mpsc::RecvTimeoutError::Timeout) => break true,
+        }
+    };
+    let _ = machine.kill();
+    let _ = machine.wait();
+    drop(lines);
+    let _ = reader.join();
+    (seen, stuck)
+}
+
+#[test]
+fn verbs_does_what_it_must_on_soft_roce() {
+    let folder = target().join("soft-roce");
+    if build(&folder).is_none() {
+        return;
+    }
+    let file = folder.join("parts");
+    fs::write(&file, script(&executables())).expect("write the script");
+    let start = Instant::now();
+    let (console, stuck) = boot(&folder, &file);
+    let text = console.join("\n");
+    assert!(!stuck, "the machine is stuck:\n{text}");
+    for part in PARTS {
+        let passed = format!("PART PASS {part} ");
+        let line = console.iter().find(|line| line.starts_with(&passed));
+        println!(
+            "{}",
+            line.unwrap_or_else(|| panic!("part `{part}` failed:\n{text}"))
+        );
+    }
+    let accelerator = console
+        .iter()
+        .find(|line| line.starts_with("MACHINE accelerator"));
+    println!(
+        "{} s on {}",
+        start.elapsed().as_secs(),
+        accelerator.map_or("?", |line| line.as_str())
+    );
+}
