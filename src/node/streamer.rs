@@ -147,6 +147,11 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     transport.wrap.replays = Some(replays_beside(&job.buffer));
     let mut link = open_link(&transport, shared.session())?;
     lend(&mut link, &shared);
+    if transport.wrap.key_file.is_none() && transport.leaves_the_host() {
+        log::warn!(
+            "frames are not authenticated: anybody on the link can change the weights; --key-file seals them"
+        );
+    }
     let config = configure(job, &shared, link.tx.mtu())?;
     let spec = StreamStateSpec {
         session: config.session,

@@ -138,6 +138,11 @@ impl TransportSpec {
         }
     }
 
+    /// Whether frames go where others might be.
+    pub fn leaves_the_host(&self) -> bool {
+        self.transport != Transport::Udp || self.iface.as_deref().is_some_and(|name| name != "lo")
+    }
+
     /// The same with `--iface auto` replaced by the interface it stands for; the log says why.
     pub fn resolved(&self) -> Result<Self, TransportError> {
         let mut spec = self.clone();
@@ -223,18 +228,12 @@ fn wrap(
     if !spec.fault.is_harmless() {
         link = fault::wrap(link, &spec.fault);
     }
-    match key {
-        Some(key) => {
-            let replays = match &spec.wrap.replays {
-                Some(path) => seal::Replays::in_file(path, &key)?,
-                None => seal::Replays::in_memory().map_err(TransportError::Memory)?,
-            };
-            link = seal::wrap(link, seal::Config { key, replays });
-        }
-        None if spec.iface.as_deref().is_some_and(|name| name != "lo") => log::warn!(
-            "frames are not authenticated: anybody on the link can change the weights; --key-file seals them"
-        ),
-        None => {}
+    if let Some(key) = key {
+        let replays = match &spec.wrap.replays {
+            Some(path) => seal::Replays::in_file(path, &key)?,
+            None => seal::Replays::in_memory().map_err(TransportError::Memory)?,
+        };
+        link = seal::wrap(link, seal::Config { key, replays });
     }
     if let Some(bytes_per_s) = spec.wrap.pace_bytes_per_s {
         let config = pace::Config {

@@ -23,6 +23,8 @@ use tools::{iperf3, testpmd, trafgen};
 
 /// Longest time for a tool to send its first frame.
 const START_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of a header, which interfaces count.
+const ETHERNET_HEADER_BYTES: f64 = 14.0;
 /// Frames that tell that a tool is sending: an interface alone sends a few.
 const STARTED_FRAMES: u64 = 100;
 
@@ -170,12 +172,7 @@ impl Places<'_> {
         let timed = |host: usize| {
             let start = Instant::now();
             let counters = self.counters(host)?;
-            let frames = if host == 0 {
-                counters.sent_frames
-            } else {
-                counters.received_frames
-            };
-            Some((start + start.elapsed() / 2, frames))
+            Some((start + start.elapsed() / 2, counters))
         };
         let both = || -> Result<_> {
             let near = timed(0).context("the interface has gone")?;
@@ -197,32 +194,34 @@ impl Places<'_> {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut family = Family(Guard(command.spawn()?));
-        let child = &mut family.0;
-        if let (Some(text), Some(mut stdin)) = (input, child.0.stdin.take_if(|_| input.is_some())) {
+        let stdin = &mut family.0.0.stdin;
+        if let (Some(text), Some(mut stdin)) = (input, stdin.take_if(|_| input.is_some())) {
             stdin.write_all(text.as_bytes())?;
         }
         let start = Instant::now();
         while sent()? < idle + STARTED_FRAMES {
-            if child.0.try_wait()?.is_some() || start.elapsed() > START_WITHIN {
-                bail!("sends nothing: {}", last_words(child));
+            if family.0.0.try_wait()?.is_some() || start.elapsed() > START_WITHIN {
+                bail!("sends nothing: {}", last_words(&mut family));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         let before = both()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let after = both()?;
-        if child.0.try_wait()?.is_some() {
-            bail!("ended early: {}", last_words(child));
+        if family.0.0.try_wait()?.is_some() {
+            bail!("ended early: {}", last_words(&mut family));
         }
-        let rate = |(then, before): (Instant, u64), (now, after): (Instant, u64)| {
-            after.saturating_sub(before) as f64 / (now - then).as_secs_f64()
+        type Count = (Instant, InterfaceCounters);
+        let rate = |before: Count, after: Count, of: fn(&InterfaceCounters) -> u64| {
+            let seconds = (after.0 - before.0).as_secs_f64();
+            of(&after.1).saturating_sub(of(&before.1)) as f64 / seconds
         };
+        let far = before.1.zip(after.1);
+        let received = |of| far.map(|(before, after)| rate(before, after, of));
         Ok(Rates {
-            sent: rate(before.0, after.0),
-            received: before
-                .1
-                .zip(after.1)
-                .map(|(before, after)| rate(before, after)),
+            sent: rate(before.0, after.0, |count| count.sent_frames),
+            received: received(|count| count.received_frames),
+            received_bytes: received(|count| count.received_bytes),
         })
     }
 }
@@ -230,8 +229,8 @@ impl Places<'_> {
 /// A program that leaves the work to its children, which would go on after its end.
 struct Family(Guard);
 
-impl Drop for Family {
-    fn drop(&mut self) {
+impl Family {
+    fn kill(&mut self) {
         let pid = self.0.0.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let _ = self.0.0.kill();
@@ -244,29 +243,42 @@ impl Drop for Family {
     }
 }
 
-/// Frames per second that interfaces counted.
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Frames and bytes per second that interfaces counted.
 struct Rates {
     sent: f64,
     received: Option<f64>,
+    /// Ethernet headers included.
+    received_bytes: Option<f64>,
 }
 
 impl Rates {
-    fn peer(self, tool: impl Into<String>, bytes: usize) -> Peer {
+    fn peer(self, tool: impl Into<String>) -> Peer {
+        let payload = |(frames, bytes): (f64, f64)| bytes - frames * ETHERNET_HEADER_BYTES;
         Peer {
             tool: tool.into(),
             sent_frames_per_s: Some(self.sent),
             received_frames_per_s: self.received,
-            received_bits_per_s: self.received.map(|frames| frames * bytes as f64 * 8.0),
+            received_bits_per_s: self
+                .received
+                .zip(self.received_bytes)
+                .map(|both| payload(both) * 8.0),
             error: None,
         }
     }
 }
 
 /// The first complaint of a program that did not work, or its last words.
-fn last_words(child: &mut Guard) -> String {
-    let _ = child.0.kill();
+fn last_words(family: &mut Family) -> String {
+    // All of it: a child that lives holds the other end of what is read here.
+    family.kill();
     let mut said = String::new();
-    if let Some(mut stderr) = child.0.stderr.take() {
+    if let Some(mut stderr) = family.0.0.stderr.take() {
         let _ = std::io::Read::read_to_string(&mut stderr, &mut said);
     }
     const TELLING: [&str; 5] = ["annot", "rror", "ailed", "ermission", "nvalid"];

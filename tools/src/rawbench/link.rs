@@ -18,11 +18,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use dogwild::cli::args::{FaultArgs, TransportArgs, session};
 use dogwild::node::{drop_privileges, open_link};
-use dogwild_lab::Lab;
+use dogwild_lab::{Lab, Spec};
 use dogwild_net::Link;
 
 use super::compare::{self, Places};
-use super::fleet::FleetArgs;
 use report::{Outcome, Report};
 
 /// Arguments of both ends.
@@ -51,6 +50,9 @@ pub(crate) struct DriverArgs {
     /// Make two hosts here and start both ends (no root needed where user namespaces are allowed)
     #[arg(long, conflicts_with = "iface")]
     pub(crate) lab: bool,
+    /// The lab's hosts receive on all cores (receive packet steering), not on the one that sends
+    #[arg(long, requires = "lab")]
+    pub(crate) steer_receive: bool,
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     pub(crate) seconds: f64,
@@ -71,6 +73,8 @@ pub(crate) struct Measurement<'a> {
     pub(crate) name: &'static str,
     /// Its own arguments.
     pub(crate) args: Vec<String>,
+    /// Without a `recv` at the other end.
+    pub(crate) alone: bool,
     /// Measures over a link.
     pub(crate) run: &'a dyn Fn(&mut driver::Driver) -> Result<Outcome>,
     /// Payload of the frames that peer tools are to send; none: a full one.
@@ -128,7 +132,7 @@ impl DriverArgs {
         let mut report = match &lab {
             Some(lab) => self.in_lab(lab, what)?,
             None => {
-                let mut driver = driver::Driver::open(&mut self.link)?;
+                let mut driver = driver::Driver::open(&mut self.link, what.alone)?;
                 if !self.compare {
                     drop_privileges()?;
                 }
@@ -159,16 +163,12 @@ impl DriverArgs {
         if !self.lab {
             return Ok(None);
         }
-        let hosts = FleetArgs {
-            lab: true,
-            nodes: 2,
-            iface: Vec::new(),
-            weights: 1,
+        let spec = Spec {
             mtu: self.link.transport.mtu.unwrap_or(1500),
-            transport: self.link.transport.transport,
-            key_file: None,
+            steer_receive: self.steer_receive,
+            ..Spec::of(2)
         };
-        hosts.make_lab()
+        Ok(Some(Lab::up(&spec)?))
     }
 
     fn in_lab(&self, lab: &Lab, what: &Measurement<'_>) -> Result<Report> {
@@ -181,14 +181,19 @@ impl DriverArgs {
                 .stdin(Stdio::null());
             command
         };
-        let mut responder = Guard(end(1, "recv").stdout(Stdio::null()).spawn()?);
+        let mut responder = match what.alone {
+            true => None,
+            false => Some(Guard(end(1, "recv").stdout(Stdio::null()).spawn()?)),
+        };
         let mut driver = end(0, what.name);
         driver
             .args(["--seconds", &self.seconds.to_string()])
             .args(&what.args)
             .stdout(Stdio::piped());
         let output = driver.spawn()?.wait_with_output()?;
-        if let Some(status) = responder.0.try_wait()? {
+        if let Some(responder) = &mut responder
+            && let Some(status) = responder.0.try_wait()?
+        {
             bail!("the receiving end ended with {status} (its message is above)");
         }
         if !output.status.success() {

@@ -59,6 +59,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 /// What an interface has counted so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InterfaceCounters {
+    pub(crate) received_bytes: u64,
     pub(crate) received_frames: u64,
     pub(crate) sent_frames: u64,
     pub(crate) sent_bytes: u64,
@@ -79,7 +80,8 @@ impl InterfaceCounters {
         let mut words = line.split_ascii_whitespace().map(str::parse);
         let mut nth = |n: usize| words.nth(n)?.ok();
         Some(Self {
-            received_frames: nth(1)?,
+            received_bytes: nth(0)?,
+            received_frames: nth(0)?,
             sent_bytes: nth(6)?,
             sent_frames: nth(0)?,
         })
@@ -97,11 +99,12 @@ mod tests {
         let counters = InterfaceCounters::parse(text, "eth0").expect("eth0");
         assert_eq!(
             [
+                counters.received_bytes,
                 counters.received_frames,
                 counters.sent_bytes,
                 counters.sent_frames
             ],
-            [12, 21, 22]
+            [11, 12, 21, 22]
         );
         assert!(InterfaceCounters::parse(text, "eth1").is_none());
     }

@@ -28,6 +28,10 @@ pub(crate) struct SendArgs {
     /// To the other host alone instead of the group
     #[arg(long)]
     unicast: bool,
+    /// Only send: no `recv` at the other end, nobody knows what arrives, and only the head of each frame is written (as
+    /// trafgen and testpmd do)
+    #[arg(long, conflicts_with = "unicast")]
+    alone: bool,
 }
 
 /// Arguments of `dogwild-rawbench ping`.
@@ -71,6 +75,7 @@ impl SendArgs {
         let mut args = option("--frame", self.frame);
         args.extend(option("--rate", self.rate));
         args.extend(self.unicast.then(|| "--unicast".to_owned()));
+        args.extend(self.alone.then(|| "--alone".to_owned()));
         let run = |driver: &mut Driver| {
             driver.progress(0, 1, "sending".into());
             let run = driver.send(&Trial {
@@ -85,6 +90,7 @@ impl SendArgs {
         self.driver.clone().measure(&Measurement {
             name: "send",
             args,
+            alone: self.alone,
             run: &run,
             frame_bytes: self.frame,
         })
@@ -97,6 +103,7 @@ impl PingArgs {
         let run = |driver: &mut Driver| Ok(Outcome::Ping(driver.ping(frame, seconds)?));
         self.driver.measure(&Measurement {
             name: "ping",
+            alone: false,
             args: option("--frame", Some(frame)),
             run: &run,
             frame_bytes: None,
@@ -117,6 +124,7 @@ impl SweepArgs {
         self.driver.clone().measure(&Measurement {
             name: "sweep",
             args,
+            alone: false,
             run: &|driver| self.sweep(driver),
             frame_bytes: self.frames.last().copied(),
         })

@@ -115,7 +115,7 @@ impl Args {
             received += got as u64;
             let mut went = false;
             if self.send {
-                let frames = burst(link, To::Group, &payload, BATCH as u64)?;
+                let frames = burst(link, To::Group, &payload, payload.len(), BATCH as u64)?;
                 went = frames == BATCH as u64;
                 sent += frames;
             }
@@ -132,9 +132,16 @@ impl Args {
     }
 }
 
-/// Sends up to `count` frames of this payload, fewer when slots run out, and returns how many.
-pub(crate) fn burst(link: &mut Link, to: To, payload: &[u8], count: u64) -> Result<u64> {
-    let fill = &mut |slot: &mut [u8]| slot.copy_from_slice(payload);
+/// Sends up to `count` frames of this payload, fewer when slots run out, and returns how many. Only the
+/// first `fresh` bytes are written; behind them a slot keeps what an earlier frame of this link left.
+pub(crate) fn burst(
+    link: &mut Link,
+    to: To,
+    payload: &[u8],
+    fresh: usize,
+    count: u64,
+) -> Result<u64> {
+    let fill = &mut |slot: &mut [u8]| slot[..fresh].copy_from_slice(&payload[..fresh]);
     let mut sent = 0;
     while sent < count && link.tx.send(to, payload.len(), fill) {
         sent += 1;

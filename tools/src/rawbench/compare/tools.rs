@@ -14,6 +14,8 @@ use crate::machine::Machine;
 const ETHERNET_HEADER: usize = 14;
 /// Bytes of IPv4 and UDP headers.
 const IP_UDP_HEADERS: usize = 28;
+/// Payload that fits into trafgen's ring without more ado.
+const TRAFGEN_PLAIN_BYTES: usize = 1500;
 /// More than trafgen sends.
 const TRAFGEN_FRAMES_PER_S: f64 = 5e6;
 
@@ -98,13 +100,16 @@ pub(super) fn trafgen(
     );
     let mut command = places.near(program);
     command.args(["--cpus", "1", "--dev", places.iface, "--conf", "-"]);
+    if bytes > TRAFGEN_PLAIN_BYTES {
+        command.arg("--jumbo-support");
+    }
     // Its sending child outlives it: should this program be killed, the frames end some time.
     let frames = (seconds + START_WITHIN.as_secs_f64()) * TRAFGEN_FRAMES_PER_S;
     command.args(["--num", &format!("{frames:.0}")]);
     // It copies its configuration into a file in its folder, and removes it.
     command.current_dir(std::env::temp_dir());
     let rates = places.count(command, Some(&frame), seconds)?;
-    Ok(rates.peer("trafgen", bytes))
+    Ok(rates.peer("trafgen"))
 }
 
 pub(super) fn testpmd(
@@ -131,5 +136,5 @@ pub(super) fn testpmd(
         .arg(format!("--txpkts={}", bytes + ETHERNET_HEADER));
     // Its input stays open: it ends when it can read.
     let rates = places.count(command, None, seconds)?;
-    Ok(rates.peer(format!("dpdk-testpmd {driver}"), bytes))
+    Ok(rates.peer(format!("dpdk-testpmd {driver}")))
 }

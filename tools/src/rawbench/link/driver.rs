@@ -51,6 +51,8 @@ type Parts = Vec<(f64, f64)>;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) frame_bytes: usize,
+    /// Nobody counted what arrived.
+    pub(crate) alone: bool,
     pub(crate) offered_frames_per_s: Option<f64>,
     pub(crate) seconds: f64,
     pub(crate) sent: u64,
@@ -89,12 +91,14 @@ pub(crate) struct Driver {
     link: Link,
     args: LinkArgs,
     run: u64,
+    /// Nobody listens, nobody is asked.
+    alone: bool,
     bar: ProgressBar,
 }
 
 impl Driver {
-    /// Opens the link, and finds `recv`.
-    pub(crate) fn open(args: &mut LinkArgs) -> Result<Self> {
+    /// Opens the link, and finds `recv` unless this end is `alone`.
+    pub(crate) fn open(args: &mut LinkArgs, alone: bool) -> Result<Self> {
         let link = args.open()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let bar = ProgressBar::new(0);
@@ -106,6 +110,7 @@ impl Driver {
             args: args.clone(),
             // Two drivers after each other must not take each other's answers.
             run: now.map_or(1, |now| now.as_nanos() as u64),
+            alone,
             bar,
         };
         driver.begin()?;
@@ -141,6 +146,9 @@ impl Driver {
 
     fn begin(&mut self) -> Result<()> {
         self.run += 1;
+        if self.alone {
+            return Ok(());
+        }
         let begin = Packet::ask(Kind::Begin, self.run);
         match self.ask(To::Group, begin, HEADER_BYTES, ASK_EVERY, BEGIN_WITHIN)? {
             Some((from, _)) => {
@@ -210,8 +218,13 @@ impl Driver {
         let stats = self.link.tx.stats();
         sent -= (stats.dropped - before.0.dropped).min(sent);
         let end = Packet::ask(Kind::End, self.run);
-        let Some((_, end)) = self.ask(to, end, HEADER_BYTES, ASK_EVERY, ANSWER_WITHIN)? else {
-            bail!("`recv` has gone: it did not say what arrived");
+        let end = if self.alone {
+            end
+        } else {
+            match self.ask(to, end, HEADER_BYTES, ASK_EVERY, ANSWER_WITHIN)? {
+                Some((_, end)) => end,
+                None => bail!("`recv` has gone: it did not say what arrived"),
+            }
         };
         let (received, per_frame) = (end.a, |ns: u64, n: u64| ns as f64 / n.max(1) as f64);
         Ok(Run {
@@ -220,7 +233,12 @@ impl Driver {
             seconds,
             sent,
             received,
-            lost_share: sent.saturating_sub(received) as f64 / sent.max(1) as f64,
+            lost_share: if self.alone {
+                0.0
+            } else {
+                sent.saturating_sub(received) as f64 / sent.max(1) as f64
+            },
+            alone: self.alone,
             sent_frames_per_s: sent as f64 / seconds,
             received_frames_per_s: received as f64 / seconds,
             received_bits_per_s: end.b as f64 * 8.0 / seconds,
@@ -233,6 +251,12 @@ impl Driver {
 
     /// Sends for the time of `trial`; returns frames, seconds, and the rate in parts of it.
     fn pour(&mut self, to: To, payload: &[u8], trial: &Trial) -> Result<(u64, f64, Parts)> {
+        // Peer tools prepare their frames once; with a receiver, every byte is written and read.
+        let fresh = if self.alone {
+            HEADER_BYTES
+        } else {
+            payload.len()
+        };
         let start = Instant::now();
         let (mut sent, mut parts, mut part) = (0u64, Vec::new(), (0.0, 0u64));
         // A bucket of tokens: what a pause has left undone is made up for up to a millisecond.
@@ -257,7 +281,7 @@ impl Driver {
                     continue;
                 }
             }
-            let went = burst(&mut self.link, to, payload, count)?;
+            let went = burst(&mut self.link, to, payload, fresh, count)?;
             sent += went;
             tokens -= went as f64;
             if went < count {

@@ -183,15 +183,16 @@ fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Table
             table.add_row([name, "none found"]);
             continue;
         };
+        let there = |text: String| if run.alone { "-".to_owned() } else { text };
         table.add_row([
             name.to_owned(),
             run.frame_bytes.to_string(),
             format!("{:.0}", run.sent_frames_per_s),
-            format!("{:.0}", run.received_frames_per_s),
-            format!("{:.3}", run.received_bits_per_s / 1e9),
-            format!("{:.3} %", run.lost_share * 100.0),
+            there(format!("{:.0}", run.received_frames_per_s)),
+            there(format!("{:.3}", run.received_bits_per_s / 1e9)),
+            there(format!("{:.3} %", run.lost_share * 100.0)),
             format!("{:.0}", run.send_cpu_ns_per_frame),
-            format!("{:.0}", run.receive_cpu_ns_per_frame),
+            there(format!("{:.0}", run.receive_cpu_ns_per_frame)),
         ]);
     }
     table
