@@ -198,6 +198,25 @@ fn raw_ethernet_without_a_cable_points_to_the_lab() {
 }
 
 #[test]
+fn verbs_without_its_library_device_or_port_says_how_to_get_one() {
+    let buffer = Buffer::make("rdma", "wrong-use");
+    let said = refused(
+        dogwild()
+            .args(["stream", "--node", "0", "--transport", "verbs"])
+            .args(["--iface", "eth77", "--buffer"])
+            .arg(&buffer.0),
+    );
+    // Which of the three is missing depends on the host.
+    let wanted: [&[&str]; 3] = [
+        &["libibverbs.so.1", "apt-get install"],
+        &["no RDMA device", "rdma link add"],
+        &["`eth77`", "there are"],
+    ];
+    let says = |words: &&[&str]| words.iter().all(|word| said.contains(word));
+    assert!(wanted.iter().any(says), "{said}");
+}
+
+#[test]
 fn a_buffer_that_is_there_is_never_reused_in_silence() {
     let buffer = Buffer::make("stale", "monday");
     let init = |session: &str| {

@@ -147,8 +147,9 @@ impl TransportSpec {
     pub fn resolved(&self) -> Result<Self, TransportError> {
         let mut spec = self.clone();
         if self.transport == Transport::Verbs {
-            // The only active port: found when it is opened, as without a name.
-            spec.iface = spec.iface.filter(|name| name != AUTO);
+            // A device has interfaces, an interface has a device: the port is what is meant.
+            let port = verbs::find(self.iface.as_deref().filter(|name| *name != AUTO))?;
+            spec.iface = Some(format!("{}:{}", port.device, port.number));
         } else if self.iface.as_deref() == Some(AUTO) {
             let choice = iface::choose(self.transport.need())?;
             log::info!("--iface auto: `{}`, {}", choice.iface.name, choice.why);

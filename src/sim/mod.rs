@@ -6,14 +6,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::stream::{Config, Dest, Outbox, Streamer};
-use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView};
+use crate::stream::{Config, Dest, FillWeights, Outbox, Streamer};
+use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView, kernels};
 
 /// What the virtual network does to each delivery, independently for every receiver.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +31,9 @@ pub struct Faults {
     pub delay_ns: u64,
     /// Probability that no transmit slot is free.
     pub no_slot: f64,
+    /// Longest time until the adapter reads the weights of a position in the buffer, ns; 0: they are
+    /// copied when the position is sent.
+    pub unread_ns: u64,
 }
 
 /// The memory of all nodes: weights and streamer state, which outlive a killed streamer.
@@ -110,6 +114,15 @@ impl Fleet {
 /// A frame on its way: due time, order of sending, receiver, bytes.
 type OnTheWay = Reverse<(u64, u64, u16, Vec<u8>)>;
 
+/// A position whose weights the adapter of its sender has yet to read.
+struct Unread {
+    due_ns: u64,
+    ticket: u64,
+    from: u16,
+    head: Vec<u8>,
+    weights: Range<usize>,
+}
+
 /// The network: frames on the way and the dice.
 struct Network {
     faults: Faults,
@@ -118,9 +131,34 @@ struct Network {
     order: u64,
     rng: Xoshiro256PlusPlus,
     on_the_way: BinaryHeap<OnTheWay>,
+    unread: Vec<Unread>,
 }
 
 impl Network {
+    fn send_to_others(&mut self, from: u16, bytes: &[u8]) {
+        for node in (0..self.nodes).filter(|node| *node != from) {
+            self.deliver(node, bytes);
+        }
+    }
+
+    /// The adapters read what is due, as it is now.
+    fn read(&mut self, fleet: &Fleet) {
+        let now = self.now_ns;
+        for position in self
+            .unread
+            .extract_if(.., |one| one.due_ns <= now)
+            .collect::<Vec<_>>()
+        {
+            let mut bytes = position.head;
+            let at = bytes.len();
+            bytes.resize(at + 4 * position.weights.len(), 0);
+            let from = fleet.weights(position.from);
+            let words = from.slice(position.weights.start, position.weights.len());
+            kernels::copy_out_bytes(words, &mut bytes[at..]);
+            self.send_to_others(position.from, &bytes);
+        }
+    }
+
     fn deliver(&mut self, to: u16, bytes: &[u8]) {
         if self.rng.random_bool(self.faults.drop) {
             return;
@@ -152,13 +190,48 @@ impl Outbox for Port<'_> {
         fill(&mut bytes);
         match to {
             Dest::Node(node) => self.network.deliver(node, &bytes),
-            Dest::Group => {
-                for node in (0..self.network.nodes).filter(|node| *node != self.from) {
-                    self.network.deliver(node, &bytes);
-                }
-            }
+            Dest::Group => self.network.send_to_others(self.from, &bytes),
         }
         true
+    }
+
+    fn send_weights(
+        &mut self,
+        to: Dest,
+        head_len: usize,
+        weights: Range<usize>,
+        fill: &mut FillWeights<'_>,
+    ) -> Option<u64> {
+        let network = &mut *self.network;
+        if network.faults.unread_ns == 0 {
+            let len = head_len + 4 * weights.len();
+            let went = self.send(to, len, &mut |slot| {
+                let (head, tail) = slot.split_at_mut(head_len);
+                fill(head, Some(tail));
+            });
+            return went.then_some(0);
+        }
+        assert_eq!(to, Dest::Group, "positions go to all");
+        if network.rng.random_bool(network.faults.no_slot) {
+            return None;
+        }
+        let mut head = vec![0; head_len];
+        fill(&mut head, None);
+        network.order += 1;
+        let ticket = network.order;
+        let wait = network.rng.random_range(0..=network.faults.unread_ns);
+        network.unread.push(Unread {
+            due_ns: network.now_ns + wait,
+            ticket,
+            from: self.from,
+            head,
+            weights,
+        });
+        Some(ticket)
+    }
+
+    fn has_read(&mut self, ticket: u64) -> bool {
+        !self.network.unread.iter().any(|one| one.ticket == ticket)
     }
 }
 
@@ -187,6 +260,7 @@ impl<'a> World<'a> {
                 order: 0,
                 rng: Xoshiro256PlusPlus::seed_from_u64(seed),
                 on_the_way: BinaryHeap::new(),
+                unread: Vec::new(),
             },
             fleet,
             burst: 4,
@@ -203,6 +277,7 @@ impl<'a> World<'a> {
     pub fn step(&mut self) {
         self.network.now_ns += STEP_NS;
         let now = self.network.now_ns;
+        self.network.read(self.fleet);
         while self
             .network
             .on_the_way
@@ -248,9 +323,10 @@ impl<'a> World<'a> {
         self.network.faults = faults;
     }
 
-    /// Kills the streamer of `node`; its memory stays.
+    /// Kills the streamer of `node`; its memory stays, what its adapter has not read never leaves.
     pub fn kill(&mut self, node: u16) {
         self.streamers[node as usize] = None;
+        self.network.unread.retain(|one| one.from != node);
     }
 
     /// Starts the streamer of `node` again on what it left behind.

@@ -91,6 +91,7 @@ fn storm(seed: u64) -> Faults {
         reorder_ns: 3_000_000,
         delay_ns: 20_000,
         no_slot: if seed.is_multiple_of(3) { 0.1 } else { 0.0 },
+        unread_ns: 0,
     }
 }
 
@@ -111,6 +112,40 @@ fn exactly_once_loses_and_doubles_nothing_over_300_seeds() {
     for seed in 0..300 {
         run_storm(seed, folder().path());
     }
+}
+
+/// Positions are read in the buffer after they were sent, by up to as long as it takes others to
+/// answer: a delta of such a chunk waits, and nothing is lost or doubled.
+#[test]
+fn what_the_adapter_has_not_read_takes_no_delta() {
+    let mut refused = 0;
+    for seed in 0..100 {
+        let folder = folder();
+        let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
+        let faults = Faults {
+            unread_ns: 300_000,
+            ..storm(seed)
+        };
+        let mut world = World::new(&fleet, faults, seed);
+        wait_ready(&mut world, seed);
+        let mut added = add_for_a_while(&mut world, &fleet, 300);
+        let victim = world.random_below(NODES as usize) as u16;
+        world.kill(victim);
+        world.restart(victim);
+        let more = add_for_a_while(&mut world, &fleet, 300);
+        added
+            .iter_mut()
+            .zip(more)
+            .for_each(|(sum, more)| *sum += more);
+        settle(&mut world, &fleet, &added, seed);
+        let unread = |node| {
+            world
+                .streamer(node)
+                .map(|s| s.counters().dropped_for(DropReason::Unread))
+        };
+        refused += (0..NODES).filter_map(unread).sum::<u64>();
+    }
+    assert!(refused > 1000, "{refused}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use crate::{Link, Receive, Source, Transmit};
 mod device;
 mod queue;
 mod rx;
+mod subnet;
 mod sys;
 mod tx;
 
@@ -34,6 +35,7 @@ pub use device::{Fabric, Port, ports};
 
 use device::Address;
 use queue::sys::{Direction, Failed, Queue, REGISTER, Slots};
+use subnet::Group;
 use sys::{GRH_BYTES, Gid};
 
 /// Headers of a RoCE v2 datagram around its payload: IPv4 20, UDP 8, BTH 12, DETH 8, immediate data 4,
@@ -186,12 +188,14 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
     let Some(address) = port.address else {
         return Err(OpenError::NotReady(port.trouble().unwrap_or_default()));
     };
+    let key = config.key & !PRIVILEGED_KEY;
     let opening = Opening {
         config,
         payload: payload(config, &port)?,
+        group: group(config, &port, address, key)?,
         port: &port,
         address,
-        key: config.key & !PRIVILEGED_KEY,
+        key,
     };
     let (rx, number) = opening.receive()?;
     let tx = opening.transmit(number)?;
@@ -226,12 +230,29 @@ fn payload(config: &Config, port: &Port) -> Result<usize, OpenError> {
     Ok(room.min(port.mtu))
 }
 
+fn group(config: &Config, port: &Port, address: Address, key: u32) -> Result<Group, OpenError> {
+    match port.fabric {
+        Fabric::Ethernet => Ok(Group {
+            gid: Gid(config.group.to_ipv6_mapped().octets()),
+            lid: 0,
+        }),
+        Fabric::InfiniBand => {
+            subnet::join(port, address.gid, config.group, key).map_err(|source| OpenError::System {
+                what: "join a group of the subnet",
+                device: port.device.clone(),
+                source,
+            })
+        }
+    }
+}
+
 /// What both halves are made from.
 struct Opening<'a> {
     config: &'a Config,
     port: &'a Port,
     address: Address,
     payload: usize,
+    group: Group,
     key: u32,
 }
 
@@ -274,10 +295,6 @@ impl Opening<'_> {
         result.map_err(|source| self.failed(what, source))
     }
 
-    fn group(&self) -> Gid {
-        Gid(self.config.group.to_ipv6_mapped().octets())
-    }
-
     fn receive(&self) -> Result<(Box<dyn Receive>, u32), OpenError> {
         // As long as anything that the port may deliver; whole cache lines.
         let bytes = (GRH_BYTES + self.port.mtu).next_multiple_of(64);
@@ -286,14 +303,17 @@ impl Opening<'_> {
             bytes,
         };
         let mut queue = self.queue(Direction::Receive, slots)?;
-        let membership = self.tried("join the group of the host", self.join_host())?;
-        let joined = queue.attach(self.group(), 0);
+        let membership = match self.port.fabric {
+            Fabric::Ethernet => Some(self.tried("join the group of the host", self.join_host())?),
+            Fabric::InfiniBand => None,
+        };
+        let joined = queue.attach(self.group.gid, self.group.lid);
         self.tried("join the group", joined)?;
         let number = queue.number();
         let ring = self.tried("post receive slots", rx::ring::ReceiveRing::new(queue))?;
         let device = self.port.device.clone();
         let own = self.address.gid;
-        let rx = rx::Rx::new(ring, self.port.fabric, device, own, Some(membership));
+        let rx = rx::Rx::new(ring, self.port.fabric, device, own, membership);
         Ok((Box::new(rx), number))
     }
 
@@ -312,7 +332,7 @@ impl Opening<'_> {
         };
         let mut queue = self.queue(Direction::Send, slots)?;
         let index = self.address.gid_index;
-        let group = queue.handle(self.group(), 0, index);
+        let group = queue.handle(self.group.gid, self.group.lid, index);
         let group = self.tried("make a way to the group", group)?;
         let ring = tx::ring::SendRing::new(queue, self.key, answer_to);
         let device = self.port.device.clone();

@@ -387,6 +387,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::verbs::subnet::sys as umad;
 
     /// A structure: its name in C, its size if we have all of it, and the fields we use.
     type Layout = (&'static str, Option<usize>, Vec<(&'static str, usize)>);
@@ -457,6 +458,23 @@ mod tests {
             ("IBV_MTU_256", 1),
             ("IBV_MTU_4096", 5),
             ("sizeof(struct ibv_grh)", GRH_BYTES as i64),
+            ("IB_USER_MAD_REGISTER_AGENT", umad::REGISTER_AGENT as i64),
+            ("IB_USER_MAD_ENABLE_PKEY", umad::ENABLE_PKEY as i64),
+            (
+                "sizeof(struct ib_user_mad_reg_req)",
+                size_of::<umad::Agent>() as i64,
+            ),
+            ("sizeof(struct ib_user_mad_hdr)", umad::HEADER_BYTES as i64),
+            (
+                "offsetof(struct ib_user_mad_hdr, status)",
+                umad::STATUS as i64,
+            ),
+            (
+                "offsetof(struct ib_user_mad_hdr, length)",
+                umad::LENGTH as i64,
+            ),
+            ("offsetof(struct ib_user_mad_hdr, qpn)", umad::QPN as i64),
+            ("offsetof(struct ib_user_mad_hdr, lid)", umad::LID as i64),
         ]
     }
 
@@ -467,7 +485,9 @@ mod tests {
             dogwild_lab::skip::skip("infiniband/verbs.h (Debian: apt-get install libibverbs-dev)");
             return;
         }
-        let mut program = "#include <stddef.h>\n#include <infiniband/verbs.h>\n".to_owned();
+        let mut program =
+            "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/ib_user_mad.h>\n"
+                .to_owned();
         let mut is = |what: &str, ours: i64| {
             program +=
                 &format!("_Static_assert((long)({what}) == {ours}, \"{what} is not {ours}\");\n");

@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use dogwild_net::iface;
+use dogwild_net::{iface, verbs};
 use serde::{Deserialize, Serialize};
 
 /// Where something was measured.
@@ -28,7 +28,12 @@ impl Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
         let model = model.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()));
-        let found = iface::find(iface).ok();
+        // The name of an RDMA port stands for the interface it belongs to.
+        let of_port = || {
+            let port = verbs::find(Some(iface)).ok()?;
+            iface::find(port.interfaces.first()?).ok()
+        };
+        let found = iface::find(iface).ok().or_else(of_port);
         let load = read("/proc/loadavg");
         Self {
             processor: model.unwrap_or_else(|| "unknown".into()),
