@@ -15,7 +15,7 @@ mod transport;
 
 pub use clock::{Clock, cpu_ns, stop_on_signals};
 pub use model::{NetError, bound_net};
-pub use privileges::drop_privileges;
+pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{SolverError, SolverJob, run_solver};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TestResult, Tester, Transforms};

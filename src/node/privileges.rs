@@ -5,13 +5,40 @@
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// Gives up all capabilities of this thread, for good: permitted, effective, inheritable, ambient,
-/// and the bounding set where that is allowed (CAP_SETPCAP), so that no program it starts gets them
-/// back either. Called with everything open; sockets, rings and mappings stay usable.
+use super::transport::Transport;
+
+/// To be called before the link is opened: gives up all capabilities where the transport wants that
+/// now. An RDMA device is served by the kernel to nobody but the very credentials that opened it
+/// (`ib_safe_file_access`), and needs no capability, only locked memory.
 ///
 /// # Errors
 /// What the kernel says; it refuses nobody who only gives up (capset(2)).
-pub fn drop_privileges() -> Result<(), caps::errors::CapsError> {
+pub fn drop_privileges_before_opening(transport: Transport) -> Result<(), caps::errors::CapsError> {
+    if transport != Transport::Verbs {
+        return Ok(());
+    }
+    dogwild_net::verbs::raise_locked_memory_limit();
+    drop_privileges()
+}
+
+/// To be called after everything is open: gives up all capabilities where that was not done before.
+///
+/// # Errors
+/// What the kernel says; it refuses nobody who only gives up (capset(2)).
+pub fn drop_privileges_after_opening(transport: Transport) -> Result<(), caps::errors::CapsError> {
+    if transport == Transport::Verbs {
+        return Ok(());
+    }
+    drop_privileges()
+}
+
+/// Gives up all capabilities of this thread, for good: permitted, effective, inheritable, ambient,
+/// and the bounding set where that is allowed (CAP_SETPCAP), so that no program it starts gets them
+/// back either. Sockets, rings and mappings that are open stay usable.
+///
+/// # Errors
+/// What the kernel says; it refuses nobody who only gives up (capset(2)).
+fn drop_privileges() -> Result<(), caps::errors::CapsError> {
     let held = caps::read(None, CapSet::Permitted)?;
     if held.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::read(None, CapSet::Bounding)? {
@@ -24,7 +51,7 @@ pub fn drop_privileges() -> Result<(), caps::errors::CapsError> {
     caps::set(None, CapSet::Effective, &none)?;
     caps::set(None, CapSet::Permitted, &none)?;
     if !held.is_empty() {
-        log::debug!("everything is open: {} capabilities given up", held.len());
+        log::debug!("{} capabilities given up", held.len());
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use dogwild_net::Link;
 
 use super::clock::{Clock, cpu_ns};
 use super::port::{Port, lend};
-use super::privileges::drop_privileges;
+use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::transport::{TransportError, TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Streamer, chunk_weights_for};
 use crate::watch::{DROPS_AT, StreamMeter as Meter};
@@ -145,6 +145,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let shared = SharedWeights::open(&job.buffer, &Expect::default())?;
     let mut transport = job.transport.clone();
     transport.wrap.replays = Some(replays_beside(&job.buffer));
+    drop_privileges_before_opening(transport.transport)?;
     let mut link = open_link(&transport, shared.session())?;
     lend(&mut link, &shared);
     if transport.wrap.key_file.is_none() && transport.leaves_the_host() {
@@ -165,7 +166,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let (state, resumed) =
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
     let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
-    drop_privileges()?;
+    drop_privileges_after_opening(transport.transport)?;
     let chunk_weights = config.chunk_weights;
     let streamer = Streamer::new(config, shared.view(), &state);
     log::info!(

@@ -31,6 +31,7 @@ mod subnet;
 mod sys;
 mod tx;
 
+pub use device::sys::raise_locked_memory_limit;
 pub use device::{Fabric, Port, ports};
 
 use device::Address;

@@ -68,11 +68,11 @@ fn open(port: &Port) -> Result<String, String> {
     }
 }
 
-/// What this process may lock; none: no limit.
+/// What this process may lock once it has asked for it; none: no limit.
 fn locked_limit_bytes() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits
         .lines()
         .find(|line| line.starts_with("Max locked memory"))?;
-    line.split_ascii_whitespace().nth(3)?.parse().ok()
+    line.split_ascii_whitespace().nth(4)?.parse().ok()
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use dogwild::cli::args::{FaultArgs, TransportArgs, session};
-use dogwild::node::{drop_privileges, open_link};
+use dogwild::node::{drop_privileges_after_opening, drop_privileges_before_opening, open_link};
 use dogwild_lab::{Lab, Spec};
 use dogwild_net::Link;
 
@@ -132,9 +132,14 @@ impl DriverArgs {
         let mut report = match &lab {
             Some(lab) => self.in_lab(lab, what)?,
             None => {
+                // The peers that are compared with need what there is.
+                let transport = self.link.transport.transport;
+                if !self.compare {
+                    drop_privileges_before_opening(transport)?;
+                }
                 let mut driver = driver::Driver::open(&mut self.link, what.alone)?;
                 if !self.compare {
-                    drop_privileges()?;
+                    drop_privileges_after_opening(transport)?;
                 }
                 let outcome = (what.run)(&mut driver)?;
                 Report::new(&self, &driver, what.name, outcome)

@@ -81,6 +81,25 @@ pub(in crate::verbs) fn check(result: i32) -> io::Result<()> {
     }
 }
 
+/// Raises the limit of locked memory of this process as far as it may: without end for those who
+/// have CAP_SYS_RESOURCE, else to the hard limit. To be called before capabilities are given up.
+pub fn raise_locked_memory_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the kernel reads the structure.
+    if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } == 0 {
+        return;
+    }
+    // SAFETY: the kernel writes the structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: the kernel reads the structure. Nobody is refused the hard limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
+    }
+}
+
 impl Context {
     pub(in crate::verbs) fn limits(&self) -> io::Result<Limits> {
         // SAFETY: numbers all; all zero is valid.

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use dogwild::node::{drop_privileges, stop_on_signals};
+use dogwild::node::{
+    drop_privileges_after_opening, drop_privileges_before_opening, stop_on_signals,
+};
 use dogwild_net::{Link, Source, To};
 use serde::Serialize;
 
@@ -56,9 +58,11 @@ struct Run {
 impl Args {
     pub(crate) fn run(mut self) -> Result<()> {
         let stop = stop_on_signals()?;
+        let transport = self.link.transport.transport;
+        drop_privileges_before_opening(transport)?;
         let link = self.link.open()?;
         let _server = self.compare.then(iperf3_server).transpose()?;
-        drop_privileges()?;
+        drop_privileges_after_opening(transport)?;
         log::info!("waiting for frames on `{}`", self.link.iface());
         let mut responder = Responder {
             sink: vec![0; link.tx.mtu()],
