@@ -12,6 +12,10 @@ use crate::machine::Machine;
 
 /// Bytes of Ethernet header, which testpmd counts into a frame.
 const ETHERNET_HEADER: usize = 14;
+/// What testpmd's buffers and slots hold unless told otherwise, in bytes.
+const TESTPMD_BYTES: usize = 2048;
+/// What testpmd keeps free in front of a frame, in bytes.
+const TESTPMD_HEADROOM: usize = 128;
 /// Bytes of IPv4 and UDP headers.
 const IP_UDP_HEADERS: usize = 28;
 /// Payload that fits into trafgen's ring without more ado.
@@ -119,6 +123,14 @@ pub(super) fn testpmd(
     bytes: usize,
     seconds: f64,
 ) -> Result<Peer> {
+    // A frame has to fit into one slot of the ring, and what fits there into one buffer; else testpmd
+    // sends shorter ones without a word.
+    let frame = bytes + ETHERNET_HEADER;
+    let (slot, ring) = match driver {
+        "net_af_packet" if frame > TESTPMD_BYTES - 100 => (16_384, ",blocksz=65536,framesz=16384"),
+        _ => (frame.max(TESTPMD_BYTES), ""),
+    };
+    let buffer = slot + TESTPMD_HEADROOM;
     let mut command = places.near(program);
     command
         .args([
@@ -130,10 +142,11 @@ pub(super) fn testpmd(
             "--no-shconf",
             "--no-pci",
         ])
-        .arg(format!("--vdev={driver}0,iface={}", places.iface))
+        .arg(format!("--vdev={driver}0,iface={}{ring}", places.iface))
         .args(["--", "--forward-mode=txonly", "--no-mlockall"])
-        .arg("--total-num-mbufs=16384")
-        .arg(format!("--txpkts={}", bytes + ETHERNET_HEADER));
+        .arg("--total-num-mbufs=8192")
+        .arg(format!("--mbuf-size={buffer}"))
+        .arg(format!("--txpkts={frame}"));
     // Its input stays open: it ends when it can read.
     let rates = places.count(command, None, seconds)?;
     Ok(rates.peer(format!("dpdk-testpmd {driver}")))
