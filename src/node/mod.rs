@@ -6,6 +6,7 @@
 mod clock;
 pub mod doctor;
 mod model;
+pub mod poseidon;
 mod solver;
 mod streamer;
 mod tester;

@@ -86,10 +86,15 @@ impl<U> Rounds<U> {
         Ok(Added::Kept)
     }
 
+    /// True if `quorum` updates of the oldest clock have come.
+    pub(super) fn is_complete(&self, quorum: usize) -> bool {
+        let oldest = self.open.front();
+        oldest.is_some_and(|round| round.iter().flatten().count() >= quorum)
+    }
+
     /// The oldest clock and its updates, in the order of the workers, if `quorum` of them have come.
     pub(super) fn take(&mut self, quorum: usize) -> Option<(u64, Vec<(u16, U)>)> {
-        let arrived = self.open.front()?.iter().flatten().count();
-        if arrived < quorum {
+        if !self.is_complete(quorum) {
             return None;
         }
         let round = self.open.pop_front()?;

@@ -34,8 +34,13 @@ pub enum To {
 /// What a layer's backward pass gave.
 #[derive(Debug)]
 pub enum Contribution<'a> {
-    /// The gradients of the whole net, in the layout of the weights; this layer's are final.
-    Gradient(&'a [f32]),
+    /// Gradients in the layout of the weights, from weight `from` on, this layer's among them.
+    Gradient {
+        /// Place of the first in the buffer.
+        from: usize,
+        /// The gradients.
+        values: &'a [f32],
+    },
     /// The layer's factors, u then v: `[outputs][images]`, `[inputs][images]`.
     Factors(Vec<f32>),
 }
@@ -106,6 +111,13 @@ impl Syncer {
         self.layer.scheme
     }
 
+    /// The layer's place in the buffer, from its first weight to its last.
+    pub fn extent(&self) -> std::ops::Range<usize> {
+        let first = self.layer.tensors.first().map_or(0, |t| t.offset);
+        let end = self.layer.tensors.last().map_or(0, |t| t.offset + t.len);
+        first..end
+    }
+
     /// Steps that are in the weights.
     pub fn clock(&self) -> u64 {
         match self.layer.scheme {
@@ -117,6 +129,12 @@ impl Syncer {
     /// True if iteration `clock` may begin, as far as this layer is concerned.
     pub fn ready_for(&self, clock: u64) -> bool {
         self.clock().saturating_add(self.staleness) >= clock
+    }
+
+    /// True if [`Syncer::move_`] would change something.
+    pub fn has_work(&self) -> bool {
+        let arrived = || self.pairs.iter().any(|remote| !remote.waiting.is_empty());
+        self.open && (arrived() || self.rounds.is_complete(self.workers))
     }
 
     /// Closes the layer: a pass reads its weights from now on.
@@ -151,10 +169,10 @@ impl Syncer {
                     .into_iter()
                     .collect()
             }
-            (scheme, Contribution::Gradient(gradients)) => {
+            (scheme, Contribution::Gradient { from, values }) => {
                 let of_pair = |remote: &mut Remote| {
                     let pair = remote.pair;
-                    let gradient = &gradients[pair.offset..pair.offset + pair.len];
+                    let gradient = &values[pair.offset - from..][..pair.len];
                     let (kind, body) = if scheme == Scheme::OneBit {
                         let words = onebit::quantise(gradient, &mut remote.residual);
                         (Kind::Bits, Body::Words(words))

@@ -134,6 +134,10 @@ fn values(words: &[AtomicU32]) -> Vec<f32> {
         .collect()
 }
 
+fn whole(values: &[f32]) -> Contribution<'_> {
+    Contribution::Gradient { from: 0, values }
+}
+
 struct Worker {
     w: Vec<AtomicU32>,
     history: Vec<AtomicU32>,
@@ -198,7 +202,7 @@ impl World {
         for (l, syncer) in worker.syncers.iter_mut().enumerate().rev() {
             let contribution = match l == 1 && syncer.scheme().sends_factors() {
                 true => Contribution::Factors(factors.clone()),
-                false => Contribution::Gradient(&all),
+                false => whole(&all),
             };
             sent.extend(syncer.send(clock, contribution));
             syncer.move_(
@@ -391,24 +395,24 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
     for scheme in [Scheme::Ps, Scheme::Adam] {
         let plan = plan(scheme, 1, 1, 0, Stragglers::Wait);
         let start = words();
-        let mut whole = KvStore::new(&plan, 0, 0, WeightsView::of(&start));
+        let mut first = KvStore::new(&plan, 0, 0, WeightsView::of(&start));
         let mut syncers: Vec<_> = (0..2).map(|l| Syncer::new(&plan, l, 0, 0)).collect();
         let mut feed = |store: &mut KvStore, clock: u64| {
             let (all, factors) = gradients(0, clock);
             let fc = match scheme {
                 Scheme::Adam => Contribution::Factors(factors),
-                _ => Contribution::Gradient(&all),
+                _ => whole(&all),
             };
-            for (syncer, gradient) in syncers.iter_mut().zip([Contribution::Gradient(&all), fc]) {
+            for (syncer, gradient) in syncers.iter_mut().zip([whole(&all), fc]) {
                 for (_, message) in syncer.send(clock, gradient) {
                     store.receive((*message).clone(), &Math).unwrap();
                 }
             }
         };
-        (0..4).for_each(|clock| feed(&mut whole, clock));
-        let checkpoint = whole.take_checkpoint().unwrap();
+        (0..4).for_each(|clock| feed(&mut first, clock));
+        let checkpoint = first.take_checkpoint().unwrap();
         assert_eq!(checkpoint.clock, 3);
-        assert_eq!(whole.take_checkpoint(), None);
+        assert_eq!(first.take_checkpoint(), None);
         let nothing = zeros();
         let mut again = KvStore::new(&plan, 0, 3, WeightsView::of(&nothing));
         let arrays: std::collections::HashMap<_, _> = checkpoint.arrays.into_iter().collect();
@@ -419,7 +423,7 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
             })
             .unwrap();
         feed(&mut again, 3);
-        assert_eq!(again.weights(), whole.weights());
+        assert_eq!(again.weights(), first.weights());
     }
 }
 
