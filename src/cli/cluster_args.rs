@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::args;
-use crate::node::poseidon::{MemberJob, ModelJob, Overlap};
+use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
 use crate::poseidon::{PAIR_BYTES, Partition, Policy, Stragglers, Wish};
 use crate::solver::data::Source;
 
@@ -92,6 +92,22 @@ pub enum OverlapArg {
     None,
 }
 
+/// How connections are secured.
+#[derive(Clone, Debug, Args)]
+pub struct KeyArgs {
+    /// Authenticate and encrypt all connections with the key in this file (openssl rand -hex 32), which
+    /// only its owner may read; the same for all members
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// The key, read.
+    pub fn key(&self) -> Result<Option<Key>> {
+        Ok(self.key_file.as_deref().map(Key::read).transpose()?)
+    }
+}
+
 /// What servers and workers are given.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
@@ -111,6 +127,9 @@ pub struct MemberArgs {
     /// Go on from the newest checkpoint that all members have
     #[arg(long, requires = "checkpoints")]
     pub resume: bool,
+    /// How connections are secured
+    #[command(flatten)]
+    pub key: KeyArgs,
     /// Write what was sent and received for each layer to this file, at the end
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
@@ -187,15 +206,16 @@ impl OverlapArg {
 
 impl MemberArgs {
     /// What a member is started with.
-    pub fn job(&self) -> MemberJob {
-        MemberJob {
+    pub fn job(&self) -> Result<MemberJob> {
+        Ok(MemberJob {
             index: self.index,
             coordinator: self.coordinator.clone(),
             listen: self.listen,
             checkpoints: self.checkpoints.clone(),
             resume: self.resume,
             report: self.report.clone(),
-        }
+            key: self.key.key()?,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::args;
-use super::cluster_args::{ClusterArgs, ModelArgs};
+use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs};
 use crate::node::poseidon::{CoordinatorJob, run_coordinator};
 use crate::node::stop_on_signals;
 
@@ -29,6 +29,8 @@ pub(super) struct Args {
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -46,6 +48,7 @@ impl Args {
             wish: self.cluster.wish(clocks),
             model,
             resume: self.resume,
+            key: self.key.key()?,
         };
         Ok(run_coordinator(&job, &stop)?)
     }

@@ -23,7 +23,7 @@ impl Args {
     pub(super) fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
         let job = ServerJob {
-            member: self.member.job(),
+            member: self.member.job()?,
             session: args::session(&self.session),
             model: self.model.job()?,
         };

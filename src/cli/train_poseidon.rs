@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::args;
-use super::cluster_args::{ClusterArgs, OverlapArg, bandwidth, name};
+use super::cluster_args::{ClusterArgs, KeyArgs, OverlapArg, bandwidth, name};
 use super::train::Args;
 use crate::job::{PoseidonPlan, PoseidonSummary};
 use crate::solver::SolverSpec;
@@ -70,6 +70,8 @@ pub(super) struct PoseidonArgs {
     /// Bytes per second that a worker sends at most, as 10MB; what matters most goes first
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     bandwidth: Option<f64>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Go on from the last checkpoint of the job in --out
     #[arg(long)]
     resume: bool,
@@ -119,6 +121,12 @@ impl Args {
         if let Some(rate) = bandwidth(own.bandwidth)? {
             worker_args.extend(["--bandwidth".into(), rate.to_string()]);
         }
+        // Refused here rather than by each process.
+        own.key.key()?;
+        let member_args = match &own.key.key_file {
+            Some(file) => vec!["--key-file".to_owned(), file.display().to_string()],
+            None => Vec::new(),
+        };
         Ok(PoseidonPlan {
             workers: own.cluster.workers,
             servers: own.cluster.servers,
@@ -126,7 +134,7 @@ impl Args {
             checkpoints: own.cluster.checkpoint_every > 0,
             resume: own.resume,
             cluster_args: own.cluster.to_args(),
-            member_args: Vec::new(),
+            member_args,
             worker_args,
             spec,
             model,

@@ -47,7 +47,7 @@ impl Args {
         let stop = stop_on_signals()?;
         let model = self.model.job()?;
         let job = WorkerJob {
-            member: self.member.job(),
+            member: self.member.job()?,
             buffer: self.buffer,
             test_every: self.test_every.unwrap_or(model.spec.test_interval),
             model,

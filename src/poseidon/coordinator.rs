@@ -117,7 +117,7 @@ pub enum Refusal {
 }
 
 /// What can be asked for.
-const KEYS: &str = "workers, servers, batch, layers, pairs, scheme:LAYER, book";
+const KEYS: &str = "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, book";
 
 /// The coordinator of one cluster.
 #[derive(Debug)]
@@ -246,6 +246,7 @@ impl Coordinator {
             "workers" => plan.workers.into(),
             "servers" => plan.servers.into(),
             "batch" => plan.images.into(),
+            "recipe" => plan.recipe.as_str().into(),
             "pairs" => plan.pairs().len().into(),
             "layers" => plan.layers.iter().map(|l| l.name.as_str()).collect(),
             "book" => serde_json::to_value(self.book()).map_err(|_| unknown())?,

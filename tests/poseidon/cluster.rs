@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use dogwild::job::{BufferPlan, make_buffer};
 use dogwild::node::poseidon::{
-    CoordinatorJob, MemberJob, ModelJob, Overlap, PoseidonError, ServerJob, WorkerJob,
+    CoordinatorJob, Key, MemberJob, ModelJob, Overlap, PoseidonError, ServerJob, WorkerJob,
     run_coordinator, run_server, run_worker,
 };
 use dogwild::poseidon::{PAIR_BYTES, Partition, Policy, Scheme, Stragglers, Wish};
@@ -66,9 +67,15 @@ pub(crate) fn force(scheme: Scheme) -> Policy {
     Policy::Force(scheme)
 }
 
+/// How a member ended.
+pub(crate) type Ended = Result<(), PoseidonError>;
+
 /// A cluster's folder, buffers and results.
 pub(crate) struct Cluster {
     pub(crate) setup: Setup,
+    /// Workers that are not started here: somebody else plays them.
+    pub(crate) absent: u16,
+    pub(crate) key: Option<Key>,
     pub(crate) folder: TempDir,
     shm: TempDir,
 }
@@ -77,6 +84,8 @@ impl Cluster {
     pub(crate) fn new(setup: Setup) -> Self {
         Self {
             setup,
+            absent: 0,
+            key: None,
             folder: tempfile::tempdir().expect("a folder"),
             shm: tempfile::tempdir_in("/dev/shm").expect("a folder in /dev/shm"),
         }
@@ -102,6 +111,7 @@ impl Cluster {
             model: self.model(),
             wish: self.setup.wish.clone(),
             resume,
+            key: self.key.clone(),
         }
     }
 
@@ -113,6 +123,7 @@ impl Cluster {
             listen: LOOPBACK,
             checkpoints: saves.then(|| self.folder.path().join("checkpoints")),
             resume,
+            key: self.key.clone(),
             report: None,
         }
     }
@@ -169,36 +180,57 @@ impl Cluster {
         }
     }
 
-    /// Runs coordinator, servers and workers, each changed by `change`, to their ends.
+    /// Runs coordinator, servers and workers, each changed by `change`, to their ends. The first
+    /// error ends those that would wait for the one who failed.
     pub(crate) fn run_with(
         &self,
         resume: bool,
         change: impl Fn(&mut WorkerJob) + Sync,
-    ) -> Vec<(String, Result<(), PoseidonError>)> {
+    ) -> Vec<(String, Ended)> {
+        self.run_beside(resume, change, |_| {})
+    }
+
+    /// As [`Cluster::run_with`], with somebody else beside who is told the coordinator's address.
+    pub(crate) fn run_beside(
+        &self,
+        resume: bool,
+        change: impl Fn(&mut WorkerJob) + Sync,
+        beside: impl FnOnce(&str),
+    ) -> Vec<(String, Ended)> {
         let (stop, wish) = (AtomicBool::new(false), &self.setup.wish);
         let address = self.folder.path().join("coordinator");
         let _ = std::fs::remove_file(&address);
+        let ends = |run: &dyn Fn() -> Ended| {
+            let ended = run();
+            if ended.is_err() {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            ended
+        };
         std::thread::scope(|scope| {
             let mut members = Vec::new();
-            let (stop, change) = (&stop, &change);
+            let (stop, change, ends) = (&stop, &change, &ends);
             let job = self.coordinator(resume);
-            let run = scope.spawn(move || run_coordinator(&job, stop));
+            let run = scope.spawn(move || ends(&|| run_coordinator(&job, stop)));
             members.push(("coordinator".to_owned(), run));
-            let Some(at) = wait_for_file(&address, || members[0].1.is_finished()) else {
-                return ended(members);
+            if let Some(at) = wait_for_file(&address, || members[0].1.is_finished()) {
+                for index in 0..wish.servers {
+                    let job = self.server(index, &at, resume);
+                    let run = scope.spawn(move || ends(&|| run_server(&job, stop)));
+                    members.push((format!("server {index}"), run));
+                }
+                for index in 0..wish.workers - self.absent {
+                    let mut job = self.worker(index, &at, resume);
+                    change(&mut job);
+                    let run = scope.spawn(move || ends(&|| run_worker(&job, stop)));
+                    members.push((format!("worker {index}"), run));
+                }
+                beside(&at);
+            }
+            let join = |(name, run): (String, ScopedJoinHandle<'_, Ended>)| {
+                (name, run.join().expect("no panic"))
             };
-            for index in 0..wish.servers {
-                let job = self.server(index, &at, resume);
-                let run = scope.spawn(move || run_server(&job, stop));
-                members.push((format!("server {index}"), run));
-            }
-            for index in 0..wish.workers {
-                let mut job = self.worker(index, &at, resume);
-                change(&mut job);
-                let run = scope.spawn(move || run_worker(&job, stop));
-                members.push((format!("worker {index}"), run));
-            }
-            ended(members)
+            members.into_iter().map(join).collect()
         })
     }
 
@@ -219,16 +251,6 @@ impl Cluster {
         let shared = SharedWeights::open(&path, &Expect::default()).expect("the buffer");
         (0..shared.used()).map(|i| shared.view().load(i)).collect()
     }
-}
-
-type Member<'s> = (
-    String,
-    std::thread::ScopedJoinHandle<'s, Result<(), PoseidonError>>,
-);
-
-fn ended(members: Vec<Member<'_>>) -> Vec<(String, Result<(), PoseidonError>)> {
-    let join = |(name, run): Member<'_>| (name, run.join().expect("no panic"));
-    members.into_iter().map(join).collect()
 }
 
 /// The text of a file, as soon as it is there.

@@ -3,3 +3,6 @@
 
 mod cluster;
 mod equality;
+mod refusals;
+mod restart;
+mod wire;

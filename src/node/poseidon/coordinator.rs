@@ -12,6 +12,7 @@ use super::fate::{Fate, lock};
 use super::link::{self, Incoming, Link, LinkError};
 use super::member::{LOOK_EVERY, accept, end, listen, lost, named, write_whole};
 use super::model::ModelJob;
+use super::secure::Key;
 use crate::poseidon::{Coordinator, Hello, Kind, Member, Message, Plan, Role, Wish};
 
 /// Time between two lines that say who is missing.
@@ -32,6 +33,8 @@ pub struct CoordinatorJob {
     pub wish: Wish,
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
+    /// Authenticates and encrypts all connections.
+    pub key: Option<Key>,
 }
 
 /// Who is connected.
@@ -53,7 +56,7 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
     };
     let plan = Plan::new(&wish, model.layers())?;
     for layer in &plan.layers {
-        log::info!("{}: {:?}", layer.name, layer.scheme);
+        log::info!("{}: {}", layer.name, layer.scheme);
     }
     let core = Coordinator::new(job.session, model.manifest.fingerprint(), plan, job.resume)?;
     let listener = listen(job.listen)?;
@@ -82,7 +85,7 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
                 readers.fetch_add(1, Relaxed);
                 let (hall, fate, readers) = (&hall, &fate, &readers);
                 scope.spawn(move || {
-                    serve(hall, fate, stream, from);
+                    serve(hall, fate, stream, from, job.key.as_ref());
                     readers.fetch_sub(1, Relaxed);
                 });
                 continue;
@@ -108,8 +111,14 @@ fn say_who_is_missing(hall: &Hall) {
 }
 
 /// One connection, from greeting to goodbye.
-fn serve(hall: &Mutex<Hall>, fate: &Fate<'_>, stream: TcpStream, from: SocketAddr) {
-    let opened = link::open(stream);
+fn serve(
+    hall: &Mutex<Hall>,
+    fate: &Fate<'_>,
+    stream: TcpStream,
+    from: SocketAddr,
+    key: Option<&Key>,
+) {
+    let opened = link::open(stream, key, false);
     let first = opened.and_then(|(link, mut incoming)| {
         let first = incoming.next()?;
         match first.kind {

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::secure::{Key, Opened, Sealed, shake};
 use crate::poseidon::{HEADER_LEN, Header, Kind, Member, Message, ParseError, Sizes};
 
 /// A peer that sends nothing for so long is dead.
@@ -22,6 +23,9 @@ const BUFFER: usize = 64 << 10;
 /// What is wrong with a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
+    /// The handshake failed.
+    #[error("it has another key, or none: give all members the same --key-file")]
+    Key,
     /// Ended without a goodbye.
     #[error("it closed the connection without a goodbye")]
     Closed,
@@ -117,12 +121,26 @@ impl Drop for Link {
 }
 
 /// Makes both halves of a connection.
-pub(super) fn open(stream: TcpStream) -> Result<(Link, Incoming), LinkError> {
+/// With a key it is authenticated and encrypted; `calls` on the side that has connected.
+pub(super) fn open(
+    stream: TcpStream,
+    key: Option<&Key>,
+    calls: bool,
+) -> Result<(Link, Incoming), LinkError> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
-    let read = Box::new(BufReader::with_capacity(BUFFER, stream.try_clone()?));
-    let write = BufWriter::with_capacity(BUFFER, stream.try_clone()?);
+    let raw_read = BufReader::with_capacity(BUFFER, stream.try_clone()?);
+    let raw_write = stream.try_clone()?;
+    let (read, write): (Box<dyn Read + Send>, Box<dyn Write + Send>) = match key {
+        Some(key) => {
+            let state = shake(&stream, key, calls)?;
+            let sealed = Sealed::new(raw_write, state.clone());
+            (Box::new(Opened::new(raw_read, state)), Box::new(sealed))
+        }
+        None => (Box::new(raw_read), Box::new(raw_write)),
+    };
+    let write = BufWriter::with_capacity(BUFFER, write);
     let (queue, waiting) = channel();
     let end = stream.try_clone()?;
     let writer = std::thread::Builder::new()

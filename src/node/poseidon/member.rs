@@ -12,6 +12,7 @@ use super::error::PoseidonError;
 use super::fate::Fate;
 use super::link::{self, Incoming, Link, LinkError};
 use super::model::Model;
+use super::secure::Key;
 use super::traffic::TrafficReport;
 use crate::poseidon::{Book, Hello, Kind, Member, Message};
 
@@ -33,6 +34,8 @@ pub struct MemberJob {
     pub checkpoints: Option<PathBuf>,
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
+    /// Authenticates and encrypts all connections.
+    pub key: Option<Key>,
     /// File for what was sent and received, as JSON.
     pub report: Option<PathBuf>,
 }
@@ -101,7 +104,7 @@ pub(super) fn named(member: Member, address: &str) -> String {
 pub(super) fn lost(who: &str, why: LinkError) -> PoseidonError {
     let who = who.to_owned();
     match why {
-        LinkError::Parse(_) | LinkError::NoHello(_) | LinkError::Hello(_) => {
+        LinkError::Parse(_) | LinkError::NoHello(_) | LinkError::Hello(_) | LinkError::Key => {
             PoseidonError::Garbled { who, why }
         }
         why => PoseidonError::Dead { who, why },
@@ -121,11 +124,12 @@ pub(super) fn greeted(incoming: &mut Incoming) -> Result<Hello, LinkError> {
 pub(super) fn call(
     who: &str,
     address: &str,
+    key: Option<&Key>,
     hello: &Hello,
 ) -> Result<(Link, Incoming), PoseidonError> {
     let opened = TcpStream::connect(address)
         .map_err(LinkError::from)
-        .and_then(link::open);
+        .and_then(|stream| link::open(stream, key, true));
     let (link, incoming) = opened.map_err(|why| lost(who, why))?;
     link.send(Arc::new(greeting(hello)));
     Ok((link, incoming))
@@ -171,7 +175,8 @@ pub(super) fn join(
         own.ip()
     };
     hello.address = SocketAddr::new(ip, own.port()).to_string();
-    let (link, mut incoming) = link::open(stream).map_err(|why| lost(&who, why))?;
+    let (link, mut incoming) =
+        link::open(stream, job.key.as_ref(), true).map_err(|why| lost(&who, why))?;
     link.send(Arc::new(greeting(&hello)));
     let book = loop {
         if stop.load(Relaxed) {

@@ -13,6 +13,7 @@ use super::member::{
     Joined, LOOK_EVERY, MemberJob, accept, end, greeted, identity, join, lost, named,
 };
 use super::model::{Model, ModelJob, hash};
+use super::secure::Key;
 use super::traffic::Traffic;
 use crate::poseidon::{Book, Hello, Kind, KvStore, Member, Message, Role, Sizes};
 use crate::weights::WeightsView;
@@ -42,6 +43,7 @@ struct Server<'s> {
     folder: Option<Folder>,
     identity: std::collections::BTreeMap<String, String>,
     traffic: Traffic,
+    key: Option<Key>,
     fate: &'s Fate<'s>,
 }
 
@@ -93,6 +95,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         hello: joined.hello.clone(),
         folder,
         identity,
+        key: job.member.key.clone(),
         fate: &fate,
         book,
     };
@@ -156,11 +159,12 @@ impl Server<'_> {
 
     /// One worker, from greeting to goodbye.
     fn serve(&self, stream: TcpStream, from: SocketAddr) {
-        let opened = link::open(stream).and_then(|(link, mut incoming)| {
-            let hello = greeted(&mut incoming)?;
-            incoming.expect(self.sizes.clone());
-            Ok((link, incoming, hello))
-        });
+        let opened =
+            link::open(stream, self.key.as_ref(), false).and_then(|(link, mut incoming)| {
+                let hello = greeted(&mut incoming)?;
+                incoming.expect(self.sizes.clone());
+                Ok((link, incoming, hello))
+            });
         let (link, mut incoming, hello) = match opened {
             Ok(opened) => opened,
             Err(why) => {

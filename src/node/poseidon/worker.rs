@@ -288,7 +288,7 @@ impl Worker<'_> {
             let index = index as u16;
             let member = Member { role, index };
             let who = named(member, address);
-            let (link, mut incoming) = call(&who, address, hello)?;
+            let (link, mut incoming) = call(&who, address, self.job.member.key.as_ref(), hello)?;
             incoming.expect(hub.sizes());
             hub.seat(role, link);
             made.push((member, incoming, who));
@@ -320,7 +320,8 @@ impl Worker<'_> {
         hello: &Hello,
         expected: &[u16],
     ) -> Result<(Member, Link, Incoming), LinkError> {
-        let (link, mut incoming) = link::open(stream)?;
+        let key = self.job.member.key.as_ref();
+        let (link, mut incoming) = link::open(stream, key, false)?;
         let theirs = greeted(&mut incoming)?;
         let member = theirs.member;
         let known = member.role == Role::Worker && theirs.session == hello.session;
