@@ -4,12 +4,14 @@
 //! The rooms, from the bottom up: [`weights`] (the shared buffer), [`wire`] (what a frame says),
 //! [`stream`] (master and slave as state machines), [`solver`] (SGD on the buffer), [`node`] (the
 //! loops that join them to transports and clocks), [`job`] (whole jobs on one machine), [`cli`].
+//! [`poseidon`] is the reliable, layer-aware path beside [`stream`].
 //! Beside them [`watch`] (counters and curves), [`snapshot`] (safetensors) and [`sim`] (a virtual
 //! network over the same state machines). `docs/architecture.md` walks them.
 
 pub mod cli;
 pub mod job;
 pub mod node;
+pub mod poseidon;
 pub mod sim;
 pub mod snapshot;
 pub mod solver;

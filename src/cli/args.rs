@@ -299,8 +299,20 @@ fn rate(text: &str) -> Result<Rate, String> {
     if text == "max" {
         return Ok(Rate(None));
     }
-    let wrong =
-        || format!("`{text}` is no number of bytes: write 64MB, 2GB, 500kB or 100Mbit, or max");
+    let bytes = bytes(text).map_err(|wrong| format!("{wrong}, or max"))?;
+    // Less than one frame in a few seconds is a mistyped unit, not a rate.
+    if bytes >= 1000.0 {
+        Ok(Rate(Some(bytes)))
+    } else {
+        Err(format!(
+            "{bytes} bytes are too few: give 1kB or more, or max"
+        ))
+    }
+}
+
+/// A number of bytes with its unit, 0 or more.
+pub fn bytes(text: &str) -> Result<f64, String> {
+    let wrong = || format!("`{text}` is no number of bytes: write 64MB, 2GB, 500kB or 100Mbit");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "" | "B" => 1.0,
@@ -313,9 +325,8 @@ fn rate(text: &str) -> Result<Rate, String> {
         _ => return Err(wrong()),
     };
     let bytes = digits.parse::<f64>().map_err(|_| wrong())? * scale;
-    // Less than one frame in a few seconds is a mistyped unit, not a rate.
-    if bytes.is_finite() && bytes >= 1000.0 {
-        Ok(Rate(Some(bytes)))
+    if bytes.is_finite() && bytes >= 0.0 {
+        Ok(bytes)
     } else {
         Err(wrong())
     }

@@ -3,14 +3,21 @@
 //! Holds no logic of its own: it parses, validates, calls a room and prints errors.
 
 pub mod args;
+pub mod cluster_args;
+mod coordinator;
 mod doctor;
 mod init;
+mod server;
 mod snapshot;
 mod solver;
 pub mod stream;
 mod train;
+mod train_poseidon;
+mod worker;
 
 use clap::{Parser, Subcommand};
+
+use crate::node::poseidon::{ANOTHER_FAILED, PoseidonError};
 
 /// Keeps the weights of a model in step across processes and machines, without locks and without
 /// waiting, over networks that lose packets.
@@ -31,6 +38,12 @@ enum Command {
     Solver(solver::Args),
     /// Stream a buffer to and from the other nodes
     Stream(stream::Args),
+    /// Coordinate servers and workers of the reliable path
+    Coordinator(coordinator::Args),
+    /// Hold shards of the weights for the reliable path
+    Server(server::Args),
+    /// Train on a buffer over the reliable path
+    Worker(worker::Args),
     /// Write a buffer's weights as .safetensors
     Snapshot(snapshot::Args),
     /// Say what works on this host, and what the rest needs
@@ -48,6 +61,9 @@ pub fn main() -> std::process::ExitCode {
         Command::Init(args) => args.run(),
         Command::Solver(args) => args.run(),
         Command::Stream(args) => args.run(),
+        Command::Coordinator(args) => args.run(),
+        Command::Server(args) => args.run(),
+        Command::Worker(args) => args.run(),
         Command::Snapshot(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
@@ -55,6 +71,10 @@ pub fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("dogwild: {error:#}");
+            let anothers = error.downcast_ref::<PoseidonError>();
+            if anothers.is_some_and(PoseidonError::is_anothers) {
+                return std::process::ExitCode::from(ANOTHER_FAILED);
+            }
             std::process::ExitCode::FAILURE
         }
     }

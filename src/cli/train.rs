@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
-use crate::job::{Summary, TrainPlan, train};
+use super::train_poseidon::{self, PoseidonArgs, Sync};
+use crate::job::{Summary, TrainPlan, train, train_poseidon};
 use crate::node::{Transport, stop_on_signals};
 use crate::solver::data::Source;
 
@@ -25,33 +26,38 @@ pub(super) struct Args {
     solvers: u32,
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default: lenet]
     #[arg(long, value_name = "NAME|FILE")]
-    solver: Option<String>,
+    pub(super) solver: Option<String>,
     /// Pictures: digits (generated), mnist:DIR, cifar10:DIR
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
-    data: Source,
+    pub(super) data: Source,
     /// Iterations of all solvers together [default: the solver file's max_iter; 3000 without one]
     #[arg(long, value_name = "N")]
-    iterations: Option<u64>,
+    pub(super) iterations: Option<u64>,
     /// Stop when a test reaches this share of right answers
     #[arg(long, value_name = "SHARE")]
-    target_accuracy: Option<f32>,
+    pub(super) target_accuracy: Option<f32>,
     /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval]
     #[arg(long, value_name = "N")]
-    test_every: Option<u64>,
+    pub(super) test_every: Option<u64>,
     /// Seed of weights, pictures and their order
     #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    pub(super) seed: u64,
     /// Start from these weights instead of random ones
     #[arg(long, value_name = "FILE.safetensors")]
-    weights: Option<PathBuf>,
+    pub(super) weights: Option<PathBuf>,
     /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs
     #[arg(long, value_name = "DIR", default_value = "out")]
-    out: PathBuf,
+    pub(super) out: PathBuf,
     /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport says otherwise
     #[arg(long)]
     lab: bool,
+    /// What keeps the replicas in step
+    #[arg(long, value_enum, default_value = "stream")]
+    sync: Sync,
     #[command(flatten)]
-    transport: TransportArgs,
+    pub(super) poseidon: PoseidonArgs,
+    #[command(flatten)]
+    pub(super) transport: TransportArgs,
     #[command(flatten)]
     stream: StreamArgs,
     #[command(flatten)]
@@ -61,8 +67,16 @@ pub(super) struct Args {
 impl Args {
     pub(super) fn run(mut self) -> Result<()> {
         let stop = stop_on_signals()?;
+        self.sync.check()?;
         let model = self.solver.clone().unwrap_or_else(|| "lenet".into());
         let spec = args::model(&model)?;
+        if self.sync == Sync::Poseidon {
+            let out = self.out.clone();
+            let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS)?;
+            let summary = train_poseidon(&plan, &stop)?;
+            train_poseidon::report(&summary, &out);
+            return Ok(());
+        }
         if self.lab {
             self.enter_lab();
         } else if self.transport.transport.is_raw()

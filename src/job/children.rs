@@ -88,6 +88,19 @@ impl Component {
         Ok(())
     }
 
+    /// Notes an end and says how it was, if it was not a good one; restarts nothing.
+    pub(super) fn failed(&mut self) -> Result<Option<ExitStatus>> {
+        let Some(child) = &mut self.child else {
+            return Ok(None);
+        };
+        let status = child.try_wait()?;
+        if status.is_some() {
+            self.child = None;
+        }
+        self.done |= status.is_some_and(|status| status.success());
+        Ok(status.filter(|status| !status.success()))
+    }
+
     fn died(&mut self, status: ExitStatus) -> Result<()> {
         // A refusal (wrong argument, missing file) will not mend by itself; a kill may.
         if status.code().is_some() || self.restarts == MOST_RESTARTS {
@@ -108,7 +121,8 @@ impl Component {
         Ok(())
     }
 
-    fn last_words(&self) -> String {
+    /// The end of its log.
+    pub(super) fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(12)..];

@@ -5,6 +5,8 @@
 
 mod buffer;
 mod children;
+mod poseidon;
+mod poseidon_summary;
 mod progress;
 mod results;
 mod start;
@@ -12,5 +14,7 @@ mod summary;
 mod train;
 
 pub use buffer::{BufferError, BufferPlan, make_buffer};
+pub use poseidon::{PoseidonPlan, train_poseidon};
+pub use poseidon_summary::{PoseidonSummary, WorkerSummary};
 pub use summary::{NodeSummary, Summary};
 pub use train::{TrainPlan, train};

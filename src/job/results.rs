@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 use super::summary::{NodeSummary, Summary};
 use super::train::TrainPlan;
@@ -13,18 +14,16 @@ use crate::solver::data::DataSet;
 use crate::watch::curve::{Curve, CurveWriter, read_rows};
 use crate::weights::SharedWeights;
 
-pub(super) fn save_weights(plan: &TrainPlan, nodes: &[SharedWeights]) -> Result<()> {
-    let Some(shared) = nodes.first() else {
-        return Ok(());
-    };
+/// Writes the weights of `shared` to the folder `out`.
+pub(super) fn save_weights(out: &Path, model: &str, shared: &SharedWeights) -> Result<()> {
     let metadata = [
-        ("model".to_owned(), plan.model.clone()),
+        ("model".to_owned(), model.to_owned()),
         (
             "iterations".to_owned(),
             shared.globals().iterations().to_string(),
         ),
     ];
-    let path = plan.out.join("weights.safetensors");
+    let path = out.join("weights.safetensors");
     crate::snapshot::save(&path, shared.manifest(), shared.view(), metadata.into())?;
     Ok(())
 }
@@ -87,16 +86,20 @@ pub(super) fn summarise(
 }
 
 /// Where the solvers of a node that test write their rows.
-pub(super) fn node_curve(plan: &TrainPlan, node: u16) -> PathBuf {
-    plan.out.join(format!("node{node}-curve.csv"))
+pub(super) fn node_curve(out: &Path, node: u16) -> PathBuf {
+    out.join(format!("node{node}-curve.csv"))
 }
 
 /// Removes what an earlier job left in `out`, so that nothing of it is taken for a result of this one.
 pub(super) fn remove_old_results(out: &Path) -> Result<()> {
     for old in fs::read_dir(out)?.flatten() {
         let name = old.file_name().to_string_lossy().into_owned();
-        let ours =
-            name.starts_with("node") && (name.ends_with(".log") || name.ends_with("-curve.csv"));
+        let ours = ["node", "worker", "server", "coordinator"]
+            .iter()
+            .any(|kind| name.starts_with(kind))
+            && (name.ends_with(".log")
+                || name.ends_with("-curve.csv")
+                || name.ends_with("-traffic.json"));
         if ours
             || [
                 "curve.csv",
@@ -113,27 +116,29 @@ pub(super) fn remove_old_results(out: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn write_results(plan: &TrainPlan, summary: &Summary) -> Result<()> {
-    let path = plan.out.join("summary.json");
+/// Writes the summary, and the rows of all nodes as one curve with its picture.
+pub(super) fn write_results(
+    out: &Path,
+    nodes: u16,
+    title: &str,
+    summary: &impl Serialize,
+) -> Result<()> {
+    let path = out.join("summary.json");
     fs::write(&path, serde_json::to_string_pretty(summary)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
     let mut rows = Vec::new();
-    for node in 0..plan.nodes {
-        let path = node_curve(plan, node);
+    for node in 0..nodes {
+        let path = node_curve(out, node);
         if path.exists() {
             rows.extend(read_rows(&path)?);
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
     rows.sort_by_key(|row| (row.iteration, row.node));
-    let mut curve = CurveWriter::append(&plan.out.join("curve.csv"))?;
+    let mut curve = CurveWriter::append(&out.join("curve.csv"))?;
     for row in &rows {
         curve.write(row)?;
     }
-    let title = format!(
-        "{} on {}, {} nodes over {}",
-        plan.model, plan.data, plan.nodes, plan.transport
-    );
-    Curve::accuracy(&title, &rows).write_svg(&plan.out.join("curve.svg"))?;
+    Curve::accuracy(title, &rows).write_svg(&out.join("curve.svg"))?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::train::TrainPlan;
 use crate::weights::SharedWeights;
 
 /// A starter of this very program with `args`, in host `node` of the lab if there is one.
-fn starter(lab: Option<&Rc<Lab>>, node: u16, args: Vec<String>) -> Result<Starter> {
+pub(super) fn starter(lab: Option<&Rc<Lab>>, node: u16, args: Vec<String>) -> Result<Starter> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let lab = lab.cloned();
     Ok(Box::new(move || {
@@ -71,7 +71,7 @@ pub(super) fn start_solver(
     add("--node", node.to_string());
     add("--nodes", plan.nodes.to_string());
     add("--seed", plan.seed.to_string());
-    add("--curve", node_curve(plan, node).display().to_string());
+    add("--curve", node_curve(&plan.out, node).display().to_string());
     if let Some(every) = plan.test_every {
         add("--test-every", every.to_string());
     }
@@ -86,6 +86,6 @@ pub(super) fn start_solver(
     )
 }
 
-fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
+pub(super) fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.map(str::to_owned).into()
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use dogwild_lab::Lab;
 
 use super::children::{Component, stop_all};
-use super::progress::Progress;
+use super::progress::{self, Progress};
 use super::results::{remove_old_results, save_weights, summarise, write_results};
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
@@ -22,9 +22,9 @@ use crate::weights::{Existing, SharedWeights};
 /// Longest time given to the last deltas and positions after the solvers have ended.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Time between two looks at components and counters.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Start of the names of all files that this command makes under /dev/shm.
-const PREFIX: &str = "dogwild-train-";
+pub(super) const PREFIX: &str = "dogwild-train-";
 
 /// What to train, and how.
 pub struct TrainPlan {
@@ -63,9 +63,9 @@ pub struct TrainPlan {
 }
 
 /// Files under /dev/shm that go when the job does.
-struct Buffers {
-    job: String,
-    nodes: Vec<SharedWeights>,
+pub(super) struct Buffers {
+    pub(super) job: String,
+    pub(super) nodes: Vec<SharedWeights>,
 }
 
 impl Drop for Buffers {
@@ -87,7 +87,7 @@ fn remove_files(which: impl Fn(&str) -> bool) {
 }
 
 /// Removes what earlier jobs left whose launcher was killed.
-fn remove_orphans() {
+pub(super) fn remove_orphans() {
     remove_files(|name| {
         let pid = name
             .strip_prefix(PREFIX)
@@ -139,7 +139,9 @@ pub fn train(plan: &TrainPlan, stop: &AtomicBool) -> Result<Summary> {
         .chain(&solvers)
         .map(|component| component.restarts)
         .sum();
-    save_weights(plan, &buffers.nodes)?;
+    if let Some(first) = buffers.nodes.first() {
+        save_weights(&plan.out, &plan.model, first)?;
+    }
     let summary = summarise(
         plan,
         &buffers.nodes,
@@ -149,7 +151,11 @@ pub fn train(plan: &TrainPlan, stop: &AtomicBool) -> Result<Summary> {
         restarts,
         identical,
     )?;
-    write_results(plan, &summary)?;
+    let title = format!(
+        "{} on {}, {} nodes over {}",
+        plan.model, plan.data, plan.nodes, plan.transport
+    );
+    write_results(&plan.out, plan.nodes, &title, &summary)?;
     Ok(summary)
 }
 
@@ -187,7 +193,7 @@ fn watch(
     solvers: &mut [Component],
     stop: &AtomicBool,
 ) -> Result<f64> {
-    let mut progress = Progress::new(plan.iterations);
+    let mut progress = Progress::new(plan.iterations, progress::Path::Stream);
     let mut started = Instant::now();
     while !stop.load(Relaxed) && !solvers.iter().all(Component::done) {
         if buffers
@@ -232,7 +238,7 @@ fn settle(nodes: &[SharedWeights], streamers: &mut [Component], stop: &AtomicBoo
     Ok(true)
 }
 
-fn identical(nodes: &[SharedWeights]) -> bool {
+pub(super) fn identical(nodes: &[SharedWeights]) -> bool {
     let Some((first, others)) = nodes.split_first() else {
         return true;
     };

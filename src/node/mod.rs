@@ -7,6 +7,7 @@ mod clock;
 pub mod doctor;
 mod model;
 mod port;
+pub mod poseidon;
 mod privileges;
 mod solver;
 mod streamer;

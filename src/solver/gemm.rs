@@ -115,6 +115,18 @@ pub(crate) fn weight_gradient(
     }
 }
 
+/// `gradient += u × vᵀ`: the gradient of a fully connected layer, `[outputs][inputs]`, from its
+/// sufficient factors: `u` (`[outputs][images]`, gradients of its top) and `v`
+/// (`[inputs][images]`, its bottom). Nothing if there is no image.
+///
+/// # Panics
+/// If a length does not fit the sizes.
+pub fn add_outer_products(sizes: [usize; 2], u: &[f32], v: &[f32], gradient: &mut [f32]) {
+    if !u.is_empty() || !v.is_empty() {
+        weight_gradient(sizes, u, v, gradient, true);
+    }
+}
+
 /// `to = left × right`, all row-major: the bare product, which `benches/solver.rs` measures the
 /// passes of a net against. Sizes are rows, columns and the inner one.
 ///

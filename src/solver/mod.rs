@@ -47,13 +47,13 @@ mod tests;
 
 pub use error::{ModelError, Place};
 pub use filler::{Filler, VarianceNorm};
-pub use gemm::bare_product;
-pub use net::{Net, TENSOR_ALIGN, Tensor};
+pub use gemm::{add_outer_products, bare_product};
+pub use net::{LayerTensors, Net, TENSOR_ALIGN, Tensor};
 pub use net_spec::{
     LAYER_TYPES, LayerOp, LayerSpec, NetSpec, Normalization, ParamSpec, Phase, PoolMethod,
     TransformSpec, Window,
 };
 pub use rate::LrPolicy;
-pub use run::Evaluation;
+pub use run::{Evaluation, Factors, LayerDone};
 pub use spec::{Regularization, SolverSpec};
-pub use update::update;
+pub use update::{TensorStep, update};

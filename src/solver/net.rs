@@ -45,6 +45,17 @@ pub struct Tensor {
     pub(crate) filler: Filler,
 }
 
+/// A layer that learns, with its tensors among [`Net::parameters`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerTensors {
+    /// The layer's name.
+    pub name: String,
+    /// Its tensors: weight, then bias if it has one.
+    pub tensors: std::ops::Range<usize>,
+    /// Outputs and inputs, if it is fully connected.
+    pub factored: Option<[usize; 2]>,
+}
+
 /// One layer in its place in the net.
 pub(crate) struct Node {
     pub(crate) layer: Box<dyn Layer>,
@@ -137,6 +148,46 @@ impl Net {
     /// The parameter tensors with their offsets and multipliers.
     pub fn parameters(&self) -> &[Tensor] {
         &self.tensors
+    }
+
+    /// The layers that learn, first layer first.
+    pub fn layers(&self) -> Vec<LayerTensors> {
+        let learning = self.nodes.iter().filter(|node| node.tensors.1 > 0);
+        learning
+            .map(|node| {
+                let (first, count) = node.tensors;
+                let name = &self.tensors[first].name;
+                LayerTensors {
+                    name: name
+                        .rsplit_once('.')
+                        .map_or(name.as_str(), |(layer, _)| layer)
+                        .into(),
+                    tensors: first..first + count,
+                    factored: node.layer.factored(),
+                }
+            })
+            .collect()
+    }
+
+    /// Leaves out the gradients of fully connected layer `layer` (of [`Net::layers`]): whoever is
+    /// called after its backward pass takes the factors instead.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn keep_factors(&mut self, layer: usize) {
+        let mut learning = self.nodes.iter_mut().filter(|node| node.tensors.1 > 0);
+        let node = learning.nth(layer).expect("a layer of Net::layers");
+        node.layer.keep_factors(true);
+    }
+
+    /// Passes made so far: what the masks of dropout are derived from.
+    pub fn passes(&self) -> u64 {
+        self.passes
+    }
+
+    /// Goes on after `passes` ([`Net::passes`] of the net that was stopped).
+    pub fn resume_passes(&mut self, passes: u64) {
+        self.passes = passes;
     }
 
     /// Weights that a buffer must have to hold every tensor where it is bound.

@@ -38,6 +38,33 @@ impl std::ops::AddAssign for Evaluation {
     }
 }
 
+/// Sufficient factors of a fully connected layer for one batch: its gradient is `u × vᵀ`, and
+/// that of its bias the sum of `u` over the images.
+#[derive(Debug, Clone, Copy)]
+pub struct Factors<'a> {
+    /// Gradients of the loss with respect to the layer's top, `[output][stride]`.
+    pub u: &'a [f32],
+    /// The layer's bottom, `[input][stride]`.
+    pub v: &'a [f32],
+    /// Images of the batch: the first of each row; what follows is padding.
+    pub images: usize,
+    /// Values of a row.
+    pub stride: usize,
+}
+
+/// A layer whose backward pass is done.
+pub struct LayerDone<'a> {
+    /// Which, of [`Net::layers`].
+    pub layer: usize,
+    /// Its tensors.
+    pub tensors: &'a [Tensor],
+    /// All gradients, in the layout of the weights; final where this layer's tensors lie (and not
+    /// written there if [`Net::keep_factors`]).
+    pub gradients: &'a mut [f32],
+    /// Its factors, if it is fully connected and the loss reaches it.
+    pub factors: Option<Factors<'a>>,
+}
+
 impl Net {
     /// One step's gradients: runs `images` (NCHW, one per label, at most a batch) forward and
     /// backward and overwrites `grads`, which has the layout of `w`, where the net's tensors lie.
@@ -53,7 +80,7 @@ impl Net {
         labels: &[u32],
         grads: &mut [f32],
     ) -> f32 {
-        self.pass(w, images, labels, grads, false, |_, _| {})
+        self.pass(w, images, labels, grads, false, |_| {})
     }
 
     /// As [`Net::forward_backward`], but adds to `grads`: for `iter_size` batches per update.
@@ -67,11 +94,12 @@ impl Net {
         labels: &[u32],
         grads: &mut [f32],
     ) -> f32 {
-        self.pass(w, images, labels, grads, true, |_, _| {})
+        self.pass(w, images, labels, grads, true, |_| {})
     }
 
-    /// As [`Net::forward_backward`]; calls `done` with a layer's tensors and all gradients as soon
-    /// as that layer's are final, last layer first: what wait-free backpropagation sends.
+    /// As [`Net::forward_backward`] (or [`Net::add_gradients`] if `keep`); calls `done` for each
+    /// layer as soon as its gradients are final, last layer first: what wait-free backpropagation
+    /// sends. Nobody reads that layer's weights again in this pass.
     ///
     /// # Panics
     /// As [`Net::forward_backward`].
@@ -81,9 +109,10 @@ impl Net {
         images: &[f32],
         labels: &[u32],
         grads: &mut [f32],
-        done: impl FnMut(&[Tensor], &mut [f32]),
+        keep: bool,
+        done: impl FnMut(LayerDone<'_>),
     ) -> f32 {
-        self.pass(w, images, labels, grads, false, done)
+        self.pass(w, images, labels, grads, keep, done)
     }
 
     fn pass(
@@ -93,7 +122,7 @@ impl Net {
         labels: &[u32],
         grads: &mut [f32],
         keep: bool,
-        done: impl FnMut(&[Tensor], &mut [f32]),
+        done: impl FnMut(LayerDone<'_>),
     ) -> f32 {
         assert!(
             grads.len() >= self.extent(),
@@ -192,8 +221,9 @@ impl Net {
         w: WeightsView<'_>,
         grads: &mut [f32],
         keep: bool,
-        mut done: impl FnMut(&[Tensor], &mut [f32]),
+        mut done: impl FnMut(LayerDone<'_>),
     ) {
+        let mut layer = self.nodes.iter().filter(|node| node.tensors.1 > 0).count();
         for i in (0..self.nodes.len()).rev() {
             let (first, count) = self.nodes[i].tensors;
             let tensors = first..first + count;
@@ -205,7 +235,20 @@ impl Net {
                 }
             }
             if count > 0 {
-                done(&self.tensors[tensors], grads);
+                layer -= 1;
+                let node = &self.nodes[i];
+                let factors = node.layer.factors().filter(|_| node.reached);
+                done(LayerDone {
+                    layer,
+                    tensors: &self.tensors[tensors],
+                    gradients: grads,
+                    factors: factors.map(|(u, v)| Factors {
+                        u,
+                        v,
+                        images: pass.images,
+                        stride: super::kernels::BLOCK * self.batch.div_ceil(super::kernels::BLOCK),
+                    }),
+                });
             }
         }
     }

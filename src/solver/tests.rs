@@ -1,7 +1,7 @@
 //! Whole nets: they learn, alone and two on one buffer; their gradients are right through
 //! branches; and what cannot work is refused with a message that says where and why.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -250,13 +250,101 @@ fn layers_report_when_their_gradients_are_final() {
         &images,
         &labels,
         &mut grads,
-        |tensors, grads| {
-            seen.extend(tensors.iter().map(|t| t.name.clone()));
-            early.extend(tensors.iter().map(|t| (t.offset, grads[t.offset])));
+        false,
+        |done| {
+            seen.extend(done.tensors.iter().map(|t| (done.layer, t.name.clone())));
+            let first = |t: &Tensor| (t.offset, done.gradients[t.offset]);
+            early.extend(done.tensors.iter().map(first));
         },
     );
-    assert_eq!(seen, ["ip.weight", "ip.bias", "conv.weight", "conv.bias"]);
+    let names: Vec<(usize, &str)> = seen.iter().map(|(l, n)| (*l, n.as_str())).collect();
+    let expected = [
+        (1, "ip.weight"),
+        (1, "ip.bias"),
+        (0, "conv.weight"),
+        (0, "conv.bias"),
+    ];
+    assert_eq!(names, expected);
     assert!(early.iter().all(|&(at, g)| grads[at] == g));
+}
+
+/// Whole gradients of one net, factors of another: a fully connected layer's gradient is `u × vᵀ`,
+/// and that of its bias the sum of `u`.
+#[test]
+fn factors_make_the_gradient() {
+    let spec = small_net();
+    let (images, labels) = bars(&mut Xoshiro256PlusPlus::seed_from_u64(5), 3);
+    let mut whole = Net::new(&spec, Phase::Train, 3, [1, 8, 8], 4).unwrap();
+    let words = zeros(whole.extent());
+    let w = WeightsView::of(&words);
+    whole.initialise(w, 3);
+    let mut grads = vec![0.0; whole.extent()];
+    whole.forward_backward(w, &images, &labels, &mut grads);
+
+    let mut net = Net::new(&spec, Phase::Train, 3, [1, 8, 8], 4).unwrap();
+    let layers = net.layers();
+    let ip = layers.iter().position(|l| l.name == "ip").unwrap();
+    let [outputs, inputs] = layers[ip].factored.unwrap();
+    assert_eq!(layers[0].factored, None, "a convolution has no factors");
+    net.keep_factors(ip);
+    let mut rest = vec![7.0; net.extent()];
+    let mut made = None;
+    net.forward_backward_with(w, &images, &labels, &mut rest, false, |done| {
+        if done.layer == ip {
+            let f = done.factors.unwrap();
+            assert_eq!(f.images, 3);
+            let rows = |x: &[f32]| -> Vec<f32> {
+                x.chunks(f.stride)
+                    .flat_map(|row| row[..f.images].to_vec())
+                    .collect()
+            };
+            let (u, v) = (rows(f.u), rows(f.v));
+            let mut weight = vec![0.0; outputs * inputs];
+            add_outer_products([outputs, inputs], &u, &v, &mut weight);
+            let bias: Vec<f32> = u.chunks(f.images).map(|row| row.iter().sum()).collect();
+            made = Some((weight, bias));
+        }
+    });
+    let (weight, bias) = made.unwrap();
+    let tensors = &net.parameters()[layers[ip].tensors.clone()];
+    for (tensor, made) in tensors.iter().zip([weight, bias]) {
+        let at = tensor.offset..tensor.offset + tensor.len;
+        assert!(rest[at.clone()].iter().all(|&g| g == 7.0), "left alone");
+        for (a, b) in made.iter().zip(&grads[at]) {
+            assert!((a - b).abs() <= 1e-6 * (1.0 + b.abs()), "{a} for {b}");
+        }
+    }
+}
+
+#[test]
+fn a_step_in_parts_is_the_step() {
+    let mut spec = SolverSpec::builtin("lenet").unwrap();
+    spec.net = small_net();
+    let net = Net::new(&spec.net, Phase::Train, 3, [1, 8, 8], 4).unwrap();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(9);
+    let grads: Vec<f32> = (0..net.extent())
+        .map(|_| rng.random::<f32>() - 0.5)
+        .collect();
+    let all = || [zeros(net.extent()), zeros(net.extent())];
+    let ([w, history], [w2, history2]) = (all(), all());
+    for words in [&w, &w2] {
+        net.initialise(WeightsView::of(words), 3);
+    }
+    for iteration in 0..3 {
+        let rate = spec.rate_at(iteration);
+        let view = WeightsView::of(&history);
+        update(&spec, &net, WeightsView::of(&w), &grads, view, rate);
+        for tensor in net.parameters() {
+            let step = TensorStep::of(&spec, tensor, rate, 1.0);
+            for from in (0..tensor.len).step_by(7) {
+                let (at, len) = (tensor.offset + from, 7.min(tensor.len - from));
+                let [part, past] = [&w2, &history2].map(|x| WeightsView::of(&x[at..at + len]));
+                step.apply(part, &grads[at..at + len], past);
+            }
+        }
+    }
+    let bits = |words: &[AtomicU32]| words.iter().map(|x| x.load(Relaxed)).collect::<Vec<_>>();
+    assert_eq!((bits(&w), bits(&history)), (bits(&w2), bits(&history2)));
 }
 
 #[test]

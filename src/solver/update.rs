@@ -32,18 +32,49 @@ pub fn update(
 ) {
     let scale = gradient_scale(spec, net.parameters(), grads);
     for tensor in net.parameters() {
-        let step = Step {
-            arch: net.arch,
+        let (at, len) = (tensor.offset, tensor.len);
+        TensorStep::new(spec, net.arch, tensor, rate, scale).apply(
+            w.slice(at, len),
+            &grads[at..at + len],
+            history.slice(at, len),
+        );
+    }
+}
+
+/// [`update`] of one tensor, or of any part of it, with a gradient that somebody else has
+/// summed: element by element the same arithmetic, so that a parameter server that holds parts of
+/// tensors makes the very step that a solver would.
+pub struct TensorStep(Step);
+
+impl TensorStep {
+    /// A step of `tensor` at `rate`; its gradient is multiplied by `scale` (1 / the number of
+    /// batches it is the sum of). Clipping, which needs the gradients of all tensors, is the
+    /// caller's to refuse.
+    pub fn of(spec: &SolverSpec, tensor: &Tensor, rate: f32, scale: f32) -> Self {
+        Self::new(spec, Arch::new(), tensor, rate, scale)
+    }
+
+    fn new(spec: &SolverSpec, arch: Arch, tensor: &Tensor, rate: f32, scale: f32) -> Self {
+        Self(Step {
+            arch,
             gradient: rate * tensor.param.lr_mult * scale,
             decay: rate * tensor.param.lr_mult * spec.weight_decay * tensor.param.decay_mult,
             momentum: spec.momentum,
             l1: spec.regularization_type == Regularization::L1,
-        };
-        for from in (0..tensor.len).step_by(CHUNK) {
-            let (at, len) = (tensor.offset + from, CHUNK.min(tensor.len - from));
-            step.apply(
+        })
+    }
+
+    /// Makes the step.
+    ///
+    /// # Panics
+    /// If the three differ in length.
+    pub fn apply(&self, w: WeightsView<'_>, gradient: &[f32], history: WeightsView<'_>) {
+        assert_eq!((w.len(), history.len()), (gradient.len(), gradient.len()));
+        for at in (0..gradient.len()).step_by(CHUNK) {
+            let len = CHUNK.min(gradient.len() - at);
+            self.0.apply(
                 w.slice(at, len),
-                &grads[at..at + len],
+                &gradient[at..at + len],
                 history.slice(at, len),
             );
         }

@@ -136,6 +136,56 @@ meters! {
     }
 }
 
+/// First word of a worker's counters beside those of its solver.
+const SYNC_AT: usize = 16;
+
+const _: () =
+    assert!(SolverMeter::ALL.len() <= SYNC_AT && SYNC_AT + SyncMeter::ALL.len() <= METERS);
+
+/// Counters of a worker of the reliable path, behind those of [`SolverMeter`] in the same slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum SyncMeter {
+    /// Time spent waiting for the steps of others, ns.
+    WaitNs = SYNC_AT,
+    /// Bytes sent, headers included, those of TCP not.
+    BytesSent,
+    /// Bytes received.
+    BytesReceived,
+}
+
+impl SyncMeter {
+    /// All, in the order of their words.
+    pub const ALL: &[Self] = &[Self::WaitNs, Self::BytesSent, Self::BytesReceived];
+
+    /// Name in summaries and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WaitNs => "sync_wait_ns",
+            Self::BytesSent => "sync_bytes_sent",
+            Self::BytesReceived => "sync_bytes_received",
+        }
+    }
+
+    /// Its word in a slot.
+    pub fn of(self, meters: &[u64; METERS]) -> u64 {
+        meters[self as usize]
+    }
+
+    /// Sets it in a slot.
+    pub fn set(self, meters: &[AtomicU64; METERS], value: u64) {
+        meters[self as usize].store(value, Relaxed);
+    }
+
+    /// Adds to it in a slot (its one writer is this process).
+    pub fn add(self, meters: &[AtomicU64; METERS], value: u64) {
+        self.set(
+            meters,
+            meters[self as usize].load(Relaxed).wrapping_add(value),
+        );
+    }
+}
+
 /// First word of the streamer's drop counters, one for each [`DropReason`].
 pub const DROPS_AT: usize = 40;
 

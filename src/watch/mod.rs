@@ -1,9 +1,9 @@
 //! What can be seen of a running job: counters in shared memory, learning curves.
 //!
-//! Names the counters of component slots ([`StreamMeter`], [`SolverMeter`]) and holds learning curves
+//! Names the counters of component slots ([`StreamMeter`], [`SolverMeter`], [`SyncMeter`]) and holds learning curves
 //! ([`curve`]): their rows as CSV and their picture. Changes no weights and no protocol state.
 
 pub mod curve;
 mod meters;
 
-pub use meters::{DROPS_AT, SolverMeter, StreamMeter, drops};
+pub use meters::{DROPS_AT, SolverMeter, StreamMeter, SyncMeter, drops};

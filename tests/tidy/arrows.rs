@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 3] = [
 const SAME_FLOOR: [(&str, &str); 3] = [("watch", "weights"), ("watch", "wire"), ("gpu", "stream")];
 
 /// State machines: time, randomness and frames are arguments.
-const NO_IO: [&str; 2] = ["src/wire/", "src/stream/"];
+const NO_IO: [&str; 3] = ["src/wire/", "src/stream/", "src/poseidon/"];
 
 const IO: [&str; 12] = [
     "std::net",
@@ -189,6 +189,7 @@ fn transports_are_siblings() {
 fn arrows_point_down_only() {
     assert!(may_name("stream", "wire") && !may_name("wire", "stream"));
     assert!(!may_name("stream", "solver") && may_name("node", "solver"));
+    assert!(!may_name("poseidon", "solver") && may_name("poseidon", "weights"));
     assert!(may_name("cli", "node") && !may_name("weights", "cli"));
     assert!(may_name("main", "cli") && may_name("stream", "Error"));
     assert_eq!(named("use crate::wire::Frame;"), ["wire"]);

@@ -79,49 +79,15 @@ impl Key {
         Key(mac)
     }
 
-    /// Reads a key file: 32 bytes, or 64 hexadecimal digits with a line end or without. On Unix it
-    /// must be a plain file that neither its group nor others can read or write.
+    /// Reads a key file, see [`read_key`].
     ///
     /// # Errors
     /// See [`KeyError`]; each message says what to do.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, KeyError> {
-        let path = path.as_ref();
-        let file = File::open(path).map_err(|error| KeyError::Open {
-            path: path.to_owned(),
-            error,
-        })?;
-        let read_error = |error| KeyError::Read {
-            path: path.to_owned(),
-            error,
-        };
-        // Of the file that is open, not of what the name might stand for by now.
-        let meta = file.metadata().map_err(read_error)?;
-        let shape = |problem| KeyError::Shape {
-            path: path.to_owned(),
-            problem,
-        };
-        if !meta.is_file() {
-            return Err(shape("no plain file"));
-        }
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::MetadataExt;
-            let mode = meta.mode() & 0o777;
-            if mode & 0o066 != 0 {
-                return Err(KeyError::Mode {
-                    path: path.to_owned(),
-                    mode,
-                });
-            }
-        }
-        let mut bytes = Vec::with_capacity(FILE_BYTES_MAX + 1);
-        let read = file
-            .take(FILE_BYTES_MAX as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(read_error);
-        let key = read.and_then(|_| parse(&bytes).map_err(shape));
+        let mut bytes = read_key(path.as_ref())?;
+        let key = Key::new(&bytes);
         wipe(&mut bytes);
-        key
+        Ok(key)
     }
 
     pub(super) fn mac(&self) -> Aegis128X2Mac<16> {
@@ -129,12 +95,56 @@ impl Key {
     }
 }
 
-fn parse(file: &[u8]) -> Result<Key, &'static str> {
+/// Reads a key file: 32 bytes, or 64 hexadecimal digits with a line end or without. On Unix it
+/// must be a plain file that neither its group nor others can read or write.
+///
+/// # Errors
+/// See [`KeyError`]; each message says what to do.
+pub fn read_key(path: &Path) -> Result<[u8; KEY_BYTES], KeyError> {
+    let file = File::open(path).map_err(|error| KeyError::Open {
+        path: path.to_owned(),
+        error,
+    })?;
+    let read_error = |error| KeyError::Read {
+        path: path.to_owned(),
+        error,
+    };
+    // Of the file that is open, not of what the name might stand for by now.
+    let meta = file.metadata().map_err(read_error)?;
+    let shape = |problem| KeyError::Shape {
+        path: path.to_owned(),
+        problem,
+    };
+    if !meta.is_file() {
+        return Err(shape("no plain file"));
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let mode = meta.mode() & 0o777;
+        if mode & 0o066 != 0 {
+            return Err(KeyError::Mode {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+    }
+    let mut bytes = Vec::with_capacity(FILE_BYTES_MAX + 1);
+    let read = file
+        .take(FILE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(read_error);
+    let key = read.and_then(|_| parse(&bytes).map_err(shape));
+    wipe(&mut bytes);
+    key
+}
+
+fn parse(file: &[u8]) -> Result<[u8; KEY_BYTES], &'static str> {
     if let Ok(raw) = <&[u8; KEY_BYTES]>::try_from(file) {
         if raw.iter().all(|byte| *byte == 0) {
             return Err("all zeros");
         }
-        return Ok(Key::new(raw));
+        return Ok(*raw);
     }
     let digits = file.strip_suffix(b"\n").unwrap_or(file);
     let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
@@ -153,10 +163,10 @@ fn parse(file: &[u8]) -> Result<Key, &'static str> {
         };
         *byte = (high << 4 | low) as u8;
     }
-    let zeros = raw.iter().all(|byte| *byte == 0);
-    let key = Key::new(&raw);
-    wipe(&mut raw);
-    if zeros { Err("all zeros") } else { Ok(key) }
+    if raw.iter().all(|byte| *byte == 0) {
+        return Err("all zeros");
+    }
+    Ok(raw)
 }
 
 /// Overwrites bytes; `black_box` keeps the compiler from leaving it out.

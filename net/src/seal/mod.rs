@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use aegis::aegis128x2::Aegis128X2Mac;
 
-pub use self::key::{KEY_BYTES, Key, KeyError};
+pub use self::key::{KEY_BYTES, Key, KeyError, read_key};
 pub use self::window::{LINKS_MAX, Replays, ReplaysError, WINDOW_FRAMES};
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 

@@ -17,6 +17,8 @@ pub(crate) struct InnerProduct {
     y: Buffer,
     /// Gradient of the bottom as `[input][image]`.
     dx: Buffer,
+    /// Somebody else makes the gradients from `y` and `x`.
+    factors_only: bool,
 }
 
 impl InnerProduct {
@@ -35,6 +37,7 @@ impl InnerProduct {
             x: Buffer::zeros(inputs * images),
             y: Buffer::zeros(outputs * images),
             dx: Buffer::zeros(inputs * images),
+            factors_only: false,
         }
     }
 }
@@ -77,6 +80,9 @@ impl Layer for InnerProduct {
 
     fn backward_params(&mut self, _: Bottoms<'_>, top_diff: &[f32], gradients: Gradients<'_>) {
         blocks_to_rows(top_diff, self.outputs, &mut self.y);
+        if self.factors_only {
+            return;
+        }
         let images = self.x.len() / self.inputs;
         let keep = gradients.keep;
         gemm::weight_gradient(
@@ -91,6 +97,18 @@ impl Layer for InnerProduct {
                 *b = if keep { *b } else { 0.0 } + row.iter().sum::<f32>();
             }
         }
+    }
+
+    fn factored(&self) -> Option<[usize; 2]> {
+        Some([self.outputs, self.inputs])
+    }
+
+    fn keep_factors(&mut self, yes: bool) {
+        self.factors_only = yes;
+    }
+
+    fn factors(&self) -> Option<(&[f32], &[f32])> {
+        Some((&self.y, &self.x))
     }
 
     /// Comes after [`Layer::backward_params`], which has laid the top's gradient out.

@@ -134,6 +134,21 @@ pub(crate) trait Layer: Send {
         diff: &mut [f32],
     );
 
+    /// Outputs and inputs of a layer whose gradient is a sum of outer products, one per image.
+    fn factored(&self) -> Option<[usize; 2]> {
+        None
+    }
+
+    /// From now on (or no longer) leaves the gradients of its parameters out: who wants them
+    /// takes [`Layer::factors`].
+    fn keep_factors(&mut self, _yes: bool) {}
+
+    /// After [`Layer::backward_params`]: gradients of the top as `[output][image]` and the bottom
+    /// as `[input][image]`, whole blocks of images.
+    fn factors(&self) -> Option<(&[f32], &[f32])> {
+        None
+    }
+
     /// What the last forward pass found, for losses and accuracies.
     fn outcome(&self) -> Option<Outcome> {
         None

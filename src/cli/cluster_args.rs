@@ -1,0 +1,235 @@
+//! Arguments that the programs of the reliable path share, and how `train` passes them on.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+
+use super::args;
+use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
+use crate::poseidon::{PAIR_BYTES, Partition, Policy, Stragglers, Wish};
+use crate::solver::data::Source;
+
+/// What all members of a cluster must be given alike.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Model (the same for all members)")]
+pub struct ModelArgs {
+    /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file
+    #[arg(long, value_name = "NAME|FILE", default_value = "lenet")]
+    pub solver: String,
+    /// Pictures: digits, mnist:DIR, cifar10:DIR
+    #[arg(long, value_name = "SOURCE", default_value = "digits")]
+    pub data: Source,
+    /// Seed of the first weights and of the order of pictures
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Start from these weights instead of random ones
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub weights: Option<PathBuf>,
+    /// Threads of each worker that add up their gradients before they are sent
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads_per_worker: usize,
+}
+
+/// How the cluster works: the coordinator decides it for all.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Reliable path (--sync poseidon)")]
+pub struct ClusterArgs {
+    /// Workers
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub workers: u16,
+    /// Servers, each with a share of the KV pairs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub servers: u16,
+    /// Who chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam, onebit)
+    #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
+    pub scheme: Policy,
+    /// How tensors are dealt to servers
+    #[arg(long, value_enum, default_value = "pairs")]
+    pub partition: PartitionArg,
+    /// Bytes of a KV pair, at most
+    #[arg(long, value_name = "BYTES", default_value_t = PAIR_BYTES)]
+    pub pair_bytes: u64,
+    /// Steps of others that a worker may miss when it begins an iteration
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub staleness: u32,
+    /// Whether a step waits for all workers, or goes on without the last
+    #[arg(long, value_enum, default_value = "wait")]
+    pub stragglers: StragglersArg,
+    /// Share of the workers that make a step with --stragglers drop
+    #[arg(long, value_name = "SHARE", default_value_t = 0.75)]
+    pub quorum: f64,
+    /// Iterations between checkpoints; 0: none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub checkpoint_every: u64,
+}
+
+/// See [`Partition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PartitionArg {
+    /// In pairs of --pair-bytes, spread evenly
+    Pairs,
+    /// Each tensor whole on one server
+    Tensor,
+}
+
+/// See [`Stragglers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StragglersArg {
+    /// All wait for the slowest
+    Wait,
+    /// Updates that come after the quorum are dropped and counted
+    Drop,
+}
+
+/// See [`Overlap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OverlapArg {
+    /// A layer is sent as soon as its backward pass is done
+    Wfbp,
+    /// Layers are sent after the whole pass
+    None,
+}
+
+/// How connections are secured.
+#[derive(Clone, Debug, Args)]
+pub struct KeyArgs {
+    /// Authenticate and encrypt all connections with the key in this file (openssl rand -hex 32), which
+    /// only its owner may read; the same for all members
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// The key, read.
+    pub fn key(&self) -> Result<Option<Key>> {
+        Ok(self.key_file.as_deref().map(Key::read).transpose()?)
+    }
+}
+
+/// What servers and workers are given.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct MemberArgs {
+    /// Which of its kind, from 0
+    #[arg(long, value_name = "K")]
+    pub index: u16,
+    /// Where the coordinator listens
+    #[arg(long, value_name = "HOST:PORT")]
+    pub coordinator: String,
+    /// Where to listen for others; port 0: any
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:0")]
+    pub listen: SocketAddr,
+    /// Folder for checkpoints
+    #[arg(long, value_name = "DIR")]
+    pub checkpoints: Option<PathBuf>,
+    /// Go on from the newest checkpoint that all members have
+    #[arg(long, requires = "checkpoints")]
+    pub resume: bool,
+    /// How connections are secured
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Write what was sent and received for each layer to this file, at the end
+    #[arg(long, value_name = "FILE.json")]
+    pub report: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The model, read.
+    pub fn job(&self) -> Result<ModelJob> {
+        let (input, classes) = self.data.shape();
+        Ok(ModelJob {
+            spec: args::model(&self.solver)?,
+            input,
+            classes,
+            seed: self.seed,
+            weights: self.weights.clone(),
+            threads: self.threads_per_worker,
+        })
+    }
+}
+
+impl ClusterArgs {
+    /// What the coordinator makes a plan of.
+    pub fn wish(&self, clocks: u64) -> Wish {
+        Wish {
+            workers: self.workers,
+            servers: self.servers,
+            // Follow from the model.
+            images: 0,
+            recipe: String::new(),
+            policy: self.scheme,
+            pair_bytes: self.pair_bytes,
+            partition: match self.partition {
+                PartitionArg::Pairs => Partition::Pairs,
+                PartitionArg::Tensor => Partition::Tensor,
+            },
+            staleness: self.staleness,
+            stragglers: match self.stragglers {
+                StragglersArg::Wait => Stragglers::Wait,
+                StragglersArg::Drop => Stragglers::Drop(self.quorum),
+            },
+            clocks,
+            checkpoint_every: self.checkpoint_every,
+        }
+    }
+
+    /// The same as command-line arguments.
+    pub fn to_args(&self) -> Vec<String> {
+        [
+            ("--workers", self.workers.to_string()),
+            ("--servers", self.servers.to_string()),
+            ("--scheme", self.scheme.to_string()),
+            ("--partition", name(&self.partition)),
+            ("--pair-bytes", self.pair_bytes.to_string()),
+            ("--staleness", self.staleness.to_string()),
+            ("--stragglers", name(&self.stragglers)),
+            ("--quorum", self.quorum.to_string()),
+            ("--checkpoint-every", self.checkpoint_every.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
+    }
+}
+
+impl OverlapArg {
+    /// See [`Overlap`].
+    pub fn overlap(self) -> Overlap {
+        match self {
+            Self::Wfbp => Overlap::Wfbp,
+            Self::None => Overlap::None,
+        }
+    }
+}
+
+impl MemberArgs {
+    /// What a member is started with.
+    pub fn job(&self) -> Result<MemberJob> {
+        Ok(MemberJob {
+            index: self.index,
+            coordinator: self.coordinator.clone(),
+            listen: self.listen,
+            checkpoints: self.checkpoints.clone(),
+            resume: self.resume,
+            report: self.report.clone(),
+            key: self.key.key()?,
+        })
+    }
+}
+
+/// A value as it is written on the command line.
+pub fn name(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or(String::new(), |value| value.get_name().to_owned())
+}
+
+/// Refuses a budget of nothing.
+pub fn bandwidth(bytes_per_s: Option<f64>) -> Result<Option<f64>> {
+    ensure!(
+        bytes_per_s != Some(0.0),
+        "--bandwidth 0: nothing could ever be sent; give bytes per second, as 10MB, or leave it out"
+    );
+    Ok(bytes_per_s)
+}

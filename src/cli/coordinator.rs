@@ -1,0 +1,55 @@
+//! `dogwild coordinator`: who is in the cluster, and how it works.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::args;
+use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs};
+use crate::node::poseidon::{CoordinatorJob, run_coordinator};
+use crate::node::stop_on_signals;
+
+/// Arguments of `dogwild coordinator`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where to listen; port 0: any
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7700")]
+    listen: SocketAddr,
+    /// Write the address it listens on to this file
+    #[arg(long, value_name = "FILE")]
+    address_file: Option<PathBuf>,
+    /// Name of the job; the same as of the workers' buffers
+    #[arg(long, value_name = "NAME", default_value = "dogwild")]
+    session: String,
+    /// Iterations of each worker [default: the solver file's max_iter]
+    #[arg(long, value_name = "N")]
+    iterations: Option<u64>,
+    /// Go on from the newest checkpoint that all members have
+    #[arg(long)]
+    resume: bool,
+    #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop_on_signals()?;
+        let model = self.model.job()?;
+        let clocks = self.iterations.unwrap_or(model.spec.max_iter);
+        let job = CoordinatorJob {
+            listen: self.listen,
+            address_file: self.address_file,
+            session: args::session(&self.session),
+            wish: self.cluster.wish(clocks),
+            model,
+            resume: self.resume,
+            key: self.key.key()?,
+        };
+        Ok(run_coordinator(&job, &stop)?)
+    }
+}

@@ -1,0 +1,32 @@
+//! `dogwild server`: one server's share of the weights.
+
+use anyhow::Result;
+
+use super::args;
+use super::cluster_args::{MemberArgs, ModelArgs};
+use crate::node::poseidon::{ServerJob, run_server};
+use crate::node::stop_on_signals;
+
+/// Arguments of `dogwild server`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Name of the job; the same everywhere
+    #[arg(long, value_name = "NAME", default_value = "dogwild")]
+    session: String,
+    #[command(flatten)]
+    member: MemberArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop_on_signals()?;
+        let job = ServerJob {
+            member: self.member.job()?,
+            session: args::session(&self.session),
+            model: self.model.job()?,
+        };
+        Ok(run_server(&job, &stop)?)
+    }
+}

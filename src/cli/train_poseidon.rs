@@ -1,0 +1,175 @@
+//! `dogwild train --sync poseidon`: what is given to it beside the arguments of every job.
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use super::args;
+use super::cluster_args::{ClusterArgs, OverlapArg, bandwidth, name};
+use super::train::Args;
+use crate::job::{PoseidonPlan, PoseidonSummary};
+use crate::node::poseidon::Key;
+use crate::solver::SolverSpec;
+
+/// What keeps the replicas in step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sync {
+    /// Streamers, without ever waiting
+    Stream,
+    /// Servers and peers, step by step
+    Poseidon,
+}
+
+/// Arguments of one path only.
+const STREAM_ONLY: [&str; 21] = [
+    "--nodes",
+    "--solvers",
+    "--lab",
+    "--transport",
+    "--iface",
+    "--mtu",
+    "--port",
+    "--no-segmentation",
+    "--deltas",
+    "--rate",
+    "--window",
+    "--atomic",
+    "--loss",
+    "--duplicate",
+    "--reorder",
+    "--delay",
+    "--fault-seed",
+    "--loss-burst",
+    "--corrupt",
+    "--capture",
+    "--pace",
+];
+const POSEIDON_ONLY: [&str; 14] = [
+    "--workers",
+    "--servers",
+    "--scheme",
+    "--partition",
+    "--pair-bytes",
+    "--staleness",
+    "--stragglers",
+    "--quorum",
+    "--checkpoint-every",
+    "--overlap",
+    "--threads-per-worker",
+    "--bandwidth",
+    "--resume",
+    "--private-data",
+];
+
+/// Arguments of the reliable path.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PoseidonArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// When layers are sent
+    #[arg(long, value_enum, default_value = "wfbp")]
+    overlap: OverlapArg,
+    /// Threads of each worker that add up their gradients before they are sent
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads_per_worker: usize,
+    /// Bytes per second that a worker sends at most, as 10MB; what matters most goes first
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    bandwidth: Option<f64>,
+    /// Go on from the last checkpoint of the job in --out
+    #[arg(long)]
+    resume: bool,
+}
+
+impl Sync {
+    /// Refuses arguments that mean nothing on this path.
+    pub(super) fn check(self) -> Result<()> {
+        let (foreign, own, other): (&[&str], _, _) = match self {
+            Self::Stream => (&POSEIDON_ONLY, "stream", "poseidon"),
+            Self::Poseidon => (&STREAM_ONLY, "poseidon", "stream"),
+        };
+        let given: Vec<String> = std::env::args().collect();
+        let is = |arg: &str, name: &str| {
+            arg == name
+                || arg
+                    .strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with('='))
+        };
+        match foreign
+            .iter()
+            .find(|name| given.iter().any(|arg| is(arg, name)))
+        {
+            Some(name) => {
+                bail!("{name} means nothing with --sync {own}; it belongs to --sync {other}")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Args {
+    /// The job as the reliable path runs it.
+    pub(super) fn poseidon_plan(
+        self,
+        spec: SolverSpec,
+        model: String,
+        default_iterations: u64,
+    ) -> Result<PoseidonPlan> {
+        let own = self.poseidon;
+        // As many pictures as one worker would see.
+        let iterations = self.iterations.unwrap_or(match self.solver {
+            Some(_) => spec.max_iter,
+            None => default_iterations.div_ceil(u64::from(own.cluster.workers.max(1))),
+        });
+        let mut worker_args = vec!["--overlap".to_owned(), name(&own.overlap)];
+        if let Some(rate) = bandwidth(own.bandwidth)? {
+            worker_args.extend(["--bandwidth".into(), rate.to_string()]);
+        }
+        // Refused here rather than by each process.
+        let key_file = &self.transport.key_file;
+        key_file.as_deref().map(Key::read).transpose()?;
+        let member_args = match key_file {
+            Some(file) => vec!["--key-file".to_owned(), file.display().to_string()],
+            None => Vec::new(),
+        };
+        Ok(PoseidonPlan {
+            workers: own.cluster.workers,
+            servers: own.cluster.servers,
+            threads: own.threads_per_worker,
+            checkpoints: own.cluster.checkpoint_every > 0,
+            resume: own.resume,
+            cluster_args: own.cluster.to_args(),
+            member_args,
+            worker_args,
+            spec,
+            model,
+            data: self.data,
+            iterations,
+            target_accuracy: self.target_accuracy,
+            test_every: self.test_every,
+            seed: self.seed,
+            weights: self.weights,
+            out: self.out,
+        })
+    }
+}
+
+/// Says how it went.
+pub(super) fn report(summary: &PoseidonSummary, out: &std::path::Path) {
+    println!("{}", summary.table());
+    println!(
+        "{} iterations of {} workers in {:.1} s ({:.0} images/s); replicas {}; ended by {}",
+        summary.iterations,
+        summary.workers,
+        summary.train_s,
+        summary.images_per_s,
+        if summary.replicas_identical {
+            "identical bit for bit"
+        } else {
+            "differ"
+        },
+        summary.ended_by,
+    );
+    println!(
+        "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
+        out.display()
+    );
+}

@@ -1,0 +1,65 @@
+//! `dogwild worker`: computes gradients on a buffer and keeps it in step with the cluster.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::args;
+use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, bandwidth};
+use crate::node::poseidon::{WorkerJob, run_worker};
+use crate::node::stop_on_signals;
+
+/// Arguments of `dogwild worker`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The worker's buffer (dogwild init makes it, with the session of the cluster)
+    #[arg(long, value_name = "FILE")]
+    buffer: PathBuf,
+    /// The data is this worker's own; else it takes its share
+    #[arg(long)]
+    private_data: bool,
+    /// When layers are sent
+    #[arg(long, value_enum, default_value = "wfbp")]
+    overlap: OverlapArg,
+    /// Bytes per second to send at most, as 10MB; what matters most goes first
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    bandwidth: Option<f64>,
+    /// Iterations between tests by worker 0; 0: none [default: the solver file's test_interval]
+    #[arg(long, value_name = "N")]
+    test_every: Option<u64>,
+    /// Test pictures of a test on the way; 0: all
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    test_images: usize,
+    /// End when a test reaches this share of right answers
+    #[arg(long, value_name = "SHARE")]
+    target_accuracy: Option<f32>,
+    /// Append rows of the learning curve to this CSV file
+    #[arg(long, value_name = "FILE")]
+    curve: Option<PathBuf>,
+    #[command(flatten)]
+    member: MemberArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop_on_signals()?;
+        let model = self.model.job()?;
+        let job = WorkerJob {
+            member: self.member.job()?,
+            buffer: self.buffer,
+            test_every: self.test_every.unwrap_or(model.spec.test_interval),
+            model,
+            data: self.model.data,
+            private_data: self.private_data,
+            overlap: self.overlap.overlap(),
+            bandwidth_bytes_per_s: bandwidth(self.bandwidth)?,
+            seed: self.model.seed,
+            test_images: self.test_images,
+            target_accuracy: self.target_accuracy,
+            curve: self.curve,
+        };
+        Ok(run_worker(&job, &stop)?)
+    }
+}

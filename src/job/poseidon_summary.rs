@@ -1,0 +1,211 @@
+//! What a finished job of the reliable path reports: `summary.json` and the table on the terminal.
+//!
+//! Every field is documented in `docs/poseidon.md`; units are in the names.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::poseidon::PoseidonPlan;
+use crate::node::poseidon::TrafficReport;
+use crate::node::{TestResult, Tester, Transforms};
+use crate::solver::data::DataSet;
+use crate::watch::{SolverMeter, SyncMeter};
+use crate::weights::{Role, SharedWeights};
+
+/// A whole job.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoseidonSummary {
+    /// Version of the program.
+    pub dogwild: String,
+    /// `poseidon`.
+    pub sync: String,
+    /// Name of the model.
+    pub model: String,
+    /// Where the pictures came from.
+    pub data: String,
+    /// Weights in the buffer.
+    pub weights: usize,
+    /// Workers.
+    pub workers: u16,
+    /// Servers.
+    pub servers: u16,
+    /// Threads of each worker.
+    pub threads_per_worker: usize,
+    /// How the cluster worked, as arguments.
+    pub cluster: Vec<String>,
+    /// How each worker worked, as arguments.
+    pub worker: Vec<String>,
+    /// Seed of weights and pictures.
+    pub seed: u64,
+    /// Why the job ended: iterations, target_accuracy or interrupted.
+    pub ended_by: String,
+    /// Time from the start of training to its end.
+    pub train_s: f64,
+    /// Iterations of each worker.
+    pub iterations: u64,
+    /// Training pictures per second, all workers together.
+    pub images_per_s: f64,
+    /// Whether the weights of all workers were equal at the end, bit for bit.
+    pub replicas_identical: bool,
+    /// Times all were started again because one had died.
+    pub restarts: u32,
+    /// Share of right answers on all test pictures at the end.
+    pub test_accuracy: f32,
+    /// Mean loss on them.
+    pub test_loss: f32,
+    /// Test pictures.
+    pub test_images: usize,
+    /// Updates of each worker that came too late, summed over servers and KV pairs.
+    pub dropped_updates: Vec<u64>,
+    /// Each worker.
+    pub per_worker: Vec<WorkerSummary>,
+    /// What each server sent and received, since its last start.
+    pub per_server: Vec<Option<TrafficReport>>,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerSummary {
+    /// Index.
+    pub worker: u16,
+    /// Iterations.
+    pub iterations: u64,
+    /// Training pictures per second.
+    pub images_per_s: f64,
+    /// Smoothed training loss at the end.
+    pub train_loss: f32,
+    /// Share of the time that it waited for the steps of others.
+    pub wait_share: f64,
+    /// Bytes sent, headers included, since its last start.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// The same by layer, since its last start; null if it did not end well.
+    pub traffic: Option<TrafficReport>,
+}
+
+impl WorkerSummary {
+    fn read(worker: u16, shared: &SharedWeights, train_s: f64, plan: &PoseidonPlan) -> Self {
+        let slots = shared.slots();
+        let none = [0; crate::weights::METERS];
+        let solver = slots.iter().find(|slot| slot.role == Role::Solver);
+        let meters = solver.map_or(&none, |slot| &slot.meters);
+        let waited = SyncMeter::WaitNs.of(meters) as f64;
+        let trained = SolverMeter::TrainNs.of(meters) as f64;
+        Self {
+            worker,
+            iterations: shared.globals().iterations(),
+            images_per_s: SolverMeter::Images.of(meters) as f64 / train_s.max(f64::MIN_POSITIVE),
+            train_loss: f32::from_bits(SolverMeter::LossBits.of(meters) as u32),
+            wait_share: waited / (waited + trained).max(1.0),
+            bytes_sent: SyncMeter::BytesSent.of(meters),
+            bytes_received: SyncMeter::BytesReceived.of(meters),
+            traffic: traffic(plan, "worker", worker),
+        }
+    }
+}
+
+/// What a member has reported, if it has come to that.
+fn traffic(plan: &PoseidonPlan, role: &str, index: u16) -> Option<TrafficReport> {
+    let path = plan.out.join(format!("{role}{index}-traffic.json"));
+    serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
+}
+
+pub(super) fn summarise(
+    plan: &PoseidonPlan,
+    workers: &[SharedWeights],
+    set: DataSet,
+    stop: &AtomicBool,
+    train_s: f64,
+    restarts: u32,
+    replicas_identical: bool,
+) -> Result<PoseidonSummary> {
+    let interrupted = stop.load(Relaxed);
+    // Whoever interrupts waits for the prompt: a smaller test, done before anybody is impatient.
+    let most = if interrupted { 1000 } else { 0 };
+    let transform = Transforms::of(&plan.spec, &set.train).test;
+    let mut tester = Tester::new(&plan.spec, transform, set.test, most)?;
+    let first = workers.first().context("no worker")?;
+    let go_on = AtomicBool::new(false);
+    let found: TestResult = tester.test(first.view(), &go_on)?.context("test stopped")?;
+    let per_worker: Vec<_> = (0..)
+        .zip(workers)
+        .map(|(index, shared)| WorkerSummary::read(index, shared, train_s, plan))
+        .collect();
+    let servers = (0..plan.servers).map(|index| traffic(plan, "server", index));
+    let per_server: Vec<Option<TrafficReport>> = servers.collect();
+    let mut dropped_updates = vec![0; workers.len()];
+    for report in per_server.iter().flatten() {
+        let sums = dropped_updates.iter_mut().zip(&report.dropped_updates);
+        sums.for_each(|(sum, dropped)| *sum += dropped);
+    }
+    Ok(PoseidonSummary {
+        dogwild: env!("CARGO_PKG_VERSION").into(),
+        sync: "poseidon".into(),
+        model: plan.model.clone(),
+        data: plan.data.to_string(),
+        weights: first.used(),
+        workers: plan.workers,
+        servers: plan.servers,
+        threads_per_worker: plan.threads,
+        cluster: plan.cluster_args.clone(),
+        worker: plan.worker_args.clone(),
+        seed: plan.seed,
+        ended_by: match (interrupted, first.globals().stop.load(Relaxed) != 0) {
+            (true, _) => "interrupted",
+            (_, true) => "target_accuracy",
+            _ => "iterations",
+        }
+        .into(),
+        train_s,
+        iterations: first.globals().iterations(),
+        images_per_s: per_worker.iter().map(|w| w.images_per_s).sum(),
+        replicas_identical,
+        restarts,
+        test_accuracy: found.accuracy,
+        test_loss: found.loss,
+        test_images: found.images,
+        dropped_updates,
+        per_worker,
+        per_server,
+    })
+}
+
+impl PoseidonSummary {
+    /// The table for the terminal: one column per worker.
+    pub fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        let title = |worker: &WorkerSummary| format!("worker {}", worker.worker);
+        table.set_header(std::iter::once(String::new()).chain(self.per_worker.iter().map(title)));
+        let mut row = |name: &str, value: &dyn Fn(&WorkerSummary) -> String| {
+            table
+                .add_row(std::iter::once(name.to_owned()).chain(self.per_worker.iter().map(value)));
+        };
+        row("iterations", &|w| w.iterations.to_string());
+        row("images/s", &|w| format!("{:.0}", w.images_per_s));
+        row("train loss", &|w| format!("{:.4}", w.train_loss));
+        row("waiting", &|w| format!("{:.1} %", w.wait_share * 100.0));
+        let per_step = |bytes: u64, w: &WorkerSummary| {
+            format!("{:.3} MB", bytes as f64 / 1e6 / w.iterations.max(1) as f64)
+        };
+        row("sent per iteration", &|w| per_step(w.bytes_sent, w));
+        row("received per iteration", &|w| per_step(w.bytes_received, w));
+        row("dropped updates", &|w| {
+            self.dropped_updates[usize::from(w.worker)].to_string()
+        });
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let accuracy = format!(
+            "test accuracy {:.2} %, test loss {:.4}",
+            self.test_accuracy * 100.0,
+            self.test_loss
+        );
+        format!("{table}\n{accuracy}")
+    }
+}

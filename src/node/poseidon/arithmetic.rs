@@ -1,0 +1,50 @@
+//! The solver's arithmetic for the state machines of Poseidon.
+
+use crate::poseidon::{Arithmetic, Pair};
+use crate::solver::{Net, SolverSpec, Tensor, TensorStep, add_outer_products};
+use crate::weights::WeightsView;
+
+/// Makes the very steps that `solver::update` makes.
+pub(super) struct SolverArithmetic {
+    spec: SolverSpec,
+    /// By layer: weight, then bias.
+    tensors: Vec<Vec<Tensor>>,
+    /// Batches whose gradients one worker adds up for a step.
+    batches: u64,
+}
+
+impl SolverArithmetic {
+    /// Of workers with `threads` threads that add up their gradients.
+    pub(super) fn new(spec: &SolverSpec, net: &Net, threads: usize) -> Self {
+        let tensors = net
+            .layers()
+            .into_iter()
+            .map(|l| net.parameters()[l.tensors].to_vec());
+        Self {
+            spec: spec.clone(),
+            tensors: tensors.collect(),
+            batches: spec.iter_size * threads as u64,
+        }
+    }
+}
+
+impl Arithmetic for SolverArithmetic {
+    fn step(
+        &self,
+        pair: &Pair,
+        clock: u64,
+        contributions: usize,
+        gradient: &[f32],
+        w: WeightsView<'_>,
+        history: WeightsView<'_>,
+    ) {
+        let scale = 1.0 / (contributions as u64 * self.batches) as f32;
+        let tensor = &self.tensors[pair.layer][pair.tensor];
+        TensorStep::of(&self.spec, tensor, self.spec.rate_at(clock), scale)
+            .apply(w, gradient, history);
+    }
+
+    fn add_outer_products(&self, sizes: [usize; 2], u: &[f32], v: &[f32], gradient: &mut [f32]) {
+        add_outer_products(sizes, u, v, gradient);
+    }
+}

@@ -1,0 +1,288 @@
+//! Checkpoints of one member: a `.safetensors` file for each, in a folder.
+//!
+//! A file appears whole or not at all, and the two newest are kept: no member is ever more than
+//! one checkpoint ahead of another, so all have one in common. The metadata says which cluster a
+//! file belongs to; that of another is refused by name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use zerocopy::IntoBytes;
+
+use crate::poseidon::{Checkpoint, Member, Role};
+
+/// Files of a member that are kept.
+const KEPT: usize = 2;
+
+/// Why a checkpoint could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Reading or writing failed.
+    #[error("checkpoint {}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not of the format.
+    #[error("checkpoint {} is damaged: {source}; remove it, and the run goes on from an older one", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: SafeTensorError,
+    },
+    /// Of another cluster.
+    #[error(
+        "checkpoint {} is of another cluster: {what} is {there} there and {here} here. Start as that run was \
+         started, or name another --checkpoints folder", path.display()
+    )]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+        /// In the file.
+        there: String,
+        /// Now.
+        here: String,
+    },
+    /// Something that must be in it is not.
+    #[error("checkpoint {} has no {name} of {len} values: it is of another model", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        name: String,
+        /// How long.
+        len: usize,
+    },
+}
+
+/// The checkpoints of one member.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    folder: PathBuf,
+    prefix: String,
+}
+
+/// What was in a file.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    path: PathBuf,
+    arrays: HashMap<String, Vec<f32>>,
+    notes: HashMap<String, String>,
+}
+
+impl Folder {
+    /// The checkpoints of `member` in `folder`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn new(folder: &Path, member: Member) -> Result<Self, CheckpointError> {
+        fs::create_dir_all(folder).map_err(|source| CheckpointError::File {
+            path: folder.into(),
+            source,
+        })?;
+        let role = match member.role {
+            Role::Worker => "worker",
+            Role::Server => "server",
+        };
+        Ok(Self {
+            folder: folder.into(),
+            prefix: format!("{role}{}-", member.index),
+        })
+    }
+
+    fn path(&self, clock: u64) -> PathBuf {
+        let name = format!("{}{clock:010}.safetensors", self.prefix);
+        self.folder.join(name)
+    }
+
+    /// Clocks of the files there are, rising.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn clocks(&self) -> Result<Vec<u64>, CheckpointError> {
+        let error = |source| CheckpointError::File {
+            path: self.folder.clone(),
+            source,
+        };
+        let mut clocks = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(error)? {
+            let name = entry.map_err(error)?.file_name();
+            let clock: Option<u64> = name.to_str().and_then(|name| {
+                let rest = name.strip_prefix(&self.prefix)?;
+                rest.strip_suffix(".safetensors")?.parse().ok()
+            });
+            clocks.extend(clock);
+        }
+        clocks.sort_unstable();
+        Ok(clocks)
+    }
+
+    /// Removes all of them: a run that begins anew has nothing to go on from.
+    ///
+    /// # Errors
+    /// One cannot be removed.
+    pub fn clear(&self) -> Result<(), CheckpointError> {
+        self.clocks()?
+            .into_iter()
+            .try_for_each(|clock| self.remove(clock))
+    }
+
+    fn remove(&self, clock: u64) -> Result<(), CheckpointError> {
+        let path = self.path(clock);
+        fs::remove_file(&path).map_err(|source| CheckpointError::File { path, source })
+    }
+
+    /// Writes a checkpoint with its notes, and removes those that are no longer needed.
+    pub(super) fn save(
+        &self,
+        checkpoint: &Checkpoint,
+        notes: BTreeMap<String, String>,
+    ) -> Result<(), CheckpointError> {
+        let path = self.path(checkpoint.clock);
+        let new = path.with_extension("new");
+        let format = |source| CheckpointError::Format {
+            path: path.clone(),
+            source,
+        };
+        let mut views = Vec::with_capacity(checkpoint.arrays.len());
+        for (name, values) in &checkpoint.arrays {
+            let view = TensorView::new(Dtype::F32, vec![values.len()], values.as_bytes());
+            views.push((name.clone(), view.map_err(format)?));
+        }
+        let notes = Some(notes.into_iter().collect());
+        safetensors::serialize_to_file(views, notes, &new).map_err(format)?;
+        let error = |source| CheckpointError::File {
+            path: path.clone(),
+            source,
+        };
+        // On the disk before it has its name: a host that fails leaves the older one.
+        File::open(&new)
+            .and_then(|file| file.sync_all())
+            .map_err(error)?;
+        fs::rename(&new, &path).map_err(error)?;
+        let clocks = self.clocks()?;
+        let old = clocks.len().saturating_sub(KEPT);
+        clocks[..old]
+            .iter()
+            .try_for_each(|clock| self.remove(*clock))
+    }
+
+    /// Reads the checkpoint of `clock`, which must have exactly these notes among its own.
+    pub(super) fn load(
+        &self,
+        clock: u64,
+        identity: &BTreeMap<String, String>,
+    ) -> Result<Loaded, CheckpointError> {
+        let path = self.path(clock);
+        let bytes = fs::read(&path).map_err(|source| CheckpointError::File {
+            path: path.clone(),
+            source,
+        })?;
+        let format = |source| CheckpointError::Format {
+            path: path.clone(),
+            source,
+        };
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(format)?;
+        let notes = metadata.metadata().clone().unwrap_or_default();
+        for (what, here) in identity {
+            let there = notes.get(what).cloned().unwrap_or_default();
+            if there != *here {
+                return Err(CheckpointError::Other {
+                    path,
+                    what: what.clone(),
+                    there,
+                    here: here.clone(),
+                });
+            }
+        }
+        let tensors = SafeTensors::deserialize(&bytes).map_err(format)?;
+        let floats = |bytes: &[u8]| -> Vec<f32> {
+            let (words, _) = bytes.as_chunks::<4>();
+            words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        };
+        let arrays = tensors
+            .iter()
+            .map(|(name, view)| (name.to_owned(), floats(view.data())));
+        Ok(Loaded {
+            arrays: arrays.collect(),
+            notes,
+            path,
+        })
+    }
+}
+
+impl Loaded {
+    /// The array of that name and length.
+    pub(super) fn array(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
+        let array = self.arrays.get(name).filter(|array| array.len() == len);
+        array.cloned().ok_or_else(|| self.missing(name, len))
+    }
+
+    /// The numbers noted under a name, `len` of them.
+    pub(super) fn numbers(&self, name: &str, len: usize) -> Result<Vec<u64>, CheckpointError> {
+        let text = self.notes.get(name).map_or("", String::as_str);
+        let numbers: Option<Vec<u64>> = text.split_whitespace().map(|n| n.parse().ok()).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() == len);
+        numbers.ok_or_else(|| self.missing(name, len))
+    }
+
+    fn missing(&self, name: &str, len: usize) -> CheckpointError {
+        CheckpointError::Missing {
+            path: self.path.clone(),
+            name: name.into(),
+            len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_comes_back_and_two_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let member = Member {
+            role: Role::Server,
+            index: 1,
+        };
+        let folder = Folder::new(&dir.path().join("made"), member).unwrap();
+        let identity = BTreeMap::from([("workers".to_owned(), "2".to_owned())]);
+        let arrays = vec![
+            ("a".to_owned(), vec![1.0, -0.0, f32::MIN]),
+            ("b".to_owned(), vec![]),
+        ];
+        for clock in [5, 10, 15] {
+            let arrays = arrays.clone();
+            let mut notes = identity.clone();
+            notes.insert("cursors".into(), format!("{clock} 7"));
+            folder.save(&Checkpoint { clock, arrays }, notes).unwrap();
+        }
+        assert_eq!(folder.clocks().unwrap(), [10, 15]);
+        let loaded = folder.load(10, &identity).unwrap();
+        assert_eq!(loaded.array("a", 3).unwrap(), arrays[0].1);
+        assert_eq!(loaded.numbers("cursors", 2).unwrap(), [10, 7]);
+        let message = loaded.array("a", 4).unwrap_err().to_string();
+        assert!(message.contains("has no a of 4 values"), "{message}");
+        let other = BTreeMap::from([("workers".to_owned(), "4".to_owned())]);
+        let message = folder.load(15, &other).unwrap_err().to_string();
+        assert!(
+            message.contains("workers is 2 there and 4 here"),
+            "{message}"
+        );
+        fs::write(folder.path(15), [7; 100]).unwrap();
+        let message = folder.load(15, &identity).unwrap_err().to_string();
+        assert!(message.contains("damaged"), "{message}");
+        folder.clear().unwrap();
+        assert!(folder.clocks().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,130 @@
+//! Why a member of a cluster could not start, or stopped.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::checkpoint::CheckpointError;
+use super::link::LinkError;
+use crate::node::{NetError, SolverError};
+use crate::poseidon::{Breach, PlanError};
+use crate::snapshot::LoadError;
+
+/// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
+/// starting it again, with the others, may help.
+pub const ANOTHER_FAILED: u8 = 75;
+
+/// Why a member of a cluster could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum PoseidonError {
+    /// The plan contradicts itself.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] NetError),
+    /// Buffer, data, or learning-curve file.
+    #[error(transparent)]
+    Solver(#[from] SolverError),
+    /// The weights to start from.
+    #[error(transparent)]
+    Weights(#[from] LoadError),
+    /// A checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// No listening.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that others wait for.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system gives no thread or no socket.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The coordinator, or another member, has not let this one in.
+    #[error("{who} refuses this member: {why}")]
+    Refused {
+        /// Who.
+        who: String,
+        /// What it says.
+        why: String,
+    },
+    /// A member is gone.
+    #[error("{who} is dead: {why}")]
+    Dead {
+        /// Who.
+        who: String,
+        /// How that was noticed.
+        why: LinkError,
+    },
+    /// A member sent what nobody can read.
+    #[error("{who} is dropped: {why}")]
+    Garbled {
+        /// Who.
+        who: String,
+        /// What is wrong.
+        why: LinkError,
+    },
+    /// A member broke the protocol.
+    #[error("{who} is dropped, because it broke the protocol: {why}")]
+    Breach {
+        /// Who.
+        who: String,
+        /// How.
+        why: Breach,
+    },
+    /// A member has ended, and said why.
+    #[error("{who} ended the run: {why}")]
+    Told {
+        /// Who.
+        who: String,
+        /// What it said.
+        why: String,
+    },
+    /// Something that does not go with layer-wise synchronisation.
+    #[error(
+        "clip_gradients needs the gradients of all layers at once: train without it, or with --sync stream"
+    )]
+    Clipping,
+    /// A budget of nothing.
+    #[error("--bandwidth {0}: give more than 0 bytes per second")]
+    Bandwidth(f64),
+    /// The loss is NaN or infinite.
+    #[error("training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr")]
+    Diverged {
+        /// The loss.
+        loss: f32,
+        /// Iteration.
+        iteration: u64,
+    },
+    /// Nothing to compute with.
+    #[error("--threads-per-worker 0: give 1 or more")]
+    NoThreads,
+    /// A thread has panicked; its message is in the log.
+    #[error("a thread of this process has panicked; see its message above")]
+    Panicked,
+}
+
+impl PoseidonError {
+    /// True if the cause lies with another member: starting again may help.
+    pub fn is_anothers(&self) -> bool {
+        matches!(
+            self,
+            Self::Dead { .. } | Self::Garbled { .. } | Self::Told { .. } | Self::Breach { .. }
+        )
+    }
+}

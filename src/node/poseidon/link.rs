@@ -1,0 +1,183 @@
+//! One TCP connection: a half that reads, and a half that writes through a thread of its own.
+//!
+//! Messages are bounded before anything is allocated. Who says nothing for [`SILENCE`] is dead;
+//! writers say `Alive` when they have nothing else to say.
+
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::secure::{Key, Opened, Sealed, shake};
+use crate::poseidon::{HEADER_LEN, Header, Kind, Member, Message, ParseError, Sizes};
+
+/// A peer that sends nothing for so long is dead.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// Time between two signs of life.
+const ALIVE_EVERY: Duration = Duration::from_millis(500);
+/// Bytes gathered before a write, and read ahead.
+const BUFFER: usize = 64 << 10;
+
+/// What is wrong with a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The handshake failed.
+    #[error("it has another key, or none: give all members the same --key-file")]
+    Key,
+    /// Ended without a goodbye.
+    #[error("it closed the connection without a goodbye")]
+    Closed,
+    /// Nothing came for too long.
+    #[error("it has been silent for {} s", SILENCE.as_secs())]
+    Silent,
+    /// Bytes that are no message.
+    #[error("it does not speak the protocol: {0}")]
+    Parse(#[from] ParseError),
+    /// A message that does not belong there.
+    #[error("it sent {0:?} where a greeting belongs")]
+    NoHello(Kind),
+    /// Somebody who does not belong there.
+    #[error("it says it is {0}, which is not expected here")]
+    Stranger(Member),
+    /// A greeting that is none.
+    #[error("its greeting cannot be read: {0}")]
+    Hello(serde_json::Error),
+    /// The socket.
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Silent,
+            ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// The half that reads.
+pub(super) struct Incoming {
+    stream: Box<dyn Read + Send>,
+    sizes: Arc<Sizes>,
+}
+
+impl Incoming {
+    /// The next message; blocks.
+    pub(super) fn next(&mut self) -> Result<Message, LinkError> {
+        let mut head = [0; HEADER_LEN];
+        self.stream.read_exact(&mut head)?;
+        let header = Header::parse(&head, &self.sizes)?;
+        Message::read(&header, |to| Ok(self.stream.read_exact(to)?))
+    }
+
+    /// From now on messages of this plan are taken.
+    pub(super) fn expect(&mut self, sizes: Arc<Sizes>) {
+        self.sizes = sizes;
+    }
+}
+
+/// The half that writes: messages go out in the order they were sent.
+pub(super) struct Link {
+    queue: Option<Sender<Arc<Message>>>,
+    writer: Option<JoinHandle<()>>,
+    stream: TcpStream,
+}
+
+impl Link {
+    /// Sends a message. One to a peer that is gone is lost: the reading half will say so.
+    pub(super) fn send(&self, message: Arc<Message>) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(message);
+        }
+    }
+
+    /// Sends what is left and ends this way of the connection.
+    pub(super) fn finish(&mut self) {
+        self.queue = None;
+        if let Some(writer) = self.writer.take() {
+            // A panic there has been reported.
+            let _ = writer.join();
+        }
+    }
+
+    /// Ends both ways: a reader that waits gets an end.
+    pub(super) fn cut(&self) {
+        // One that is closed already stays closed.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Makes both halves of a connection.
+/// With a key it is authenticated and encrypted; `calls` on the side that has connected.
+pub(super) fn open(
+    stream: TcpStream,
+    key: Option<&Key>,
+    calls: bool,
+) -> Result<(Link, Incoming), LinkError> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    let raw_read = BufReader::with_capacity(BUFFER, stream.try_clone()?);
+    let raw_write = stream.try_clone()?;
+    let (read, write): (Box<dyn Read + Send>, Box<dyn Write + Send>) = match key {
+        Some(key) => {
+            let state = shake(&stream, key, calls)?;
+            let sealed = Sealed::new(raw_write, state.clone());
+            (Box::new(Opened::new(raw_read, state)), Box::new(sealed))
+        }
+        None => (Box::new(raw_read), Box::new(raw_write)),
+    };
+    let write = BufWriter::with_capacity(BUFFER, write);
+    let (queue, waiting) = channel();
+    let end = stream.try_clone()?;
+    let writer = std::thread::Builder::new()
+        .name("dogwild-write".into())
+        .spawn(move || {
+            // The reading half notices what the writing half suffers from.
+            let _ = write_all(write, &waiting);
+            let _ = end.shutdown(Shutdown::Write);
+        })?;
+    let link = Link {
+        queue: Some(queue),
+        writer: Some(writer),
+        stream,
+    };
+    let incoming = Incoming {
+        stream: read,
+        sizes: Arc::default(),
+    };
+    Ok((link, incoming))
+}
+
+fn write_all(mut to: impl Write, queue: &Receiver<Arc<Message>>) -> io::Result<()> {
+    loop {
+        let message = match queue.recv_timeout(ALIVE_EVERY) {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => Arc::new(Message::bare(Kind::Alive, 0, 0)),
+            Err(RecvTimeoutError::Disconnected) => return to.flush(),
+        };
+        write(&mut to, &message)?;
+        for message in queue.try_iter() {
+            write(&mut to, &message)?;
+        }
+        to.flush()?;
+    }
+}
+
+fn write(to: &mut impl Write, message: &Message) -> io::Result<()> {
+    to.write_all(&message.header())?;
+    to.write_all(message.body.bytes())
+}

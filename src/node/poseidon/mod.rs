@@ -1,0 +1,29 @@
+//! Poseidon over TCP: coordinator, servers and workers as processes.
+//!
+//! Drives the state machines of [`crate::poseidon`] with blocking sockets: one thread reads a
+//! connection, one writes it. Whatever goes wrong with one member ends all, with a message that
+//! names the member: nobody is waited for in silence. Who is started again with `resume` goes on
+//! from the newest checkpoint that all members have.
+
+mod arithmetic;
+mod checkpoint;
+mod coordinator;
+mod error;
+mod fate;
+mod link;
+mod member;
+mod model;
+mod secure;
+mod server;
+mod traffic;
+mod worker;
+
+pub use checkpoint::{CheckpointError, Folder};
+pub use coordinator::{CoordinatorJob, run_coordinator};
+pub use error::{ANOTHER_FAILED, PoseidonError};
+pub use member::MemberJob;
+pub use model::ModelJob;
+pub use secure::Key;
+pub use server::{ServerJob, run_server};
+pub use traffic::{LayerTraffic, TrafficReport};
+pub use worker::{Overlap, WorkerJob, run_worker};

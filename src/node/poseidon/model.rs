@@ -1,0 +1,120 @@
+//! The model as all members must have it: layers, hyper-parameters, first weights.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use zerocopy::IntoBytes;
+
+use super::error::PoseidonError;
+use crate::node::bound_net;
+use crate::poseidon::{LayerShape, PlanTensor};
+use crate::solver::{Net, Phase, SolverSpec};
+use crate::weights::{Manifest, WeightsView};
+
+/// What all members must be started with alike.
+#[derive(Clone, Debug)]
+pub struct ModelJob {
+    /// Model and hyper-parameters.
+    pub spec: SolverSpec,
+    /// Channels, height and width of the pictures.
+    pub input: [usize; 3],
+    /// Their classes.
+    pub classes: usize,
+    /// Seed of the first weights.
+    pub seed: u64,
+    /// Weights to start from instead.
+    pub weights: Option<PathBuf>,
+    /// Threads of each worker that add up their gradients.
+    pub threads: usize,
+}
+
+/// A layer for the plan: name, shape, tensors.
+pub(super) type Layer = (String, LayerShape, Vec<PlanTensor>);
+
+/// The model in memory.
+pub(super) struct Model {
+    /// A net of one image: tensors and multipliers.
+    pub(super) net: Net,
+    /// Where the tensors lie.
+    pub(super) manifest: Manifest,
+    /// Images of one worker in one iteration.
+    pub(super) images: u32,
+}
+
+impl ModelJob {
+    /// Reads the net.
+    pub(super) fn open(&self) -> Result<Model, PoseidonError> {
+        if self.spec.clip_gradients.is_some() {
+            return Err(PoseidonError::Clipping);
+        }
+        if self.threads == 0 {
+            return Err(PoseidonError::NoThreads);
+        }
+        let (net, manifest) = bound_net(&self.spec.net, Phase::Train, 1, self.input, self.classes)?;
+        let batch = crate::node::model::train_batch(&self.spec.net)? as u64;
+        let images = batch * self.spec.iter_size * self.threads as u64;
+        Ok(Model {
+            net,
+            manifest,
+            images: u32::try_from(images).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// What decides a step beside gradients: equal text, equal arithmetic.
+    pub(super) fn recipe(&self) -> String {
+        let s = &self.spec;
+        format!(
+            "base_lr {}, {:?}, momentum {}, weight_decay {} ({:?}), iter_size {}, {} threads",
+            s.base_lr,
+            s.lr_policy,
+            s.momentum,
+            s.weight_decay,
+            s.regularization_type,
+            s.iter_size,
+            self.threads
+        )
+    }
+
+    /// The weights that training begins with, in the layout of the buffer.
+    pub(super) fn first_weights(&self, model: &Model) -> Result<Vec<AtomicU32>, PoseidonError> {
+        let words: Vec<_> = (0..model.net.extent()).map(|_| AtomicU32::new(0)).collect();
+        let w = WeightsView::of(&words);
+        match &self.weights {
+            Some(file) => {
+                crate::snapshot::load(file, &model.manifest, w)?;
+            }
+            None => model.net.initialise(w, self.seed),
+        }
+        Ok(words)
+    }
+}
+
+impl Model {
+    /// The layers that learn.
+    pub(super) fn layers(&self) -> Vec<Layer> {
+        let layers = self.net.layers().into_iter().map(|layer| {
+            let tensors = &self.net.parameters()[layer.tensors];
+            let shape = &tensors[0].shape;
+            let outputs = shape.first().copied().unwrap_or(1);
+            let shape = LayerShape {
+                outputs: outputs as u64,
+                inputs: (tensors[0].len / outputs.max(1)) as u64,
+                bias: tensors.len() > 1,
+                fully_connected: layer.factored.is_some(),
+            };
+            let tensors = tensors.iter().map(|t| PlanTensor {
+                name: t.name.clone(),
+                offset: t.offset,
+                len: t.len,
+            });
+            (layer.name, shape, tensors.collect())
+        });
+        layers.collect()
+    }
+}
+
+/// Hash of weights.
+pub(super) fn hash(words: &[AtomicU32]) -> u64 {
+    let bits: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
+    xxhash_rust::xxh3::xxh3_64(bits.as_bytes())
+}

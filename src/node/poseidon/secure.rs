@@ -1,0 +1,230 @@
+//! Authenticated and encrypted connections: the Noise protocol with a key that all members share
+//! (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, crate `snow`).
+//!
+//! After the handshake each direction is a row of blocks: length (u16, little-endian), then so many
+//! bytes of ciphertext with its tag. A block that was changed, left out, repeated or moved fails.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use dogwild_net::seal::{KeyError, read_key};
+use snow::StatelessTransportState;
+
+use super::link::LinkError;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Longest message of Noise, bytes.
+const BLOCK: usize = 65_535;
+/// Bytes of the tag of a block.
+const TAG: usize = 16;
+/// Longest message of this handshake, bytes: a public key and a tag.
+const HANDSHAKE: usize = 48;
+
+/// A secret that all members of a cluster share.
+#[derive(Clone)]
+pub struct Key(Arc<[u8; 32]>);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    /// Reads a key file, as that of a seal: 32 bytes or 64 hexadecimal digits, its owner's alone.
+    ///
+    /// # Errors
+    /// See [`KeyError`]; each message says what to do.
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        Ok(Self(Arc::new(read_key(path)?)))
+    }
+}
+
+/// The reading half.
+pub(super) struct Opened<R> {
+    from: R,
+    state: Arc<StatelessTransportState>,
+    blocks: u64,
+    sealed: Vec<u8>,
+    plain: Vec<u8>,
+    /// What has been read of `plain`.
+    read: usize,
+}
+
+/// The writing half.
+pub(super) struct Sealed<W> {
+    to: W,
+    state: Arc<StatelessTransportState>,
+    blocks: u64,
+    sealed: Vec<u8>,
+}
+
+/// Shakes hands over `stream`; `calls` on the side that has connected.
+pub(super) fn shake(
+    mut stream: &TcpStream,
+    key: &Key,
+    calls: bool,
+) -> Result<Arc<StatelessTransportState>, LinkError> {
+    let noise = |_: snow::Error| LinkError::Key;
+    let params = PATTERN.parse().map_err(noise)?;
+    let builder = snow::Builder::new(params).psk(0, &key.0).map_err(noise)?;
+    let mut state = match calls {
+        true => builder.build_initiator(),
+        false => builder.build_responder(),
+    }
+    .map_err(noise)?;
+    for ours in [calls, !calls] {
+        let mut message = [0; HANDSHAKE];
+        if ours {
+            let len = state.write_message(&[], &mut message).map_err(noise)?;
+            stream.write_all(&message[..len])?;
+        } else {
+            // Both messages have the same length: who sends less closes, or is silent.
+            stream
+                .read_exact(&mut message)
+                .map_err(|_| LinkError::Key)?;
+            state.read_message(&message, &mut []).map_err(noise)?;
+        }
+    }
+    Ok(Arc::new(
+        state.into_stateless_transport_mode().map_err(noise)?,
+    ))
+}
+
+impl<R: Read> Opened<R> {
+    pub(super) fn new(from: R, state: Arc<StatelessTransportState>) -> Self {
+        Self {
+            from,
+            state,
+            blocks: 0,
+            sealed: vec![0; BLOCK],
+            plain: Vec::new(),
+            read: 0,
+        }
+    }
+
+    fn next_block(&mut self) -> io::Result<()> {
+        let mut len = [0; 2];
+        self.from.read_exact(&mut len)?;
+        let sealed = &mut self.sealed[..usize::from(u16::from_le_bytes(len))];
+        self.from.read_exact(sealed)?;
+        self.plain.resize(BLOCK, 0);
+        let opened = self
+            .state
+            .read_message(self.blocks, sealed, &mut self.plain);
+        let len = opened.map_err(|_| io::Error::other("a block was changed on its way"))?;
+        self.blocks += 1;
+        self.plain.truncate(len);
+        self.read = 0;
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Opened<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.read == self.plain.len() {
+            self.next_block()?;
+        }
+        let len = to.len().min(self.plain.len() - self.read);
+        to[..len].copy_from_slice(&self.plain[self.read..][..len]);
+        self.read += len;
+        Ok(len)
+    }
+}
+
+impl<W: Write> Sealed<W> {
+    pub(super) fn new(to: W, state: Arc<StatelessTransportState>) -> Self {
+        Self {
+            to,
+            state,
+            blocks: 0,
+            sealed: vec![0; 2 + BLOCK],
+        }
+    }
+}
+
+impl<W: Write> Write for Sealed<W> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let plain = &from[..from.len().min(BLOCK - TAG)];
+        let sealed = self
+            .state
+            .write_message(self.blocks, plain, &mut self.sealed[2..]);
+        let len = sealed.map_err(|error| io::Error::other(error.to_string()))?;
+        self.blocks += 1;
+        // At most BLOCK, which is the largest u16.
+        self.sealed[..2].copy_from_slice(&(len as u16).to_le_bytes());
+        self.to.write_all(&self.sealed[..2 + len])?;
+        Ok(plain.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn key(byte: u8) -> Key {
+        Key(Arc::new([byte; 32]))
+    }
+
+    /// Both ends of a connection, shaken.
+    fn pair(a: &Key, b: &Key) -> [Result<(TcpStream, Arc<StatelessTransportState>), LinkError>; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let called = scope.spawn(|| {
+                let stream = listener.accept().unwrap().0;
+                shake(&stream, b, false).map(|state| (stream, state))
+            });
+            let stream = TcpStream::connect(address).unwrap();
+            let calls = shake(&stream, a, true).map(|state| (stream, state));
+            [calls, called.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn what_is_sealed_comes_out_and_what_is_changed_does_not() {
+        let [Ok((_, a)), Ok((_, b))] = pair(&key(1), &key(1)) else {
+            panic!("no handshake");
+        };
+        let sent: Vec<u8> = (0..200_000u32).map(|i| i as u8).collect();
+        let mut wire = Vec::new();
+        Sealed::new(&mut wire, a.clone()).write_all(&sent).unwrap();
+        assert!(
+            !wire.windows(16).any(|part| part == &sent[..16]),
+            "nothing in clear"
+        );
+        let mut received = vec![0; sent.len()];
+        Opened::new(&*wire, b.clone())
+            .read_exact(&mut received)
+            .unwrap();
+        assert_eq!(received, sent);
+        for at in [2, 1000, wire.len() - 1] {
+            let mut changed = wire.clone();
+            changed[at] ^= 1;
+            assert!(
+                Opened::new(&*changed, b.clone())
+                    .read_exact(&mut received)
+                    .is_err()
+            );
+        }
+        // A block left out.
+        let first = 2 + usize::from(u16::from_le_bytes([wire[0], wire[1]]));
+        assert!(
+            Opened::new(&wire[first..], b)
+                .read_exact(&mut [0; 10])
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn another_key_is_noticed_by_both() {
+        assert!(pair(&key(1), &key(2)).iter().all(Result::is_err));
+    }
+}

@@ -1,0 +1,274 @@
+//! A server's process: its share of the KV pairs, and a thread for each worker.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use super::arithmetic::SolverArithmetic;
+use super::checkpoint::Folder;
+use super::error::PoseidonError;
+use super::fate::{Fate, lock};
+use super::link::{self, Incoming, Link};
+use super::member::{
+    Joined, LOOK_EVERY, MemberJob, accept, end, greeted, identity, join, lost, named,
+};
+use super::model::{Model, ModelJob, hash};
+use super::secure::Key;
+use super::traffic::Traffic;
+use crate::poseidon::{Book, Hello, Kind, KvStore, Member, Message, Role, Sizes};
+use crate::weights::WeightsView;
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+pub struct ServerJob {
+    /// Its place in the cluster.
+    pub member: MemberJob,
+    /// Which job.
+    pub session: u64,
+    /// The model.
+    pub model: ModelJob,
+}
+
+/// Everything the threads of a server share.
+struct Server<'s> {
+    book: Book,
+    hello: Hello,
+    sizes: Arc<Sizes>,
+    store: Mutex<KvStore>,
+    /// By worker; those who have said goodbye stay.
+    links: Mutex<Vec<Option<Link>>>,
+    left: AtomicUsize,
+    readers: AtomicUsize,
+    math: SolverArithmetic,
+    folder: Option<Folder>,
+    identity: std::collections::BTreeMap<String, String>,
+    traffic: Traffic,
+    key: Option<Key>,
+    fate: &'s Fate<'s>,
+}
+
+/// Serves until all workers have said goodbye, or the first error.
+pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
+    let member = Member {
+        role: Role::Server,
+        index: job.member.index,
+    };
+    let model = job.model.open()?;
+    let weights = job.model.first_weights(&model)?;
+    let folder = job.member.folder(member)?;
+    let checkpoints = folder.as_ref().map_or(Ok(Vec::new()), Folder::clocks)?;
+    let listener = job.member.listener()?;
+    let hello = Hello {
+        member,
+        session: job.session,
+        fingerprint: model.manifest.fingerprint(),
+        recipe: job.model.recipe(),
+        weights: hash(&weights),
+        images: model.images,
+        address: String::new(),
+        checkpoints,
+    };
+    let Some(joined) = join(&job.member, hello, &listener, stop)? else {
+        return Ok(());
+    };
+    let (book, start) = (joined.book.clone(), joined.book.start);
+    let mut store = KvStore::new(
+        &book.plan,
+        job.member.index,
+        start,
+        WeightsView::of(&weights),
+    );
+    let identity = identity(&book, &model);
+    if let (Some(folder), 1..) = (&folder, start) {
+        let saved = folder.load(start, &identity)?;
+        store.restore(|name, len| saved.array(name, len))?;
+    }
+    let fate = Fate::new(stop);
+    let server = Server {
+        sizes: Arc::new(book.plan.sizes()),
+        store: Mutex::new(store),
+        links: Mutex::new((0..book.plan.workers).map(|_| None).collect()),
+        left: AtomicUsize::new(0),
+        readers: AtomicUsize::new(0),
+        math: arithmetic(&job.model, &model),
+        traffic: Traffic::new(&book.plan, start),
+        hello: joined.hello.clone(),
+        folder,
+        identity,
+        key: job.member.key.clone(),
+        fate: &fate,
+        book,
+    };
+    server.run(joined, listener);
+    let mut report = server.traffic.report();
+    report.dropped_updates = lock(&server.store).dropped().to_vec();
+    if report.dropped_updates.iter().any(|dropped| *dropped > 0) {
+        let by_worker = &report.dropped_updates;
+        log::info!("updates that came too late and were dropped, by worker: {by_worker:?}");
+    }
+    drop(server);
+    fate.result()?;
+    job.member.write_report(&report)
+}
+
+fn arithmetic(job: &ModelJob, model: &Model) -> SolverArithmetic {
+    SolverArithmetic::new(&job.spec, &model.net, job.threads)
+}
+
+impl Server<'_> {
+    fn run(&self, joined: Joined, listener: TcpListener) {
+        let Joined {
+            link,
+            mut incoming,
+            who,
+            ..
+        } = joined;
+        let workers = usize::from(self.book.plan.workers);
+        std::thread::scope(|scope| {
+            self.readers.fetch_add(1, Relaxed);
+            scope.spawn(move || {
+                hear(&mut incoming, &who, self.fate, |_| {});
+                self.readers.fetch_sub(1, Relaxed);
+            });
+            let mut listener = Some(listener);
+            while !self.fate.over() && self.left.load(Relaxed) < workers {
+                if let Some((stream, from)) = listener.as_ref().and_then(accept) {
+                    self.readers.fetch_add(1, Relaxed);
+                    scope.spawn(move || {
+                        self.serve(stream, from);
+                        self.readers.fetch_sub(1, Relaxed);
+                    });
+                } else if lock(&self.links).iter().all(Option::is_some) {
+                    listener = None;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            let links = std::mem::take(&mut *lock(&self.links));
+            let links: Vec<Link> = links.into_iter().flatten().chain([link]).collect();
+            if !self.fate.over() {
+                let bye = Arc::new(Message::bare(Kind::Bye, self.hello.member.index, 0));
+                links.iter().for_each(|link| link.send(bye.clone()));
+                // The coordinator says goodbye when all others have.
+                while !self.fate.over() && self.readers.load(Relaxed) > 0 {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+            }
+            end(links, self.fate, || self.readers.load(Relaxed));
+        });
+    }
+
+    /// One worker, from greeting to goodbye.
+    fn serve(&self, stream: TcpStream, from: SocketAddr) {
+        let opened =
+            link::open(stream, self.key.as_ref(), false).and_then(|(link, mut incoming)| {
+                let hello = greeted(&mut incoming)?;
+                incoming.expect(self.sizes.clone());
+                Ok((link, incoming, hello))
+            });
+        let (link, mut incoming, hello) = match opened {
+            Ok(opened) => opened,
+            Err(why) => {
+                log::warn!("somebody at {from} is dropped: {why}");
+                return;
+            }
+        };
+        let who = named(hello.member, &from.to_string());
+        let place = usize::from(hello.member.index);
+        {
+            let store = lock(&self.store);
+            let mut links = lock(&self.links);
+            let free = links.get(place).is_some_and(Option::is_none);
+            let known = hello.member.role == Role::Worker && hello.session == self.book.session;
+            if !known || !free {
+                log::warn!("{who} is refused: it is not the worker that is expected");
+                let text = "this cluster does not expect you".to_owned();
+                link.send(Arc::new(Message::text(Kind::Abort, 0, text)));
+                return;
+            }
+            // Under the lock of the store: no step may come between these weights and the next.
+            for message in store.weights() {
+                self.send(&link, Arc::new(message));
+            }
+            links[place] = Some(link);
+        }
+        while !self.fate.over() {
+            match incoming.next() {
+                Ok(message) if message.kind == Kind::Bye => {
+                    self.left.fetch_add(1, Relaxed);
+                    return;
+                }
+                Ok(message) => {
+                    if let Err(error) = self.take(message, &hello, &who) {
+                        return self.fate.fail(error);
+                    }
+                }
+                Err(why) => return self.fate.fail(lost(&who, why)),
+            }
+        }
+    }
+
+    /// One message of a worker.
+    fn take(&self, mut message: Message, from: &Hello, who: &str) -> Result<(), PoseidonError> {
+        self.traffic.received(&message);
+        match message.kind {
+            Kind::Alive => return Ok(()),
+            Kind::Abort => {
+                let (who, why) = (who.to_owned(), message.as_text().to_owned());
+                return Err(PoseidonError::Told { who, why });
+            }
+            _ => {}
+        }
+        // Whatever it says: a worker speaks for itself.
+        message.sender = from.member.index;
+        let mut store = lock(&self.store);
+        let out = store
+            .receive(message, &self.math)
+            .map_err(|why| PoseidonError::Breach {
+                who: who.to_owned(),
+                why,
+            })?;
+        // Before anybody sees the step: who has seen it may count on the checkpoint.
+        while let Some(checkpoint) = store.take_checkpoint() {
+            if let Some(folder) = &self.folder {
+                folder.save(&checkpoint, self.identity.clone())?;
+            }
+        }
+        let links = lock(&self.links);
+        for message in out {
+            let message = Arc::new(message);
+            links
+                .iter()
+                .flatten()
+                .for_each(|link| self.send(link, message.clone()));
+        }
+        Ok(())
+    }
+
+    fn send(&self, link: &Link, message: Arc<Message>) {
+        self.traffic.sent(&message);
+        link.send(message);
+    }
+}
+
+/// Hears somebody out until it says goodbye or fails; `other` gets what is not about the end.
+pub(super) fn hear(
+    incoming: &mut Incoming,
+    who: &str,
+    fate: &Fate<'_>,
+    mut other: impl FnMut(Message),
+) {
+    loop {
+        match incoming.next() {
+            Ok(message) => match message.kind {
+                Kind::Bye => return,
+                Kind::Abort => {
+                    let (who, why) = (who.to_owned(), message.as_text().to_owned());
+                    return fate.fail(PoseidonError::Told { who, why });
+                }
+                Kind::Alive => {}
+                _ => other(message),
+            },
+            Err(why) => return fate.fail(lost(who, why)),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! A worker's process: threads that compute, a syncer per layer, connections to servers and peers.
+//!
+//! Holds what a worker is started with and how it is set up. `hub` has the syncers and the
+//! connections, `pass` the threads that compute, `lead` the loop over iterations.
+
+mod budget;
+mod hub;
+mod lead;
+mod pass;
+
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::arithmetic::SolverArithmetic;
+use super::checkpoint::{Folder, Loaded};
+use super::error::PoseidonError;
+use super::fate::Fate;
+use super::link::{self, Incoming, Link, LinkError};
+use super::member::{
+    Joined, LOOK_EVERY, MemberJob, accept, call, end, greeted, identity, join, named,
+};
+use super::model::{Model, ModelJob, hash};
+use super::server::hear;
+use super::traffic::Traffic;
+use crate::node::{SolverError, Tester, Transforms};
+use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer};
+use crate::solver::data::{DataSet, Shard, Source};
+use crate::weights::{Expect, Role as Component, SharedWeights, SolverState, WeightsView, kernels};
+use budget::Budget;
+use hub::Hub;
+use lead::Lead;
+
+/// When layers are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// As soon as a layer's backward pass is done (wait-free backpropagation).
+    Wfbp,
+    /// After the whole pass.
+    None,
+}
+
+/// What a worker is started with.
+#[derive(Clone, Debug)]
+pub struct WorkerJob {
+    /// Its place in the cluster.
+    pub member: MemberJob,
+    /// The buffer to train. Its session is the job's.
+    pub buffer: PathBuf,
+    /// The model.
+    pub model: ModelJob,
+    /// Training and test pictures.
+    pub data: Source,
+    /// All of `data` belongs to this worker; else it takes its share.
+    pub private_data: bool,
+    /// When layers are sent.
+    pub overlap: Overlap,
+    /// Bytes per second it sends at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
+    /// Seed of the order of pictures and of mirroring and cropping.
+    pub seed: u64,
+    /// Iterations between tests by worker 0; 0: no tests.
+    pub test_every: u64,
+    /// Test pictures of a test on the way; 0: all.
+    pub test_images: usize,
+    /// End when a test reaches this share of right answers.
+    pub target_accuracy: Option<f32>,
+    /// Where rows of the learning curve go.
+    pub curve: Option<PathBuf>,
+}
+
+/// Trains until all iterations are done, the target is reached, or the first error.
+pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
+    if let Some(rate) = job
+        .bandwidth_bytes_per_s
+        .filter(|rate| *rate <= 0.0 || rate.is_nan())
+    {
+        return Err(PoseidonError::Bandwidth(rate));
+    }
+    let set = job.data.load().map_err(SolverError::from)?;
+    let model = job.model.open()?;
+    let fingerprint = model.manifest.fingerprint();
+    let expect = Expect {
+        session: None,
+        fingerprint: Some(fingerprint),
+    };
+    let shared = SharedWeights::open(&job.buffer, &expect).map_err(SolverError::from)?;
+    let path = SolverState::path_beside(&job.buffer, 0);
+    let (state, _) =
+        SolverState::open_or_create(&path, shared.session(), fingerprint, shared.padded())
+            .map_err(SolverError::from)?;
+    let slot = shared
+        .claim_slot(Component::Solver, 0)
+        .map_err(SolverError::from)?;
+    let member = Member {
+        role: Role::Worker,
+        index: job.member.index,
+    };
+    let folder = job.member.folder(member)?;
+    let first = job.model.first_weights(&model)?;
+    let listener = job.member.listener()?;
+    let hello = Hello {
+        member,
+        session: shared.session(),
+        fingerprint,
+        recipe: job.model.recipe(),
+        weights: hash(&first),
+        images: model.images,
+        address: String::new(),
+        checkpoints: folder.as_ref().map_or(Ok(Vec::new()), Folder::clocks)?,
+    };
+    let Some(joined) = join(&job.member, hello, &listener, stop)? else {
+        return Ok(());
+    };
+    let worker = Worker {
+        job,
+        model: &model,
+        shared: &shared,
+        state: &state,
+        folder,
+    };
+    let saved = worker.begin(&joined, WeightsView::of(&first))?;
+    let fate = Fate::new(stop);
+    let traffic = worker.run(joined, listener, set, saved, &fate, slot.meters(), &|| {
+        slot.heartbeat();
+    })?;
+    fate.result()?;
+    job.member.write_report(&traffic.report())
+}
+
+/// What a worker has.
+struct Worker<'w> {
+    job: &'w WorkerJob,
+    model: &'w Model,
+    shared: &'w SharedWeights,
+    state: &'w SolverState,
+    folder: Option<Folder>,
+}
+
+/// Who is at the other end of a connection, its reading half, and its name for messages.
+type Connection = (Member, Incoming, String);
+
+/// Meters of the buffer's slot.
+type Meters = [std::sync::atomic::AtomicU64; crate::weights::METERS];
+
+impl Worker<'_> {
+    /// Sets the buffer and the momentum to what the run begins with.
+    fn begin(
+        &self,
+        joined: &Joined,
+        first: WeightsView<'_>,
+    ) -> Result<Option<Loaded>, PoseidonError> {
+        let start = joined.book.start;
+        let (w, history) = (self.shared.view(), self.state.history());
+        let mut saved = None;
+        if let (Some(folder), 1..) = (&self.folder, start) {
+            let loaded = folder.load(start, &identity(&joined.book, self.model))?;
+            for tensor in self.model.net.parameters() {
+                for (kind, to) in [("weights", w), ("history", history)] {
+                    let array = loaded.array(&format!("{}.{kind}", tensor.name), tensor.len)?;
+                    kernels::copy_in(to.slice(tensor.offset, tensor.len), &array);
+                }
+            }
+            saved = Some(loaded);
+        } else {
+            let mut values = vec![0.0; first.len()];
+            kernels::copy_out(first, &mut values);
+            kernels::copy_in(w.slice(0, values.len()), &values);
+            values.fill(0.0);
+            kernels::copy_in(history.slice(0, values.len()), &values);
+        }
+        let globals = self.shared.globals();
+        globals.local_iterations.store(start, Relaxed);
+        globals
+            .target_iterations
+            .store(joined.book.plan.clocks, Relaxed);
+        Ok(saved)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what was opened for it, called once"
+    )]
+    fn run(
+        &self,
+        joined: Joined,
+        listener: TcpListener,
+        set: DataSet,
+        saved: Option<Loaded>,
+        fate: &Fate<'_>,
+        meters: &Meters,
+        heartbeat: &dyn Fn(),
+    ) -> Result<Arc<Traffic>, PoseidonError> {
+        let Joined {
+            book,
+            hello,
+            link,
+            mut incoming,
+            who,
+        } = joined;
+        let plan = &book.plan;
+        let mut syncers: Vec<Syncer> = (0..plan.layers.len())
+            .map(|layer| Syncer::new(plan, layer, self.job.member.index, book.start))
+            .collect();
+        for syncer in &mut syncers {
+            if let Some(saved) = &saved {
+                syncer.restore(|name, len| saved.array(name, len))?;
+            }
+        }
+        let math = SolverArithmetic::new(
+            &self.job.model.spec,
+            &self.model.net,
+            self.job.model.threads,
+        );
+        let budget = self.job.bandwidth_bytes_per_s.map(Budget::new);
+        let views = [self.shared.view(), self.state.history()];
+        let hub = Hub::new(&book, syncers, views, math, budget, fate);
+        let tester = self.tester(&set)?;
+        let (threads, local) = pass::threads(self, plan, set.train, saved.as_ref())?;
+        let (hub, local) = (&hub, &local);
+        std::thread::scope(|scope| {
+            hub.reading(scope, move |hub| {
+                hear(&mut incoming, &who, hub.fate, |message| hub.told(&message));
+            });
+            hub.seat_coordinator(link);
+            let trained = self
+                .connect(&book, &hello, listener, hub)
+                .and_then(|connections| {
+                    for (member, incoming, who) in connections {
+                        hub.reading(scope, move |hub| {
+                            hub.read(incoming, (member.role, member.index), &who);
+                        });
+                    }
+                    hub.start(scope);
+                    let lead = Lead::new(self, hub, &book, meters, heartbeat, saved.as_ref())?;
+                    lead.run(scope, threads, local, hub, tester)
+                });
+            if let Err(error) = trained {
+                fate.fail(error);
+            }
+            hub.say_goodbye(self.job.member.index);
+            end(hub.take_links(), fate, || hub.readers());
+        });
+        Ok(hub.traffic())
+    }
+
+    /// What worker 0 tests the weights with.
+    fn tester(&self, set: &DataSet) -> Result<Option<Tester>, PoseidonError> {
+        let job = self.job;
+        if job.member.index != 0 || job.test_every == 0 {
+            return Ok(None);
+        }
+        let transform = Transforms::of(&job.model.spec, &set.train).test;
+        let test = set.test.clone();
+        Ok(Some(Tester::new(
+            &job.model.spec,
+            transform,
+            test,
+            job.test_images,
+        )?))
+    }
+
+    /// Connects to all servers and, if layers take `sfb`, to all other workers: this one calls those
+    /// before it, and those behind it call.
+    fn connect(
+        &self,
+        book: &Book,
+        hello: &Hello,
+        listener: TcpListener,
+        hub: &Hub<'_>,
+    ) -> Result<Vec<Connection>, PoseidonError> {
+        let mut made = Vec::new();
+        let own = usize::from(self.job.member.index);
+        let peers = book.plan.has_peers();
+        let before = if peers { own } else { 0 };
+        let servers = book
+            .servers
+            .iter()
+            .map(|address| (Role::Server, address))
+            .enumerate();
+        let workers = book
+            .workers
+            .iter()
+            .map(|address| (Role::Worker, address))
+            .enumerate();
+        for (index, (role, address)) in servers.chain(workers.take(before)) {
+            let index = index as u16;
+            let member = Member { role, index };
+            let who = named(member, address);
+            let (link, mut incoming) = call(&who, address, self.job.member.key.as_ref(), hello)?;
+            incoming.expect(hub.sizes());
+            hub.seat(role, link);
+            made.push((member, incoming, who));
+        }
+        let mut expected: Vec<u16> = (self.job.member.index + 1..book.plan.workers).collect();
+        expected.retain(|_| peers);
+        while !expected.is_empty() && !hub.fate.over() {
+            let Some((stream, from)) = accept(&listener) else {
+                std::thread::sleep(LOOK_EVERY);
+                continue;
+            };
+            match self.greet(stream, hello, &expected) {
+                Ok((member, link, mut incoming)) => {
+                    expected.retain(|other| *other != member.index);
+                    incoming.expect(hub.sizes());
+                    hub.seat(Role::Worker, link);
+                    made.push((member, incoming, named(member, &from.to_string())));
+                }
+                Err(why) => log::warn!("somebody at {from} is dropped: {why}"),
+            }
+        }
+        Ok(made)
+    }
+
+    /// Somebody has connected: one of the expected peers, or nobody.
+    fn greet(
+        &self,
+        stream: TcpStream,
+        hello: &Hello,
+        expected: &[u16],
+    ) -> Result<(Member, Link, Incoming), LinkError> {
+        let key = self.job.member.key.as_ref();
+        let (link, mut incoming) = link::open(stream, key, false)?;
+        let theirs = greeted(&mut incoming)?;
+        let member = theirs.member;
+        let known = member.role == Role::Worker && theirs.session == hello.session;
+        if known && expected.contains(&member.index) {
+            return Ok((member, link, incoming));
+        }
+        let text = "this worker does not expect you".to_owned();
+        link.send(Arc::new(Message::text(
+            Kind::Abort,
+            hello.member.index,
+            text,
+        )));
+        Err(LinkError::Stranger(member))
+    }
+
+    /// This worker's share of the pictures for thread `thread`.
+    fn shard(&self, workers: u16, thread: usize) -> Shard {
+        let threads = self.job.model.threads as u32;
+        let (first, of) = match self.job.private_data {
+            true => (0, threads),
+            false => (
+                u32::from(self.job.member.index) * threads,
+                u32::from(workers) * threads,
+            ),
+        };
+        Shard {
+            index: first + thread as u32,
+            of,
+        }
+    }
+}

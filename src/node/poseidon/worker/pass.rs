@@ -1,0 +1,301 @@
+//! The threads of a worker that compute, and how they add up their gradients before they are sent.
+//!
+//! Each thread has a net, its share of the pictures and gradients of its own. The last one to be
+//! done with a layer adds up those of all, in the order of the threads, and sends the sum.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use super::super::checkpoint::Loaded;
+use super::super::error::PoseidonError;
+use super::super::fate::lock;
+use super::hub::Hub;
+use super::{Overlap, Worker};
+use crate::node::model::train_batch;
+use crate::node::{SolverError, Transforms, bound_net};
+use crate::poseidon::{Contribution, Plan, PlanLayer};
+use crate::solver::data::{Batches, Images, Phase as DataPhase};
+use crate::solver::{Factors, Net, Phase};
+
+/// A layer as this file sees it.
+#[derive(Clone, Debug)]
+struct Layer {
+    extent: Range<usize>,
+    /// Outputs and inputs, if factors travel instead of gradients.
+    factored: Option<[usize; 2]>,
+}
+
+impl Layer {
+    fn of(layer: &PlanLayer) -> Self {
+        let first = layer.tensors.first().map_or(0, |t| t.offset);
+        let end = layer.tensors.last().map_or(0, |t| t.offset + t.len);
+        let sizes = [layer.shape.outputs as usize, layer.shape.inputs as usize];
+        Self {
+            extent: first..end,
+            factored: layer.scheme.sends_factors().then_some(sizes),
+        }
+    }
+}
+
+/// One thread that computes.
+pub(super) struct Thread {
+    index: usize,
+    net: Net,
+    batches: Batches,
+    grads: Vec<f32>,
+    layers: Vec<Layer>,
+    /// By layer: factors of the batches of this iteration.
+    factors: Vec<Vec<Vec<f32>>>,
+    iter_size: u64,
+    overlap: Overlap,
+    /// Pictures of its share handed out so far.
+    pub(super) cursor: u64,
+}
+
+/// What threads of one worker have added up of a layer.
+#[derive(Default)]
+struct Parts {
+    of: Vec<(usize, Vec<f32>)>,
+}
+
+/// Where the threads of one worker meet.
+pub(super) struct Local {
+    threads: usize,
+    layers: Vec<(Layer, Mutex<Parts>)>,
+}
+
+/// What a pass of one thread gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) loss: f32,
+    pub(super) images: u64,
+}
+
+/// The threads of `worker`, after the checkpoint `saved` if there is one, and where they meet.
+pub(super) fn threads(
+    worker: &Worker<'_>,
+    plan: &Plan,
+    images: Images,
+    saved: Option<&Loaded>,
+) -> Result<(Vec<Thread>, Local), PoseidonError> {
+    let job = worker.job;
+    let (spec, count) = (&job.model.spec, job.model.threads);
+    let [mut cursors, mut passes] = [vec![0; count], vec![0; count]];
+    if let Some(saved) = saved {
+        cursors = saved.numbers("cursors", count)?;
+        passes = saved.numbers("passes", count)?;
+    }
+    let layers: Vec<Layer> = plan.layers.iter().map(Layer::of).collect();
+    let transform = Transforms::of(spec, &images).train;
+    let (images, batch) = (Arc::new(images), train_batch(&spec.net)?);
+    let mut threads = Vec::new();
+    for (index, (cursor, passes)) in cursors.into_iter().zip(passes).enumerate() {
+        let (mut net, _) = bound_net(&spec.net, Phase::Train, batch, images.shape, images.classes)?;
+        for (layer, _) in layers
+            .iter()
+            .enumerate()
+            .filter(|(_, l)| l.factored.is_some())
+        {
+            net.keep_factors(layer);
+        }
+        // Each thread of the cluster its own order, as solvers of the other path have.
+        let number = u64::from(job.member.index) * count as u64 + index as u64;
+        let seed = job.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        net.seed_dropout(seed);
+        if saved.is_some() {
+            net.resume_passes(passes);
+        }
+        let shard = worker.shard(plan.workers, index);
+        let (images, transform) = (images.clone(), transform.clone());
+        let batches = Batches::new(
+            images,
+            transform,
+            DataPhase::Train,
+            batch,
+            shard,
+            seed,
+            cursor,
+        )
+        .map_err(SolverError::from)?;
+        threads.push(Thread {
+            grads: vec![0.0; net.extent()],
+            factors: vec![Vec::new(); layers.len()],
+            layers: layers.clone(),
+            iter_size: spec.iter_size,
+            overlap: job.overlap,
+            index,
+            net,
+            batches,
+            cursor,
+        });
+    }
+    let local = Local {
+        threads: count,
+        layers: layers
+            .into_iter()
+            .map(|layer| (layer, Mutex::default()))
+            .collect(),
+    };
+    Ok((threads, local))
+}
+
+impl Thread {
+    /// Passes made, for a checkpoint.
+    pub(super) fn passes(&self) -> u64 {
+        self.net.passes()
+    }
+
+    /// One iteration of this thread: sends each layer when it is its turn.
+    pub(super) fn pass(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+        let Self {
+            index,
+            net,
+            batches,
+            grads,
+            layers,
+            factors,
+            iter_size,
+            overlap,
+            cursor,
+        } = self;
+        let mut passed = Passed {
+            loss: 0.0,
+            images: 0,
+        };
+        for part in 0..*iter_size {
+            let batch = batches.next();
+            let last = part + 1 == *iter_size;
+            let (images, labels, w) = (&batch.images, &batch.labels, hub.weights());
+            passed.loss += net.forward_backward_with(w, images, labels, grads, part > 0, |done| {
+                let layer = done.layer;
+                if let Some(sizes) = layers[layer].factored {
+                    factors[layer].push(compact(done.factors, sizes));
+                }
+                if last && *overlap == Overlap::Wfbp {
+                    let factors = std::mem::take(&mut factors[layer]);
+                    local.give(hub, clock, *index, layer, done.gradients, factors);
+                }
+            });
+            passed.images += labels.len() as u64;
+            *cursor = batch.cursor;
+        }
+        if *overlap == Overlap::None {
+            for layer in (0..layers.len()).rev() {
+                let factors = std::mem::take(&mut factors[layer]);
+                local.give(hub, clock, *index, layer, grads, factors);
+            }
+        }
+        passed.loss /= *iter_size as f32;
+        passed
+    }
+}
+
+impl Local {
+    /// Takes a thread's gradients of a layer; sends the sum when those of all threads are there.
+    fn give(
+        &self,
+        hub: &Hub<'_>,
+        clock: u64,
+        thread: usize,
+        layer: usize,
+        grads: &[f32],
+        factors: Vec<Vec<f32>>,
+    ) {
+        let (info, parts) = &self.layers[layer];
+        let own = |factors| match info.factored {
+            Some(sizes) => join(factors, sizes),
+            None => Vec::new(),
+        };
+        if self.threads == 1 {
+            let contribution = match info.factored {
+                Some(_) => Contribution::Factors(own(factors)),
+                None => Contribution::Gradient {
+                    from: 0,
+                    values: grads,
+                },
+            };
+            return hub.send_layer(layer, clock, contribution);
+        }
+        let part = match info.factored {
+            Some(_) => own(factors),
+            None => grads[info.extent.clone()].to_vec(),
+        };
+        let mut parts = lock(parts);
+        parts.of.push((thread, part));
+        if parts.of.len() < self.threads {
+            return;
+        }
+        let mut all = std::mem::take(&mut parts.of);
+        all.sort_by_key(|(thread, _)| *thread);
+        let mut all = all.into_iter().map(|(_, part)| part);
+        if let Some(sizes) = info.factored {
+            let factors = join(all.collect(), sizes);
+            return hub.send_layer(layer, clock, Contribution::Factors(factors));
+        }
+        let mut sum = all.next().unwrap_or_default();
+        for part in all {
+            sum.iter_mut().zip(part).for_each(|(s, g)| *s += g);
+        }
+        let values = &sum;
+        let from = info.extent.start;
+        hub.send_layer(layer, clock, Contribution::Gradient { from, values });
+    }
+}
+
+/// Factors without the padding between them: u, then v. None of a layer that no loss reaches.
+fn compact(factors: Option<Factors<'_>>, [outputs, inputs]: [usize; 2]) -> Vec<f32> {
+    let Some(Factors {
+        u,
+        v,
+        images,
+        stride,
+    }) = factors
+    else {
+        return Vec::new();
+    };
+    let mut packed = Vec::with_capacity((outputs + inputs) * images);
+    for row in u.chunks_exact(stride).chain(v.chunks_exact(stride)) {
+        packed.extend_from_slice(&row[..images]);
+    }
+    packed
+}
+
+/// Factors of several batches as those of one: each row goes on with the next batch's.
+fn join(mut parts: Vec<Vec<f32>>, [outputs, inputs]: [usize; 2]) -> Vec<f32> {
+    let rows = outputs + inputs;
+    if parts.len() < 2 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut joined = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+    for row in 0..rows {
+        for part in &parts {
+            let images = part.len() / rows;
+            joined.extend_from_slice(&part[row * images..(row + 1) * images]);
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_of_two_batches_are_those_of_one() {
+        let f = |u: &'static [f32], v: &'static [f32], images, stride| {
+            Some(Factors {
+                u,
+                v,
+                images,
+                stride,
+            })
+        };
+        let a = compact(f(&[1., 2., 0., 3., 4., 0.], &[5., 6., 0.], 2, 3), [2, 1]);
+        assert_eq!(a, [1., 2., 3., 4., 5., 6.]);
+        let b = compact(f(&[7., 8.], &[9.], 1, 1), [2, 1]);
+        assert_eq!(
+            join(vec![a, b, compact(None, [2, 1])], [2, 1]),
+            [1., 2., 7., 3., 4., 8., 5., 6., 9.]
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! What this room needs of a solver, and the sums it makes itself.
+//!
+//! Store and syncer know no solver: whoever drives them brings an [`Arithmetic`]. Every sum here
+//! is made in the order of the workers, so that all replicas of a weight stay equal bit for bit.
+
+use super::message::Message;
+use super::plan::{Pair, PlanLayer};
+use crate::weights::WeightsView;
+
+/// A solver's arithmetic.
+pub trait Arithmetic: Send + Sync {
+    /// Makes step `clock` on the weights of `pair` with a gradient that is the sum of those of
+    /// `contributions` workers. `w` and `history` are as long as the pair.
+    fn step(
+        &self,
+        pair: &Pair,
+        clock: u64,
+        contributions: usize,
+        gradient: &[f32],
+        w: WeightsView<'_>,
+        history: WeightsView<'_>,
+    );
+
+    /// `gradient += u × vᵀ` for a fully connected layer of `[outputs, inputs]`; `u` and `v` are
+    /// `[outputs][images]` and `[inputs][images]`.
+    fn add_outer_products(&self, sizes: [usize; 2], u: &[f32], v: &[f32], gradient: &mut [f32]);
+}
+
+/// The gradient of a fully connected layer, weight then bias, from the factors of several workers.
+pub(super) fn rebuild<'m>(
+    layer: &PlanLayer,
+    factors: impl Iterator<Item = &'m Message>,
+    math: &dyn Arithmetic,
+    gradient: &mut Vec<f32>,
+) {
+    let sizes = [layer.shape.outputs as usize, layer.shape.inputs as usize];
+    gradient.clear();
+    gradient.resize(layer.shape.parameters() as usize, 0.0);
+    let (weight, bias) = gradient.split_at_mut(sizes[0] * sizes[1]);
+    for message in factors {
+        let floats = message.floats();
+        // The header was refused unless the payload is a whole number of images.
+        let images = floats.len() / (sizes[0] + sizes[1]);
+        let (u, v) = floats.split_at(sizes[0] * images);
+        math.add_outer_products(sizes, u, v, weight);
+        if images > 0 {
+            for (bias, row) in bias.iter_mut().zip(u.chunks_exact(images)) {
+                *bias += row.iter().sum::<f32>();
+            }
+        }
+    }
+}
+
+/// Adds floats to floats.
+pub(super) fn add(to: &mut [f32], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
+    }
+}

@@ -1,0 +1,176 @@
+//! The bandwidth manager: what matters most goes first, and no more than the budget allows.
+//!
+//! A queue of messages that wait for their share of a budget in bytes per second, in the order of
+//! the relative magnitude of the update (its length over that of the weights), upper layers before
+//! lower ones when equal, first come first served when equal in that too. Time is an argument.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// Time for which an unused budget may be saved up.
+const BURST_NS: u64 = 5_000_000;
+
+/// How much a message matters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weight {
+    /// Length of the update over the length of the weights it changes.
+    pub magnitude: f32,
+    /// The layer; those near the loss have the larger numbers.
+    pub layer: u32,
+}
+
+struct Waiting<T> {
+    weight: Weight,
+    order: u64,
+    bytes: u64,
+    item: T,
+}
+
+impl<T> Ord for Waiting<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |w: &Self| (w.weight.layer, std::cmp::Reverse(w.order));
+        let magnitude = self.weight.magnitude.total_cmp(&other.weight.magnitude);
+        magnitude.then_with(|| key(self).cmp(&key(other)))
+    }
+}
+
+impl<T> PartialOrd for Waiting<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> PartialEq for Waiting<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T> Eq for Waiting<T> {}
+
+/// What [`Bandwidth::pop`] gave.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// This one may go now.
+    Now(T),
+    /// Not before this time, ns.
+    At(u64),
+    /// Nothing waits.
+    Empty,
+}
+
+/// The budget of one node and what waits for it.
+pub struct Bandwidth<T> {
+    ns_per_byte: f64,
+    free_at_ns: f64,
+    orders: u64,
+    waiting: BinaryHeap<Waiting<T>>,
+}
+
+impl<T> Bandwidth<T> {
+    /// A budget; it must be positive.
+    pub fn new(bytes_per_s: f64) -> Self {
+        Self {
+            ns_per_byte: 1e9 / bytes_per_s.max(f64::MIN_POSITIVE),
+            free_at_ns: 0.0,
+            orders: 0,
+            waiting: BinaryHeap::new(),
+        }
+    }
+
+    /// Adds a message of so many bytes on the wire.
+    pub fn push(&mut self, item: T, bytes: usize, weight: Weight) {
+        self.orders += 1;
+        self.waiting.push(Waiting {
+            weight,
+            order: self.orders,
+            bytes: bytes as u64,
+            item,
+        });
+    }
+
+    /// The message that matters most, as soon as the budget allows.
+    pub fn pop(&mut self, now_ns: u64) -> Next<T> {
+        if self.free_at_ns > now_ns as f64 && !self.waiting.is_empty() {
+            return Next::At(self.free_at_ns.ceil() as u64);
+        }
+        let Some(next) = self.waiting.pop() else {
+            return Next::Empty;
+        };
+        let earliest = now_ns.saturating_sub(BURST_NS) as f64;
+        self.free_at_ns = self.free_at_ns.max(earliest) + next.bytes as f64 * self.ns_per_byte;
+        Next::Now(next.item)
+    }
+
+    /// Messages that wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// True if none waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weight(magnitude: f32, layer: u32) -> Weight {
+        Weight { magnitude, layer }
+    }
+
+    #[test]
+    fn what_matters_most_goes_first() {
+        let mut queue = Bandwidth::new(1e12);
+        for (name, magnitude, layer) in [
+            ("small", 0.01, 9),
+            ("low layer", 0.5, 1),
+            ("high layer", 0.5, 3),
+            ("high layer, later", 0.5, 3),
+            ("large", 2.0, 0),
+        ] {
+            queue.push(name, 1, weight(magnitude, layer));
+        }
+        let order: Vec<_> = std::iter::from_fn(|| match queue.pop(u64::MAX / 4) {
+            Next::Now(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+        let expected = [
+            "large",
+            "high layer",
+            "high layer, later",
+            "low layer",
+            "small",
+        ];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn the_budget_is_kept() {
+        // 1,000 bytes at 1 MB/s: one message per millisecond.
+        let mut queue = Bandwidth::new(1e6);
+        (0..100).for_each(|i| queue.push(i, 1000, weight(1.0, 0)));
+        let (start, mut now, mut sent) = (1_000_000_000u64, 1_000_000_000u64, 0u64);
+        loop {
+            match queue.pop(now) {
+                Next::Now(_) => sent += 1000,
+                Next::At(later) => {
+                    assert!(later > now);
+                    now = later;
+                }
+                Next::Empty => break,
+            }
+            let budget = (now - start) as f64 / 1e3 + 1000.0 + BURST_NS as f64 / 1e3;
+            assert!(
+                sent as f64 <= budget,
+                "{sent} bytes after {} ns",
+                now - start
+            );
+        }
+        assert_eq!(sent, 100_000);
+        assert!(now - start >= 90_000_000, "{}", now - start);
+    }
+}

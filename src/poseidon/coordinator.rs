@@ -1,0 +1,280 @@
+//! The coordinator: knows cluster and model, keeps the information book, answers questions.
+//!
+//! A state machine: members join, the book opens when all are there, members leave. It does no
+//! I/O; whoever drives it passes on what it says. Invariant: nobody has a seat who trains another
+//! model, another cluster, or from other weights.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::cost::Scheme;
+use super::plan::{Plan, PlanError};
+
+/// What a member does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Computes gradients.
+    Worker,
+    /// Holds shards of the weights.
+    Server,
+}
+
+/// A member of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Member {
+    /// What it does.
+    pub role: Role,
+    /// Which of its kind, from 0.
+    pub index: u16,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = match self.role {
+            Role::Worker => "worker",
+            Role::Server => "server",
+        };
+        write!(f, "{role} {}", self.index)
+    }
+}
+
+/// What a member says first, to the coordinator and to every other member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Who it is.
+    pub member: Member,
+    /// Which job.
+    pub session: u64,
+    /// Fingerprint of the model's tensors.
+    pub fingerprint: u64,
+    /// Hyper-parameters of its solver, as text.
+    pub recipe: String,
+    /// Hash of the weights it begins with.
+    pub weights: u64,
+    /// Images of one iteration (workers).
+    pub images: u32,
+    /// Where others reach it.
+    pub address: String,
+    /// Clocks of the checkpoints it has and wants to go on from.
+    pub checkpoints: Vec<u64>,
+}
+
+/// The information book.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Book {
+    /// Which job.
+    pub session: u64,
+    /// What is trained and how.
+    pub plan: Plan,
+    /// Steps that have been made: 0, or the checkpoint that all members have.
+    pub start: u64,
+    /// Where each worker is reached.
+    pub workers: Vec<String>,
+    /// Where each server is reached.
+    pub servers: Vec<String>,
+}
+
+/// Why somebody was not let in, or not answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such seat.
+    #[error("there is no {0}: the cluster has {1} workers and {2} servers, counted from 0")]
+    NoSeat(Member, u16, u16),
+    /// Taken.
+    #[error("{0} is here already, from {1}: give each its own --index")]
+    Taken(Member, String),
+    /// Another job.
+    #[error(
+        "{0} is of session {1:016x}, this cluster is {2:016x}: name the same --session everywhere"
+    )]
+    Session(Member, u64, u64),
+    /// Another model.
+    #[error(
+        "{0} trains another model: its tensors have fingerprint {1:016x}, the coordinator's {2:016x}. \
+         Give all the same --solver and --data"
+    )]
+    Model(Member, u64, u64),
+    /// Other hyper-parameters.
+    #[error("{0} has another solver file: it says {1}, the coordinator's says {2}")]
+    Recipe(Member, String, String),
+    /// Another batch.
+    #[error(
+        "{0} computes {1} images per iteration, the coordinator expects {2}: give all the same batch_size and \
+         --threads-per-worker"
+    )]
+    Images(Member, u32, u32),
+    /// Other weights.
+    #[error(
+        "{0} begins with other weights than {1}: give all the same --seed or --weights, and no buffer that has \
+         been trained"
+    )]
+    Weights(Member, Member),
+    /// A question without an answer.
+    #[error("the information book knows no `{0}`: ask for one of {KEYS}")]
+    Unknown(String),
+}
+
+/// What can be asked for.
+const KEYS: &str = "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, book";
+
+/// The coordinator of one cluster.
+#[derive(Debug)]
+pub struct Coordinator {
+    session: u64,
+    fingerprint: u64,
+    plan: Plan,
+    resume: bool,
+    seats: Vec<(Member, Option<Hello>)>,
+    left: Vec<Member>,
+}
+
+impl Coordinator {
+    /// A coordinator whose members are all still missing. With `resume` they go on from the newest
+    /// checkpoint that all of them have.
+    ///
+    /// # Errors
+    /// A plan that contradicts itself.
+    pub fn new(
+        session: u64,
+        fingerprint: u64,
+        plan: Plan,
+        resume: bool,
+    ) -> Result<Self, PlanError> {
+        plan.check()?;
+        let role = |role, count| (0..count).map(move |index| (Member { role, index }, None));
+        let seats = role(Role::Worker, plan.workers).chain(role(Role::Server, plan.servers));
+        Ok(Self {
+            session,
+            fingerprint,
+            resume,
+            seats: seats.collect(),
+            left: Vec::new(),
+            plan,
+        })
+    }
+
+    /// Gives `hello` its seat.
+    ///
+    /// # Errors
+    /// What does not fit this cluster; see [`Refusal`].
+    pub fn join(&mut self, hello: Hello) -> Result<(), Refusal> {
+        let (member, plan) = (hello.member, &self.plan);
+        let Some(seat) = self.seats.iter().position(|(m, _)| *m == member) else {
+            return Err(Refusal::NoSeat(member, plan.workers, plan.servers));
+        };
+        if let Some(other) = &self.seats[seat].1 {
+            return Err(Refusal::Taken(member, other.address.clone()));
+        }
+        if hello.session != self.session {
+            return Err(Refusal::Session(member, hello.session, self.session));
+        }
+        if hello.fingerprint != self.fingerprint {
+            let own = self.fingerprint;
+            return Err(Refusal::Model(member, hello.fingerprint, own));
+        }
+        if hello.recipe != plan.recipe {
+            let own = plan.recipe.clone();
+            return Err(Refusal::Recipe(member, hello.recipe, own));
+        }
+        if member.role == Role::Worker && hello.images != plan.images {
+            return Err(Refusal::Images(member, hello.images, plan.images));
+        }
+        let mut others = self.seats.iter().filter_map(|(_, hello)| hello.as_ref());
+        if let Some(other) = others.find(|other| !self.resume && other.weights != hello.weights) {
+            return Err(Refusal::Weights(member, other.member));
+        }
+        self.seats[seat].1 = Some(hello);
+        Ok(())
+    }
+
+    /// Frees the seat of a member that went before the book was opened.
+    pub fn free(&mut self, member: Member) {
+        for (_, hello) in self.seats.iter_mut().filter(|(m, _)| *m == member) {
+            *hello = None;
+        }
+    }
+
+    /// Who is not there yet.
+    pub fn missing(&self) -> Vec<Member> {
+        let empty = self.seats.iter().filter(|(_, hello)| hello.is_none());
+        empty.map(|(member, _)| *member).collect()
+    }
+
+    /// The information book, once everybody is there.
+    pub fn book(&self) -> Option<Book> {
+        let hellos: Option<Vec<&Hello>> = self.seats.iter().map(|(_, h)| h.as_ref()).collect();
+        let hellos = hellos?;
+        let of = |role| {
+            let members = hellos.iter().filter(move |h| h.member.role == role);
+            members.map(|h| h.address.clone()).collect()
+        };
+        let (first, others) = hellos.split_first()?;
+        let common = first.checkpoints.iter().copied().filter(|clock| {
+            let has = |hello: &&Hello| hello.checkpoints.contains(clock);
+            self.resume && others.iter().all(has)
+        });
+        Some(Book {
+            session: self.session,
+            plan: self.plan.clone(),
+            start: common.max().unwrap_or(0),
+            workers: of(Role::Worker),
+            servers: of(Role::Server),
+        })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How the gradient of the layer of that name travels.
+    pub fn best_scheme(&self, layer: &str) -> Option<Scheme> {
+        let layers = &self.plan.layers;
+        layers.iter().find(|l| l.name == layer).map(|l| l.scheme)
+    }
+
+    /// Answers a question from the information book, as JSON.
+    ///
+    /// # Errors
+    /// Nothing is known by that name.
+    pub fn query(&self, key: &str) -> Result<serde_json::Value, Refusal> {
+        let unknown = || Refusal::Unknown(key.into());
+        let plan = &self.plan;
+        Ok(match key {
+            "workers" => plan.workers.into(),
+            "servers" => plan.servers.into(),
+            "batch" => plan.images.into(),
+            "recipe" => plan.recipe.as_str().into(),
+            "pairs" => plan.pairs().len().into(),
+            "layers" => plan.layers.iter().map(|l| l.name.as_str()).collect(),
+            "book" => serde_json::to_value(self.book()).map_err(|_| unknown())?,
+            _ => {
+                let layer = key.strip_prefix("scheme:").ok_or_else(unknown)?;
+                let scheme = self.best_scheme(layer).ok_or_else(unknown)?;
+                serde_json::to_value(scheme).map_err(|_| unknown())?
+            }
+        })
+    }
+
+    /// `member` has said goodbye.
+    pub fn leave(&mut self, member: Member) {
+        if !self.left.contains(&member) {
+            self.left.push(member);
+        }
+    }
+
+    /// True if it has said goodbye: its connection may end.
+    pub fn has_left(&self, member: Member) -> bool {
+        self.left.contains(&member)
+    }
+
+    /// True if everybody has.
+    pub fn finished(&self) -> bool {
+        self.left.len() == self.seats.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Who may join, who is missing, and what the book says.
+
+use super::*;
+use crate::poseidon::{LayerShape, Partition, PlanTensor, Policy, Stragglers, Wish};
+
+fn coordinator(resume: bool) -> Coordinator {
+    let wish = Wish {
+        workers: 2,
+        servers: 1,
+        images: 8,
+        policy: Policy::HybComm,
+        pair_bytes: 1 << 20,
+        partition: Partition::Pairs,
+        staleness: 0,
+        stragglers: Stragglers::Wait,
+        clocks: 10,
+        checkpoint_every: 5,
+        recipe: "sgd".into(),
+    };
+    let layer = |name: &str, offset| {
+        let tensor = PlanTensor {
+            name: format!("{name}.weight"),
+            offset,
+            len: 100 * 200,
+        };
+        (name.to_owned(), LayerShape::dense(100, 200), vec![tensor])
+    };
+    let mut conv = layer("conv", 0);
+    conv.1.fully_connected = false;
+    let plan = Plan::new(&wish, vec![conv, layer("ip", 20_000)]).unwrap();
+    Coordinator::new(7, 9, plan, resume).unwrap()
+}
+
+fn hello(role: Role, index: u16) -> Hello {
+    Hello {
+        member: Member { role, index },
+        session: 7,
+        fingerprint: 9,
+        recipe: "sgd".into(),
+        weights: 1,
+        images: 8,
+        address: format!("host:{index}"),
+        checkpoints: vec![5, 10],
+    }
+}
+
+#[test]
+fn the_book_opens_when_all_are_there() {
+    let mut c = coordinator(true);
+    let missing = |c: &Coordinator| {
+        c.missing()
+            .iter()
+            .map(Member::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(missing(&c), ["worker 0", "worker 1", "server 0"]);
+    c.join(hello(Role::Worker, 1)).unwrap();
+    c.join(hello(Role::Server, 0)).unwrap();
+    assert_eq!((missing(&c), c.book()), (vec!["worker 0".to_owned()], None));
+    let mut late = hello(Role::Worker, 0);
+    late.checkpoints = vec![5];
+    c.join(late).unwrap();
+    let book = c.book().unwrap();
+    assert_eq!(book.start, 5, "the newest that all have");
+    assert_eq!(
+        (book.workers, book.servers),
+        (
+            vec!["host:0".into(), "host:1".into()],
+            vec!["host:0".into()]
+        )
+    );
+    for (i, member) in [(Role::Worker, 0), (Role::Worker, 1), (Role::Server, 0)]
+        .iter()
+        .enumerate()
+    {
+        assert_eq!(c.finished(), i == 3);
+        c.leave(Member {
+            role: member.0,
+            index: member.1,
+        });
+    }
+    assert!(c.finished());
+}
+
+#[test]
+fn a_run_that_does_not_resume_begins_at_the_beginning() {
+    let mut c = coordinator(false);
+    for (role, index) in [(Role::Worker, 0), (Role::Worker, 1), (Role::Server, 0)] {
+        c.join(hello(role, index)).unwrap();
+    }
+    assert_eq!(c.book().unwrap().start, 0);
+}
+
+#[test]
+fn who_does_not_fit_is_told_why() {
+    let mut c = coordinator(false);
+    c.join(hello(Role::Worker, 0)).unwrap();
+    let mut refused = |change: fn(&mut Hello)| {
+        let mut hello = hello(Role::Worker, 1);
+        change(&mut hello);
+        c.join(hello).unwrap_err().to_string()
+    };
+    for (message, part) in [
+        (refused(|h| h.member.index = 2), "there is no worker 2"),
+        (refused(|h| h.member.index = 0), "worker 0 is here already"),
+        (refused(|h| h.session = 8), "session 0000000000000008"),
+        (refused(|h| h.fingerprint = 1), "another model"),
+        (refused(|h| h.recipe = "adam".into()), "another solver file"),
+        (refused(|h| h.images = 9), "9 images per iteration"),
+        (
+            refused(|h| h.weights = 2),
+            "worker 1 begins with other weights than worker 0",
+        ),
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    c.free(Member {
+        role: Role::Worker,
+        index: 0,
+    });
+    assert_eq!(c.missing().len(), 3);
+}
+
+#[test]
+fn questions_are_answered_from_the_book() {
+    let c = coordinator(false);
+    assert_eq!(c.query("workers").unwrap(), 2);
+    assert_eq!(c.query("batch").unwrap(), 8);
+    assert_eq!(c.query("pairs").unwrap(), 2);
+    assert_eq!(
+        c.query("layers").unwrap(),
+        serde_json::json!(["conv", "ip"])
+    );
+    // 2·8·1·300 = 4,800 floats against 2·20,000·1 = 40,000.
+    assert_eq!(c.best_scheme("ip"), Some(Scheme::Sfb));
+    assert_eq!(c.query("scheme:conv").unwrap(), "ps");
+    let message = c.query("scheme:fc9").unwrap_err().to_string();
+    assert!(message.contains("scheme:fc9"), "{message}");
+}

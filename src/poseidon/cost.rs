@@ -1,0 +1,414 @@
+//! What each scheme sends for a layer, in floats, and which scheme a layer takes.
+//!
+//! Numbers only: no I/O, no time. All counts are per iteration and in both directions: what is
+//! sent and what is received. M x N are the layer's weights, P the workers, P2 the servers, K the
+//! images per worker and iteration. The roles are those of the 2017 paper's table 1:
+//!
+//! | role | function | `ps` | `sfb` | `adam` | `onebit` |
+//! |---|---|---|---|---|---|
+//! | a worker on a node of its own | [`worker_floats`] | 2MN | 2K(P-1)(M+N) | K(M+N) + MN | `ps` / 32 |
+//! | a server on a node of its own | [`server_floats`] | 2PMN/P2 | 0 | P(K(M+N) + MN) | `ps` / 32 |
+//! | a node that is worker and server | [`node_floats`] | 2MN(P+P2-2)/P2 | 2K(P-1)(M+N) | (P-1)(K(M+N) + MN) | `ps` / 32 |
+//! | all links, each float once (2015) | [`cluster_floats`] | 2PMN | (P-1)²K(M+N) | P(K(M+N) + MN) | `ps` / 32 |
+//!
+//! The rows of `adam` count the one server that holds the layer: its matrix lies there as a whole,
+//! which is what makes Adam's load uneven. Every other node is a plain worker of that layer.
+//!
+//! The 2015 paper's (P-1)² for `sfb` leaves out one peer; P workers that send to P-1 peers each send
+//! P(P-1)K(M+N), which is [`broadcast_floats`]. The rule uses the paper's count.
+//!
+//! A bias is M more floats wherever the whole matrix travels, and none where factors do: its
+//! gradient is the sum of the factors u. The papers' numbers have no bias.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How a layer's gradient travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// Full matrices to and from the servers' shards.
+    Ps,
+    /// Sufficient factors u, v of each image to every peer, rebuilt there.
+    Sfb,
+    /// Factors to the one server that holds the layer, its full matrix back (Project Adam).
+    Adam,
+    /// One bit for each weight to and from the servers' shards, the rest kept as a residual (CNTK).
+    OneBit,
+}
+
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ps, Self::Sfb, Self::Adam, Self::OneBit];
+
+    /// True if it sends factors, which only fully connected layers have.
+    pub fn sends_factors(self) -> bool {
+        matches!(self, Self::Sfb | Self::Adam)
+    }
+}
+
+/// Who chooses a layer's scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// HybComm of 2017: `sfb` if 2K(P-1)(M+N) <= 2MN(P+P2-2)/P2, else `ps`.
+    HybComm,
+    /// SACP of 2015: `sfb` if (P-1)²K(M+N) <= PK(M+N) + PMN, else `adam`.
+    Sacp,
+    /// This scheme wherever it can be: `sfb` and `adam` leave convolutions to `ps`.
+    Force(Scheme),
+}
+
+impl Policy {
+    /// The scheme of a layer. A layer that is not fully connected has no factors: it takes `ps`
+    /// whatever the policy, unless `onebit` is forced.
+    pub fn choose(self, layer: LayerShape, cluster: Cluster) -> Scheme {
+        if !layer.fully_connected {
+            return match self {
+                Self::Force(Scheme::OneBit) => Scheme::OneBit,
+                _ => Scheme::Ps,
+            };
+        }
+        // Exact: both sides as whole numbers, multiplied by P2 where the rule divides by it.
+        let [m, n] = [layer.outputs, layer.inputs].map(u128::from);
+        let [p, p2, k] = [cluster.workers, cluster.servers, cluster.batch].map(u128::from);
+        let factors = k * (m + n);
+        match self {
+            Self::Force(scheme) => scheme,
+            Self::HybComm if (p - 1) * factors * p2 <= m * n * (p + p2 - 2) => Scheme::Sfb,
+            Self::HybComm => Scheme::Ps,
+            Self::Sacp if (p - 1) * (p - 1) * factors <= p * (factors + m * n) => Scheme::Sfb,
+            Self::Sacp => Scheme::Adam,
+        }
+    }
+}
+
+/// A layer's weights: M x N and perhaps a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LayerShape {
+    /// M: outputs, or output channels of a convolution.
+    pub outputs: u64,
+    /// N: inputs, or input channels of its group times the kernel's area.
+    pub inputs: u64,
+    /// Whether M more weights are a bias.
+    pub bias: bool,
+    /// Whether an image's gradient is the product of two vectors (not so for convolutions).
+    pub fully_connected: bool,
+}
+
+impl LayerShape {
+    /// A fully connected layer without a bias.
+    pub fn dense(outputs: u64, inputs: u64) -> Self {
+        Self {
+            outputs,
+            inputs,
+            bias: false,
+            fully_connected: true,
+        }
+    }
+
+    /// Floats of the whole layer, with its bias.
+    pub fn parameters(self) -> u64 {
+        self.outputs * self.inputs + if self.bias { self.outputs } else { 0 }
+    }
+
+    /// Floats of the factors u and v of one image.
+    pub fn factors(self) -> u64 {
+        self.outputs + self.inputs
+    }
+}
+
+/// Why a cluster cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ClusterError {
+    /// No workers.
+    #[error("0 workers compute nothing: give 1 or more")]
+    NoWorkers,
+    /// No servers.
+    #[error("0 servers hold no weights: give 1 or more")]
+    NoServers,
+    /// No images.
+    #[error("a batch of 0 images has no gradient: give 1 or more")]
+    NoBatch,
+}
+
+/// The machines a model trains on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cluster {
+    workers: u64,
+    servers: u64,
+    batch: u64,
+}
+
+impl Cluster {
+    /// P workers, P2 servers (shards), K images per worker and iteration.
+    ///
+    /// # Errors
+    /// A count of zero.
+    pub fn new(workers: u32, servers: u32, batch: u32) -> Result<Self, ClusterError> {
+        match (workers, servers, batch) {
+            (0, _, _) => Err(ClusterError::NoWorkers),
+            (_, 0, _) => Err(ClusterError::NoServers),
+            (_, _, 0) => Err(ClusterError::NoBatch),
+            _ => Ok(Self {
+                workers: workers.into(),
+                servers: servers.into(),
+                batch: batch.into(),
+            }),
+        }
+    }
+
+    /// P.
+    pub fn workers(self) -> u64 {
+        self.workers
+    }
+
+    /// P2.
+    pub fn servers(self) -> u64 {
+        self.servers
+    }
+
+    /// K.
+    pub fn batch(self) -> u64 {
+        self.batch
+    }
+
+    fn parts(self) -> [f64; 3] {
+        [self.workers, self.servers, self.batch].map(|count| count as f64)
+    }
+}
+
+/// Floats of the factors of one worker's batch, K(M+N), and of the whole layer, MN and its bias.
+fn volumes(layer: LayerShape, cluster: Cluster) -> (f64, f64) {
+    let factors = (cluster.batch * layer.factors()) as f64;
+    (factors, layer.parameters() as f64)
+}
+
+/// Weights whose signs fill the place of one float.
+const SIGNS_PER_FLOAT: f64 = 32.0;
+
+/// Floats in and out of a node that is a worker only, of a layer under `scheme`.
+pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+    let (factors, matrix) = volumes(layer, cluster);
+    let [p, _, _] = cluster.parts();
+    match scheme {
+        Scheme::Ps => 2.0 * matrix,
+        Scheme::Sfb => 2.0 * (p - 1.0) * factors,
+        Scheme::Adam => factors + matrix,
+        Scheme::OneBit => 2.0 * matrix / SIGNS_PER_FLOAT,
+    }
+}
+
+/// Floats in and out of a node that is a server only; for `adam` the one that holds the layer.
+pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+    let (factors, matrix) = volumes(layer, cluster);
+    let [p, p2, _] = cluster.parts();
+    match scheme {
+        Scheme::Ps => 2.0 * p * matrix / p2,
+        Scheme::Sfb => 0.0,
+        Scheme::Adam => p * (factors + matrix),
+        Scheme::OneBit => 2.0 * p * matrix / p2 / SIGNS_PER_FLOAT,
+    }
+}
+
+/// Floats in and out of a node that is both a worker and a server; for `adam` the one that holds
+/// the layer. What a worker says to the server on its own node does not travel.
+pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+    let (factors, matrix) = volumes(layer, cluster);
+    let [p, p2, _] = cluster.parts();
+    match scheme {
+        Scheme::Ps => 2.0 * matrix * (p + p2 - 2.0) / p2,
+        Scheme::Sfb => 2.0 * (p - 1.0) * factors,
+        Scheme::Adam => (p - 1.0) * (factors + matrix),
+        Scheme::OneBit => 2.0 * matrix * (p + p2 - 2.0) / p2 / SIGNS_PER_FLOAT,
+    }
+}
+
+/// Floats on all links together, as the 2015 paper counts them: servers on nodes of their own,
+/// each float once, and for `sfb` (P-1)² messages (see [`broadcast_floats`]).
+pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+    let (factors, matrix) = volumes(layer, cluster);
+    let [p, _, _] = cluster.parts();
+    match scheme {
+        Scheme::Ps => 2.0 * p * matrix,
+        Scheme::Sfb => (p - 1.0) * (p - 1.0) * factors,
+        Scheme::Adam => p * (factors + matrix),
+        Scheme::OneBit => 2.0 * p * matrix / SIGNS_PER_FLOAT,
+    }
+}
+
+/// Floats that `sfb` puts on all links: each of P workers sends its factors to P-1 peers.
+pub fn broadcast_floats(layer: LayerShape, cluster: Cluster) -> f64 {
+    let [p, _, _] = cluster.parts();
+    p * (p - 1.0) * volumes(layer, cluster).0
+}
+
+/// A name that is no scheme or policy.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{name}` is no {what}: give one of {known}")]
+pub struct NameError {
+    name: String,
+    what: &'static str,
+    known: &'static str,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ps => "ps",
+            Self::Sfb => "sfb",
+            Self::Adam => "adam",
+            Self::OneBit => "onebit",
+        })
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = NameError;
+
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        let known = Self::ALL
+            .into_iter()
+            .find(|scheme| scheme.to_string() == name);
+        known.ok_or_else(|| NameError {
+            name: name.to_owned(),
+            what: "scheme",
+            known: "ps, sfb, adam, onebit",
+        })
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HybComm => f.pad("hybcomm"),
+            Self::Sacp => f.pad("sacp"),
+            Self::Force(scheme) => scheme.fmt(f),
+        }
+    }
+}
+
+/// `hybcomm`, `sacp`, or a scheme to force.
+impl FromStr for Policy {
+    type Err = NameError;
+
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        match name {
+            "hybcomm" => Ok(Self::HybComm),
+            "sacp" => Ok(Self::Sacp),
+            _ => name.parse().map(Self::Force).map_err(|_| NameError {
+                name: name.to_owned(),
+                what: "policy",
+                known: "hybcomm, sacp, or a scheme to force: ps, sfb, adam, onebit",
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(workers: u32, servers: u32, batch: u32) -> Cluster {
+        Cluster::new(workers, servers, batch).unwrap()
+    }
+
+    #[test]
+    fn numbers_of_the_2015_paper() {
+        // Section 4.3: M = N = 4096, K = 256, P = 4: 18.9 M, 134.2 M and 75.5 M floats.
+        let (fc, four) = (LayerShape::dense(4096, 4096), cluster(4, 4, 256));
+        assert_eq!(cluster_floats(Scheme::Sfb, fc, four), 18_874_368.0);
+        assert_eq!(cluster_floats(Scheme::Ps, fc, four), 134_217_728.0);
+        assert_eq!(cluster_floats(Scheme::Adam, fc, four), 75_497_472.0);
+        assert_eq!(Policy::Sacp.choose(fc, four), Scheme::Sfb);
+    }
+
+    #[test]
+    fn numbers_of_the_2017_paper() {
+        // Section 3.2: M = N = 4096, K = 32, P = P2 = 8: 3.7 M, 33.6 M and 58.7 M floats.
+        let (fc, eight) = (LayerShape::dense(4096, 4096), cluster(8, 8, 32));
+        assert_eq!(worker_floats(Scheme::Sfb, fc, eight), 3_670_016.0);
+        assert_eq!(node_floats(Scheme::Sfb, fc, eight), 3_670_016.0);
+        assert_eq!(worker_floats(Scheme::Ps, fc, eight), 33_554_432.0);
+        assert_eq!(node_floats(Scheme::Ps, fc, eight), 58_720_256.0);
+        assert_eq!(Policy::HybComm.choose(fc, eight), Scheme::Sfb);
+    }
+
+    #[test]
+    fn the_thin_layer_of_googlenet_goes_to_the_servers() {
+        let (thin, sixteen) = (LayerShape::dense(1000, 1024), cluster(16, 16, 128));
+        assert_eq!(Policy::HybComm.choose(thin, sixteen), Scheme::Ps);
+        assert!(node_floats(Scheme::Sfb, thin, sixteen) > node_floats(Scheme::Ps, thin, sixteen));
+    }
+
+    #[test]
+    fn the_rules_turn_where_they_say() {
+        // 2K(P-1)(M+N) = 2MN(P+P2-2)/P2 at P = P2 = 2, M = N = 2K: equal takes `sfb`.
+        let hybcomm =
+            |side| Policy::HybComm.choose(LayerShape::dense(side, side), cluster(2, 2, 8));
+        assert_eq!([hybcomm(15), hybcomm(16)], [Scheme::Ps, Scheme::Sfb]);
+        // (P-1)²K(M+N) = PK(M+N) + PMN at P = 4, K = 2, M = N: 36M = 16M + 4M², M = 5.
+        let sacp = |side| Policy::Sacp.choose(LayerShape::dense(side, side), cluster(4, 1, 2));
+        assert_eq!([sacp(4), sacp(5)], [Scheme::Adam, Scheme::Sfb]);
+    }
+
+    #[test]
+    fn convolutions_have_no_factors() {
+        let conv = LayerShape {
+            outputs: 4096,
+            inputs: 4096,
+            bias: true,
+            fully_connected: false,
+        };
+        for policy in ["hybcomm", "sacp", "sfb", "adam", "ps"] {
+            let policy: Policy = policy.parse().unwrap();
+            assert_eq!(
+                policy.choose(conv, cluster(8, 8, 1)),
+                Scheme::Ps,
+                "{policy}"
+            );
+        }
+        let onebit = Policy::Force(Scheme::OneBit);
+        assert_eq!(onebit.choose(conv, cluster(8, 8, 1)), Scheme::OneBit);
+    }
+
+    #[test]
+    fn nodes_add_up() {
+        // What all nodes send and receive is twice what travels; nothing travels on a node alone.
+        let fc = LayerShape {
+            bias: true,
+            ..LayerShape::dense(300, 70)
+        };
+        let (p, p2) = (5.0, 5.0);
+        let c = cluster(5, 5, 3);
+        let ps = p * node_floats(Scheme::Ps, fc, c);
+        let local = p * 2.0 * fc.parameters() as f64 / p2;
+        assert_eq!(ps, 2.0 * (cluster_floats(Scheme::Ps, fc, c) - local));
+        assert_eq!(
+            p * node_floats(Scheme::Sfb, fc, c),
+            2.0 * broadcast_floats(fc, c)
+        );
+        let apart = p * worker_floats(Scheme::Adam, fc, c) + server_floats(Scheme::Adam, fc, c);
+        assert_eq!(apart, 2.0 * cluster_floats(Scheme::Adam, fc, c));
+        let apart = p * worker_floats(Scheme::Ps, fc, c) + p2 * server_floats(Scheme::Ps, fc, c);
+        assert_eq!(apart, 2.0 * cluster_floats(Scheme::Ps, fc, c));
+        for scheme in Scheme::ALL {
+            assert_eq!(node_floats(scheme, fc, cluster(1, 1, 3)), 0.0, "{scheme}");
+        }
+    }
+
+    #[test]
+    fn empty_clusters_and_unknown_names_are_refused() {
+        assert_eq!(Cluster::new(0, 1, 1), Err(ClusterError::NoWorkers));
+        assert_eq!(Cluster::new(1, 0, 1), Err(ClusterError::NoServers));
+        assert_eq!(Cluster::new(1, 1, 0), Err(ClusterError::NoBatch));
+        let error = "hybrid".parse::<Policy>().unwrap_err().to_string();
+        assert!(
+            error.contains("`hybrid`") && error.contains("hybcomm"),
+            "{error}"
+        );
+        assert!("PS".parse::<Scheme>().is_err());
+    }
+}

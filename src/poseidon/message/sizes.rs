@@ -1,0 +1,104 @@
+//! What a receiver takes, and why it takes nothing else. Numbers only; never panics.
+
+use super::{Kind, MAX_TEXT, Payload, VERSION};
+
+/// Why bytes are no message, or one that nobody here can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Fewer bytes than the header, or than it announces.
+    #[error("message cut short: {have} bytes, needs {need}")]
+    Short {
+        /// Bytes there.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// Not one of ours.
+    #[error("not a Poseidon message (it begins with {0:02x?}): is something else at that address?")]
+    Magic([u8; 2]),
+    /// A later or earlier format.
+    #[error(
+        "message format version {0}, this program speaks {VERSION}: run the same release everywhere"
+    )]
+    Version(u8),
+    /// Unknown kind.
+    #[error("unknown kind of message {0}")]
+    Kind(u8),
+    /// A reserved field that is not zero.
+    #[error("reserved bits are set")]
+    Reserved,
+    /// No such pair or layer, or none that such a message is about.
+    #[error("{kind:?} about {subject}, which the cluster's plan does not have")]
+    Subject {
+        /// Kind of message.
+        kind: Kind,
+        /// Pair or layer.
+        subject: u32,
+    },
+    /// Another size than the plan gives.
+    #[error("{kind:?} about {subject} with {bytes} bytes: the cluster's plan has {expected}")]
+    Size {
+        /// Kind of message.
+        kind: Kind,
+        /// Pair or layer.
+        subject: u32,
+        /// Bytes announced.
+        bytes: usize,
+        /// Bytes there should be (at most, for factors and text).
+        expected: usize,
+    },
+    /// Text that is not UTF-8.
+    #[error("text that is not UTF-8")]
+    Text,
+}
+
+/// How long the payload about each subject is: what a receiver allocates at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Weights of each pair.
+    pub pairs: Vec<usize>,
+    /// Outputs and inputs of each layer; `None` if it has no factors.
+    pub layers: Vec<Option<[usize; 2]>>,
+    /// Images of a worker in one clock, at most.
+    pub images: usize,
+}
+
+impl Sizes {
+    /// Checks a payload's length.
+    pub(super) fn check(&self, kind: Kind, subject: u32, bytes: usize) -> Result<(), ParseError> {
+        let unknown = ParseError::Subject { kind, subject };
+        let at = subject as usize;
+        let (expected, fits) = match kind.payload() {
+            Payload::Nothing => (0, bytes == 0),
+            Payload::Text => (MAX_TEXT, bytes <= MAX_TEXT),
+            Payload::Floats if kind == Kind::Factors => {
+                let sizes = self.layers.get(at).copied().flatten().ok_or(unknown)?;
+                let image = (sizes[0] + sizes[1]) * 4;
+                let most = image * self.images;
+                (most, bytes <= most && bytes.is_multiple_of(image))
+            }
+            Payload::Floats => {
+                let expected = self.pairs.get(at).ok_or(unknown)? * 4;
+                (expected, bytes == expected)
+            }
+            Payload::Words => {
+                let expected = bits_len(*self.pairs.get(at).ok_or(unknown)?) * 4;
+                (expected, bytes == expected)
+            }
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(ParseError::Size {
+            kind,
+            subject,
+            bytes,
+            expected,
+        })
+    }
+}
+
+/// Words of a pair of `weights` at one bit each: two values, then the bits.
+pub fn bits_len(weights: usize) -> usize {
+    2 + weights.div_ceil(32)
+}

@@ -1,0 +1,348 @@
+//! What a cluster trains and how: the part of the information book that is fixed before anybody
+//! joins.
+//!
+//! Numbers and names only. Invariants: a [`Plan`] is checked, and its KV pairs follow from it
+//! alone, so every member that has the plan knows who holds what.
+
+use serde::{Deserialize, Serialize};
+
+use super::cost::{Cluster, ClusterError, LayerShape, Policy, Scheme};
+use super::message::{MAX_TEXT, Sizes};
+
+/// Bytes of a KV pair unless said otherwise (2017 paper, section 4.1).
+pub const PAIR_BYTES: u64 = 2 << 20;
+/// Largest pair: its length must fit the header of a message.
+const MAX_PAIR_BYTES: u64 = 1 << 31;
+
+/// How tensors are dealt to servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Partition {
+    /// In pairs of at most so many bytes, spread evenly.
+    Pairs,
+    /// Whole (the stock TensorFlow baseline).
+    Tensor,
+}
+
+/// What happens when workers are late.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stragglers {
+    /// All wait for them.
+    Wait,
+    /// A step is made as soon as this share of the workers has sent; what comes later is dropped
+    /// and counted.
+    Drop(f64),
+}
+
+/// A tensor of a layer, in the layout of the buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanTensor {
+    /// Name, as `ip1.weight`.
+    pub name: String,
+    /// First weight in the buffer.
+    pub offset: usize,
+    /// Weights.
+    pub len: usize,
+}
+
+/// A layer that learns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanLayer {
+    /// Its name.
+    pub name: String,
+    /// Its weight matrix.
+    pub shape: LayerShape,
+    /// How its gradient travels.
+    pub scheme: Scheme,
+    /// Weight, then bias if it has one.
+    pub tensors: Vec<PlanTensor>,
+}
+
+/// A KV pair: consecutive weights of one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Its number in the plan.
+    pub id: u32,
+    /// Its layer.
+    pub layer: usize,
+    /// Its tensor: weight (0) or bias (1) of the layer.
+    pub tensor: usize,
+    /// First weight in the buffer.
+    pub offset: usize,
+    /// First weight in the layer, when weight and bias follow each other without a gap.
+    pub in_layer: usize,
+    /// Weights.
+    pub len: usize,
+    /// The server that holds it; none if its layer takes `sfb`.
+    pub server: Option<u16>,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Workers.
+    pub workers: u16,
+    /// Servers.
+    pub servers: u16,
+    /// Images of a worker in one iteration.
+    pub images: u32,
+    /// Who chooses the schemes.
+    pub policy: Policy,
+    /// Bytes of a KV pair, at most.
+    pub pair_bytes: u64,
+    /// How tensors are dealt.
+    pub partition: Partition,
+    /// See [`Plan::staleness`].
+    pub staleness: u32,
+    /// What happens when workers are late.
+    pub stragglers: Stragglers,
+    /// Iterations of each worker.
+    pub clocks: u64,
+    /// Iterations between checkpoints; 0: none.
+    pub checkpoint_every: u64,
+    /// Hyper-parameters of the solver, as text: equal text, equal arithmetic.
+    pub recipe: String,
+}
+
+/// Why a plan cannot be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// Nobody, or nothing.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Servers without work.
+    #[error(
+        "{servers} servers, but only {pairs} KV pairs to hold (layers under sfb have none): use fewer servers, \
+         or smaller pairs (--pair-bytes)"
+    )]
+    Servers {
+        /// Servers.
+        servers: u16,
+        /// Pairs that servers hold.
+        pairs: usize,
+    },
+    /// Pairs that hold nothing, or more than a message.
+    #[error("KV pairs of {0} bytes: give 4 to {MAX_PAIR_BYTES}")]
+    PairBytes(u64),
+    /// A tensor that no message can carry whole.
+    #[error("tensor {0} has {1} bytes, more than a message carries: use --partition pairs")]
+    Tensor(String, u64),
+    /// Two promises of which one breaks the other.
+    #[error(
+        "--staleness {0} with --stragglers drop: staleness promises that every update of every worker is seen, \
+         drop leaves some out. Choose one of them"
+    )]
+    StalenessAndDrop(u32),
+    /// Replicas that rebuild gradients themselves must all rebuild the same ones.
+    #[error(
+        "--stragglers drop with scheme {scheme} (layer {layer}): only a server can leave a late worker out for \
+         everybody. Use --scheme ps or adam"
+    )]
+    SchemeAndDrop {
+        /// The scheme, as written on the command line.
+        scheme: &'static str,
+        /// The first layer that takes it.
+        layer: String,
+    },
+    /// A share that is none.
+    #[error("--quorum {0}: give a share above 0 and at most 1")]
+    Quorum(f64),
+    /// More layers or tensors than the book can tell.
+    #[error("the book of this model has {0} bytes, more than {MAX_TEXT}")]
+    Book(usize),
+}
+
+/// A checked plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Workers.
+    pub workers: u16,
+    /// Servers.
+    pub servers: u16,
+    /// Images of a worker in one iteration.
+    pub images: u32,
+    /// Layers that learn, first layer first.
+    pub layers: Vec<PlanLayer>,
+    /// Bytes of a KV pair, at most.
+    pub pair_bytes: u64,
+    /// How tensors are dealt.
+    pub partition: Partition,
+    /// A worker at iteration t sees every update up to t - staleness - 1 of every worker, or waits.
+    pub staleness: u32,
+    /// What happens when workers are late.
+    pub stragglers: Stragglers,
+    /// Iterations of each worker.
+    pub clocks: u64,
+    /// Iterations between checkpoints; 0: none.
+    pub checkpoint_every: u64,
+    /// Hyper-parameters of the solver, as text.
+    pub recipe: String,
+}
+
+impl Plan {
+    /// Chooses a scheme for each of `layers` (name, shape, tensors) and checks the whole.
+    ///
+    /// # Errors
+    /// What contradicts itself or cannot be; see [`PlanError`].
+    pub fn new(
+        wish: &Wish,
+        layers: Vec<(String, LayerShape, Vec<PlanTensor>)>,
+    ) -> Result<Self, PlanError> {
+        let cluster = Cluster::new(wish.workers.into(), wish.servers.into(), wish.images)?;
+        let layers = layers.into_iter().map(|(name, shape, tensors)| PlanLayer {
+            scheme: wish.policy.choose(shape, cluster),
+            name,
+            shape,
+            tensors,
+        });
+        let plan = Self {
+            workers: wish.workers,
+            servers: wish.servers,
+            images: wish.images,
+            layers: layers.collect(),
+            pair_bytes: wish.pair_bytes,
+            partition: wish.partition,
+            staleness: wish.staleness,
+            stragglers: wish.stragglers,
+            clocks: wish.clocks,
+            checkpoint_every: wish.checkpoint_every,
+            recipe: wish.recipe.clone(),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Checks a plan, one that came over the network too.
+    ///
+    /// # Errors
+    /// See [`PlanError`].
+    pub fn check(&self) -> Result<(), PlanError> {
+        Cluster::new(self.workers.into(), self.servers.into(), self.images)?;
+        if self.pair_bytes < 4 || self.pair_bytes > MAX_PAIR_BYTES {
+            return Err(PlanError::PairBytes(self.pair_bytes));
+        }
+        let tensors = || self.layers.iter().flat_map(|layer| &layer.tensors);
+        let whole = self.partition == Partition::Tensor;
+        if let Some(large) = tensors().find(|t| whole && t.len as u64 * 4 > MAX_PAIR_BYTES) {
+            let bytes = large.len as u64 * 4;
+            return Err(PlanError::Tensor(large.name.clone(), bytes));
+        }
+        if let Stragglers::Drop(quorum) = self.stragglers {
+            self.check_drop(quorum)?;
+        }
+        let held = self.pairs().iter().filter(|p| p.server.is_some()).count();
+        if usize::from(self.servers) > held.max(1) {
+            return Err(PlanError::Servers {
+                servers: self.servers,
+                pairs: held,
+            });
+        }
+        let book = serde_json::to_string(self).map_or(usize::MAX, |text| text.len());
+        if book > MAX_TEXT / 2 {
+            return Err(PlanError::Book(book));
+        }
+        Ok(())
+    }
+
+    fn check_drop(&self, quorum: f64) -> Result<(), PlanError> {
+        if !(quorum > 0.0 && quorum <= 1.0) {
+            return Err(PlanError::Quorum(quorum));
+        }
+        if self.staleness > 0 {
+            return Err(PlanError::StalenessAndDrop(self.staleness));
+        }
+        let replicated = |layer: &&PlanLayer| matches!(layer.scheme, Scheme::Sfb | Scheme::OneBit);
+        match self.layers.iter().find(replicated) {
+            Some(layer) => Err(PlanError::SchemeAndDrop {
+                scheme: if layer.scheme == Scheme::Sfb {
+                    "sfb"
+                } else {
+                    "onebit"
+                },
+                layer: layer.name.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Workers whose gradients make a step.
+    pub fn quorum(&self) -> usize {
+        let workers = usize::from(self.workers);
+        match self.stragglers {
+            Stragglers::Wait => workers,
+            Stragglers::Drop(share) => ((share * workers as f64).ceil() as usize).clamp(1, workers),
+        }
+    }
+
+    /// The KV pairs: each tensor in parts as equal as can be, each part at the server that holds
+    /// least so far. A layer under `adam` stays together, for its gradient is rebuilt as a whole.
+    pub fn pairs(&self) -> Vec<Pair> {
+        let mut pairs = Vec::new();
+        let mut load = vec![0; usize::from(self.servers).max(1)];
+        let most = match self.partition {
+            Partition::Pairs => (self.pair_bytes / 4).max(1) as usize,
+            Partition::Tensor => usize::MAX,
+        };
+        for (layer, info) in self.layers.iter().enumerate() {
+            let home = least(&load);
+            let mut in_layer = 0;
+            for (tensor, t) in info.tensors.iter().enumerate() {
+                let parts = t.len.div_ceil(most);
+                for part in 0..parts {
+                    let [from, to] = [part, part + 1].map(|p| p * t.len / parts);
+                    let server = match info.scheme {
+                        Scheme::Sfb => None,
+                        Scheme::Adam => Some(home),
+                        Scheme::Ps | Scheme::OneBit => Some(least(&load)),
+                    };
+                    if let Some(server) = server {
+                        load[server] += to - from;
+                    }
+                    pairs.push(Pair {
+                        id: pairs.len() as u32,
+                        layer,
+                        tensor,
+                        offset: t.offset + from,
+                        in_layer: in_layer + from,
+                        len: to - from,
+                        server: server.map(|server| server as u16),
+                    });
+                }
+                in_layer += t.len;
+            }
+        }
+        pairs
+    }
+
+    /// What messages about this plan may carry.
+    pub fn sizes(&self) -> Sizes {
+        let factored = |layer: &PlanLayer| {
+            let sizes = [layer.shape.outputs as usize, layer.shape.inputs as usize];
+            layer.scheme.sends_factors().then_some(sizes)
+        };
+        Sizes {
+            pairs: self.pairs().iter().map(|pair| pair.len).collect(),
+            layers: self.layers.iter().map(factored).collect(),
+            images: self.images as usize,
+        }
+    }
+
+    /// True if workers talk to each other.
+    pub fn has_peers(&self) -> bool {
+        self.workers > 1 && self.layers.iter().any(|l| l.scheme == Scheme::Sfb)
+    }
+
+    /// True if a checkpoint is made when `clock` steps are done.
+    pub fn checkpoint_at(&self, clock: u64) -> bool {
+        clock > 0 && self.checkpoint_every > 0 && clock.is_multiple_of(self.checkpoint_every)
+    }
+}
+
+/// The first of those that hold least.
+fn least(load: &[usize]) -> usize {
+    (0..load.len()).min_by_key(|&i| load[i]).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Pairs are dealt evenly and cover every weight once; plans that contradict themselves are named.
+
+use super::*;
+
+fn wish() -> Wish {
+    Wish {
+        workers: 4,
+        servers: 2,
+        images: 8,
+        policy: Policy::Force(Scheme::Ps),
+        pair_bytes: 4000,
+        partition: Partition::Pairs,
+        staleness: 0,
+        stragglers: Stragglers::Wait,
+        clocks: 10,
+        checkpoint_every: 0,
+        recipe: "sgd".into(),
+    }
+}
+
+fn layers() -> Vec<(String, LayerShape, Vec<PlanTensor>)> {
+    let layer = |name: &str, at: usize, [outputs, inputs]: [usize; 2], fully_connected| {
+        let shape = LayerShape {
+            outputs: outputs as u64,
+            inputs: inputs as u64,
+            bias: true,
+            fully_connected,
+        };
+        let tensor = |kind, offset, len| PlanTensor {
+            name: format!("{name}.{kind}"),
+            offset,
+            len,
+        };
+        let weights = outputs * inputs;
+        let bias_at = at + weights.next_multiple_of(16);
+        let tensors = vec![
+            tensor("weight", at, weights),
+            tensor("bias", bias_at, outputs),
+        ];
+        (name.to_owned(), shape, tensors)
+    };
+    vec![
+        layer("conv", 0, [20, 25], false),
+        layer("ip1", 1024, [100, 80], true),
+        layer("ip2", 16384, [10, 100], true),
+    ]
+}
+
+fn plan(wish: &Wish) -> Plan {
+    Plan::new(wish, layers()).unwrap()
+}
+
+#[test]
+fn pairs_cover_every_weight_once_and_spread_evenly() {
+    for partition in [Partition::Pairs, Partition::Tensor] {
+        let plan = plan(&Wish {
+            partition,
+            ..wish()
+        });
+        let pairs = plan.pairs();
+        for (i, pair) in pairs.iter().enumerate() {
+            assert_eq!(pair.id as usize, i);
+            assert!(partition == Partition::Tensor || pair.len * 4 <= 4000);
+        }
+        for (l, layer) in plan.layers.iter().enumerate() {
+            for (t, tensor) in layer.tensors.iter().enumerate() {
+                let mut at = tensor.offset;
+                for pair in pairs.iter().filter(|p| (p.layer, p.tensor) == (l, t)) {
+                    assert_eq!(pair.offset, at);
+                    at += pair.len;
+                }
+                assert_eq!(at, tensor.offset + tensor.len);
+            }
+        }
+        let load = |server| -> usize {
+            let held = pairs.iter().filter(|p| p.server == Some(server));
+            held.map(|p| p.len).sum()
+        };
+        let (a, b) = (load(0), load(1));
+        let whole = partition == Partition::Tensor;
+        assert_eq!(a.abs_diff(b) > 1000, whole, "{partition:?}: {a} and {b}");
+    }
+}
+
+#[test]
+fn a_layer_under_adam_stays_together_and_one_under_sfb_is_on_no_server() {
+    let adam = plan(&Wish {
+        policy: Policy::Force(Scheme::Adam),
+        ..wish()
+    });
+    let servers = |plan: &Plan, layer| -> Vec<Option<u16>> {
+        let mut of: Vec<_> = plan
+            .pairs()
+            .iter()
+            .filter(|p| p.layer == layer)
+            .map(|p| p.server)
+            .collect();
+        of.dedup();
+        of
+    };
+    assert_eq!(servers(&adam, 1).len(), 1);
+    let sfb = plan(&Wish {
+        policy: Policy::Force(Scheme::Sfb),
+        ..wish()
+    });
+    assert_eq!(servers(&sfb, 1), [None]);
+    assert!(sfb.has_peers() && !adam.has_peers());
+    assert_eq!(sfb.sizes().layers, [None, Some([100, 80]), Some([10, 100])]);
+}
+
+#[test]
+fn what_cannot_be_is_named() {
+    let refused = |wish: &Wish| Plan::new(wish, layers()).unwrap_err().to_string();
+    let message = refused(&Wish {
+        servers: 15,
+        ..wish()
+    });
+    assert!(
+        message.contains("15 servers, but only 13 KV pairs"),
+        "{message}"
+    );
+    let drop = Stragglers::Drop(0.5);
+    let message = refused(&Wish {
+        stragglers: drop,
+        staleness: 2,
+        ..wish()
+    });
+    assert!(
+        message.contains("--staleness 2 with --stragglers drop"),
+        "{message}"
+    );
+    let message = refused(&Wish {
+        stragglers: drop,
+        policy: Policy::Force(Scheme::Sfb),
+        ..wish()
+    });
+    assert!(message.contains("sfb (layer ip1)"), "{message}");
+    let message = refused(&Wish {
+        stragglers: Stragglers::Drop(0.0),
+        ..wish()
+    });
+    assert!(message.contains("--quorum 0"), "{message}");
+    for pair_bytes in [0, 3, u64::MAX] {
+        let message = refused(&Wish {
+            pair_bytes,
+            ..wish()
+        });
+        assert!(message.contains("KV pairs of"), "{message}");
+    }
+    assert!(
+        refused(&Wish {
+            workers: 0,
+            ..wish()
+        })
+        .contains("0 workers")
+    );
+}
+
+#[test]
+fn a_share_of_the_workers_makes_a_quorum() {
+    let quorum = |stragglers| {
+        plan(&Wish {
+            stragglers,
+            ..wish()
+        })
+        .quorum()
+    };
+    assert_eq!(quorum(Stragglers::Wait), 4);
+    assert_eq!(quorum(Stragglers::Drop(0.75)), 3);
+    assert_eq!(quorum(Stragglers::Drop(0.51)), 3);
+    assert_eq!(quorum(Stragglers::Drop(0.01)), 1);
+}

@@ -1,0 +1,359 @@
+//! The KV store: one server's share of the globally shared parameters.
+//!
+//! Counts the updates of each KV pair and, when as many have come as there are workers, makes the
+//! solver's step and hands out the pair to be broadcast. No I/O, no clock: messages in, messages
+//! out. Invariants: a step is made once, in the order of the clocks, from updates summed in the
+//! order of the workers; what comes too late is dropped and counted.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
+
+use super::arithmetic::{Arithmetic, add, rebuild};
+use super::cost::Scheme;
+use super::message::{Body, Kind, Message};
+use super::onebit;
+use super::plan::{Pair, Plan, PlanLayer};
+use super::rounds::{Added, RoundError, Rounds};
+use crate::weights::{WeightsView, kernels};
+
+/// Why a message breaks the protocol. The sender is dropped and named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// About something this member does not hold, or of a kind it does not take.
+    #[error("{kind:?} about {subject}, which this member does not take")]
+    NotMine {
+        /// Kind.
+        kind: Kind,
+        /// Pair or layer.
+        subject: u32,
+    },
+    /// Out of turn.
+    #[error(transparent)]
+    Round(#[from] RoundError),
+    /// Weights or sums that skip a step or go back.
+    #[error("{kind:?} about pair {subject} after {clock} steps, but {now} was the next")]
+    Order {
+        /// Kind.
+        kind: Kind,
+        /// Pair.
+        subject: u32,
+        /// What it says.
+        clock: u64,
+        /// What was to be.
+        now: u64,
+    },
+}
+
+/// One pair with what belongs to it.
+#[derive(Debug)]
+struct Shard {
+    pair: Pair,
+    weights: Vec<AtomicU32>,
+    history: Vec<AtomicU32>,
+    /// What one bit per weight left out of the sums sent back; empty under other schemes.
+    residual: Vec<f32>,
+}
+
+/// Pairs whose updates come together: one, or all of a layer under `adam`.
+#[derive(Debug)]
+struct Unit {
+    layer: usize,
+    scheme: Scheme,
+    shards: Vec<Shard>,
+    rounds: Rounds<Message>,
+}
+
+/// A named array of a checkpoint.
+pub type Saved = (String, Vec<f32>);
+
+/// What is saved while the units of this server reach a checkpoint one after the other.
+#[derive(Debug, Default)]
+struct Gathering {
+    units: usize,
+    saved: Vec<Saved>,
+}
+
+/// A whole checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Steps made.
+    pub clock: u64,
+    /// Everything a member must not forget.
+    pub arrays: Vec<Saved>,
+}
+
+/// One server's store.
+#[derive(Debug)]
+pub struct KvStore {
+    plan: Plan,
+    server: u16,
+    units: Vec<Unit>,
+    by_pair: HashMap<u32, usize>,
+    by_layer: HashMap<u32, usize>,
+    dropped: Vec<u64>,
+    gathering: HashMap<u64, Gathering>,
+    whole: Vec<Checkpoint>,
+    scratch: Vec<f32>,
+}
+
+impl KvStore {
+    /// The store of `server` after `start` steps, with the weights of `w`, which has the layout of
+    /// the buffer; zero history.
+    pub fn new(plan: &Plan, server: u16, start: u64, w: WeightsView<'_>) -> Self {
+        let mut store = Self {
+            plan: plan.clone(),
+            server,
+            units: Vec::new(),
+            by_pair: HashMap::new(),
+            by_layer: HashMap::new(),
+            dropped: vec![0; plan.workers.into()],
+            gathering: HashMap::new(),
+            whole: Vec::new(),
+            scratch: Vec::new(),
+        };
+        for pair in plan
+            .pairs()
+            .into_iter()
+            .filter(|p| p.server == Some(server))
+        {
+            store.add_pair(pair, start, w);
+        }
+        store
+    }
+
+    fn add_pair(&mut self, pair: Pair, start: u64, w: WeightsView<'_>) {
+        let scheme = self.plan.layers[pair.layer].scheme;
+        let zeros = |n| (0..n).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+        // Under `onebit` the workers make the step; the server only sums.
+        let (held, residual) = match scheme {
+            Scheme::OneBit => (0, vec![0.0; pair.len]),
+            _ => (pair.len, Vec::new()),
+        };
+        let shard = Shard {
+            weights: zeros(held),
+            history: zeros(held),
+            residual,
+            pair,
+        };
+        for i in 0..held {
+            WeightsView::of(&shard.weights).store(i, w.load(pair.offset + i));
+        }
+        let layer = pair.layer as u32;
+        let unit = match self.by_layer.get(&layer) {
+            Some(&unit) if scheme == Scheme::Adam => unit,
+            _ => {
+                let window = u64::from(self.plan.staleness) + 1;
+                self.units.push(Unit {
+                    layer: pair.layer,
+                    scheme,
+                    shards: Vec::new(),
+                    rounds: Rounds::new(self.plan.workers, window, start),
+                });
+                self.units.len() - 1
+            }
+        };
+        match scheme {
+            Scheme::Adam => self.by_layer.insert(layer, unit),
+            _ => self.by_pair.insert(pair.id, unit),
+        };
+        self.units[unit].shards.push(shard);
+    }
+
+    /// Takes a worker's update. Gives what is to be sent to all workers.
+    ///
+    /// # Errors
+    /// See [`Breach`]; nothing has changed then.
+    pub fn receive(
+        &mut self,
+        message: Message,
+        math: &dyn Arithmetic,
+    ) -> Result<Vec<Message>, Breach> {
+        let (kind, subject) = (message.kind, message.subject);
+        let unit = match kind {
+            Kind::Factors => self.by_layer.get(&subject),
+            Kind::Gradient | Kind::Bits => self.by_pair.get(&subject),
+            _ => None,
+        };
+        let takes = |unit: &usize| match self.units[*unit].scheme {
+            Scheme::Ps => kind == Kind::Gradient,
+            Scheme::OneBit => kind == Kind::Bits,
+            Scheme::Adam => kind == Kind::Factors,
+            Scheme::Sfb => false,
+        };
+        let at = *unit
+            .filter(|unit| takes(unit))
+            .ok_or(Breach::NotMine { kind, subject })?;
+        let worker = message.sender;
+        let unit = &mut self.units[at];
+        if unit.rounds.add(worker, message.clock, message)? == Added::Late {
+            self.dropped[usize::from(worker)] += 1;
+            return Ok(Vec::new());
+        }
+        let mut out = Vec::new();
+        while let Some((clock, updates)) = self.units[at].rounds.take(self.plan.quorum()) {
+            let updates = updates.into_iter().map(|(_, message)| message).collect();
+            let layer = &self.plan.layers[self.units[at].layer];
+            self.units[at].step(layer, clock, updates, math, &mut self.scratch);
+            // Sums must all arrive; of weights only the newest count.
+            if self.units[at].scheme != Scheme::OneBit {
+                out.clear();
+            }
+            out.extend(self.units[at].broadcast(self.server, &mut self.scratch));
+            self.save(at, clock + 1);
+        }
+        Ok(out)
+    }
+
+    /// What a worker that has just connected gets: all weights as they are.
+    pub fn weights(&self) -> Vec<Message> {
+        let units = self
+            .units
+            .iter()
+            .filter(|unit| unit.scheme != Scheme::OneBit);
+        units.flat_map(|unit| unit.weights(self.server)).collect()
+    }
+
+    /// Updates that came too late, by worker.
+    pub fn dropped(&self) -> &[u64] {
+        &self.dropped
+    }
+
+    /// True if all `clocks` of the plan are done here.
+    pub fn finished(&self) -> bool {
+        self.units
+            .iter()
+            .all(|unit| unit.rounds.now() >= self.plan.clocks)
+    }
+
+    /// A checkpoint that has become whole, if there is one.
+    pub fn take_checkpoint(&mut self) -> Option<Checkpoint> {
+        self.whole.pop()
+    }
+
+    /// Copies a unit that has reached a checkpoint. Units reach it at different times, but each is
+    /// copied at the same clock.
+    fn save(&mut self, unit: usize, clock: u64) {
+        if !self.plan.checkpoint_at(clock) {
+            return;
+        }
+        let gathering = self.gathering.entry(clock).or_default();
+        gathering.units += 1;
+        for shard in &self.units[unit].shards {
+            gathering.saved.extend(shard.arrays());
+        }
+        if gathering.units == self.units.len() {
+            let arrays = std::mem::take(&mut gathering.saved);
+            self.gathering.remove(&clock);
+            self.whole.push(Checkpoint { clock, arrays });
+        }
+    }
+
+    /// Takes up a checkpoint: `array` gives what was saved under a name, of that length.
+    ///
+    /// # Errors
+    /// What `array` says.
+    pub fn restore<E>(
+        &mut self,
+        mut array: impl FnMut(&str, usize) -> Result<Vec<f32>, E>,
+    ) -> Result<(), E> {
+        for shard in self.units.iter_mut().flat_map(|unit| &mut unit.shards) {
+            let name = |what| format!("pair{}.{what}", shard.pair.id);
+            for (what, words) in [("weights", &shard.weights), ("history", &shard.history)] {
+                let saved = array(&name(what), words.len())?;
+                kernels::copy_in(WeightsView::of(words), &saved);
+            }
+            shard.residual = array(&name("residual"), shard.residual.len())?;
+        }
+        Ok(())
+    }
+}
+
+impl Unit {
+    /// Makes step `clock` from the updates of some workers, in their order.
+    fn step(
+        &mut self,
+        layer: &PlanLayer,
+        clock: u64,
+        updates: Vec<Message>,
+        math: &dyn Arithmetic,
+        scratch: &mut Vec<f32>,
+    ) {
+        let contributions = updates.len();
+        if self.scheme == Scheme::Adam {
+            rebuild(layer, updates.iter(), math, scratch);
+        } else {
+            let mut updates = updates.into_iter();
+            match updates.next().map(|first| first.body) {
+                Some(Body::Floats(first)) => {
+                    *scratch = first;
+                    updates.for_each(|message| add(scratch, message.floats()));
+                }
+                Some(Body::Words(first)) => {
+                    scratch.clear();
+                    scratch.resize(self.shards[0].pair.len, 0.0);
+                    onebit::add(&first, scratch);
+                    updates.for_each(|message| onebit::add(message.words(), scratch));
+                }
+                _ => {}
+            }
+        }
+        if self.scheme == Scheme::OneBit {
+            return;
+        }
+        let first = self.shards.first().map_or(0, |shard| shard.pair.in_layer);
+        for shard in &self.shards {
+            let from = shard.pair.in_layer - first;
+            let gradient = &scratch[from..from + shard.pair.len];
+            let [w, history] = [&shard.weights, &shard.history].map(|x| WeightsView::of(x));
+            math.step(&shard.pair, clock, contributions, gradient, w, history);
+        }
+    }
+
+    /// What all workers get after a step; `scratch` holds the sum of the gradients.
+    fn broadcast(&mut self, server: u16, scratch: &mut [f32]) -> Vec<Message> {
+        if self.scheme != Scheme::OneBit {
+            return self.weights(server);
+        }
+        let clock = self.rounds.now();
+        let sums = self.shards.iter_mut().map(|shard| Message {
+            kind: Kind::Bits,
+            subject: shard.pair.id,
+            sender: server,
+            clock,
+            body: Body::Words(onebit::quantise(scratch, &mut shard.residual)),
+        });
+        sums.collect()
+    }
+
+    fn weights(&self, server: u16) -> Vec<Message> {
+        let clock = self.rounds.now();
+        let weights = |shard: &Shard| {
+            let mut values = vec![0.0; shard.pair.len];
+            kernels::copy_out(WeightsView::of(&shard.weights), &mut values);
+            Message {
+                kind: Kind::Weights,
+                subject: shard.pair.id,
+                sender: server,
+                clock,
+                body: Body::Floats(values),
+            }
+        };
+        self.shards.iter().map(weights).collect()
+    }
+}
+
+impl Shard {
+    fn arrays(&self) -> [Saved; 3] {
+        let copy = |words: &[AtomicU32]| {
+            let mut values = vec![0.0; words.len()];
+            kernels::copy_out(WeightsView::of(words), &mut values);
+            values
+        };
+        let name = |what| format!("pair{}.{what}", self.pair.id);
+        [
+            (name("weights"), copy(&self.weights)),
+            (name("history"), copy(&self.history)),
+            (name("residual"), self.residual.clone()),
+        ]
+    }
+}

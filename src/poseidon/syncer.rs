@@ -1,0 +1,342 @@
+//! The client library: one syncer per layer.
+//!
+//! A [`Syncer`] sends its layer's gradient when the backward pass is done with it, receives what
+//! comes back, and moves it into the weights. No I/O: messages in, messages out.
+//!
+//! Rules:
+//! - Weights change only while the layer is *open*: from its `send` to the next `begin`. What
+//!   arrives outside waits. So a pass reads each layer's weights of one moment.
+//! - At most `staleness` steps of what was sent may be missing when an iteration begins.
+//! - Steps that a worker makes itself (`sfb`, `onebit`) are made in the order of the clocks, from
+//!   updates summed in the order of the workers: all workers make the same ones, bit for bit.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::arithmetic::{Arithmetic, rebuild};
+use super::cost::Scheme;
+use super::message::{Body, Kind, Message};
+use super::onebit;
+use super::plan::{Pair, Plan, PlanLayer};
+use super::rounds::Rounds;
+use super::store::{Breach, Saved};
+use crate::weights::{WeightsView, kernels};
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// The server of that index.
+    Server(u16),
+    /// All other workers.
+    Peers,
+}
+
+/// What a layer's backward pass gave.
+#[derive(Debug)]
+pub enum Contribution<'a> {
+    /// Gradients in the layout of the weights, from weight `from` on, this layer's among them.
+    Gradient {
+        /// Place of the first in the buffer.
+        from: usize,
+        /// The gradients.
+        values: &'a [f32],
+    },
+    /// The layer's factors, u then v: `[outputs][images]`, `[inputs][images]`.
+    Factors(Vec<f32>),
+}
+
+/// One pair of the layer, on a server.
+#[derive(Debug)]
+struct Remote {
+    pair: Pair,
+    /// Steps that are in the weights here.
+    moved: u64,
+    /// Arrived and not yet moved: weights (the newest only) or sums (all).
+    waiting: VecDeque<Message>,
+    /// What one bit per weight left out so far; empty under other schemes.
+    residual: Vec<f32>,
+}
+
+/// The syncer of one layer of one worker.
+#[derive(Debug)]
+pub struct Syncer {
+    index: u32,
+    layer: PlanLayer,
+    worker: u16,
+    workers: usize,
+    staleness: u64,
+    pairs: Vec<Remote>,
+    /// Factors of all workers (`sfb`).
+    rounds: Rounds<Arc<Message>>,
+    open: bool,
+    scratch: Vec<f32>,
+}
+
+impl Syncer {
+    /// The syncer of `layer` at `worker`, after `start` steps. Weights that servers hold are not
+    /// there before a server has sent them.
+    pub fn new(plan: &Plan, layer: usize, worker: u16, start: u64) -> Self {
+        let info = plan.layers[layer].clone();
+        let of_layer = plan.pairs().into_iter().filter(|pair| pair.layer == layer);
+        let onebit = info.scheme == Scheme::OneBit;
+        let pairs = of_layer.map(|pair| Remote {
+            moved: if onebit { start } else { 0 },
+            waiting: VecDeque::new(),
+            residual: vec![0.0; if onebit { pair.len } else { 0 }],
+            pair,
+        });
+        let staleness = u64::from(plan.staleness);
+        Self {
+            index: layer as u32,
+            worker,
+            workers: plan.workers.into(),
+            staleness,
+            pairs: pairs.collect(),
+            // A peer may be `staleness` clocks ahead of what this worker has sent, and that as far
+            // ahead of what has arrived here.
+            rounds: Rounds::new(plan.workers, 2 * staleness + 2, start),
+            open: true,
+            scratch: Vec::new(),
+            layer: info,
+        }
+    }
+
+    /// The layer's name.
+    pub fn name(&self) -> &str {
+        &self.layer.name
+    }
+
+    /// How its gradient travels.
+    pub fn scheme(&self) -> Scheme {
+        self.layer.scheme
+    }
+
+    /// The layer's place in the buffer, from its first weight to its last.
+    pub fn extent(&self) -> std::ops::Range<usize> {
+        let first = self.layer.tensors.first().map_or(0, |t| t.offset);
+        let end = self.layer.tensors.last().map_or(0, |t| t.offset + t.len);
+        first..end
+    }
+
+    /// Steps that are in the weights.
+    pub fn clock(&self) -> u64 {
+        match self.layer.scheme {
+            Scheme::Sfb => self.rounds.now(),
+            _ => self.pairs.iter().map(|p| p.moved).min().unwrap_or(u64::MAX),
+        }
+    }
+
+    /// True if iteration `clock` may begin, as far as this layer is concerned.
+    pub fn ready_for(&self, clock: u64) -> bool {
+        self.clock().saturating_add(self.staleness) >= clock
+    }
+
+    /// True if [`Syncer::move_`] would change something.
+    pub fn has_work(&self) -> bool {
+        let arrived = || self.pairs.iter().any(|remote| !remote.waiting.is_empty());
+        self.open && (arrived() || self.rounds.is_complete(self.workers))
+    }
+
+    /// Closes the layer: a pass reads its weights from now on.
+    pub fn begin(&mut self) {
+        self.open = false;
+    }
+
+    /// Opens the layer and gives what is to be sent for iteration `clock`.
+    pub fn send(&mut self, clock: u64, contribution: Contribution<'_>) -> Vec<(To, Arc<Message>)> {
+        self.open = true;
+        let message = |kind, subject, body| {
+            Arc::new(Message {
+                kind,
+                subject,
+                sender: self.worker,
+                clock,
+                body,
+            })
+        };
+        match (self.layer.scheme, contribution) {
+            (Scheme::Sfb, Contribution::Factors(factors)) => {
+                let message = message(Kind::Factors, self.index, Body::Floats(factors));
+                // The window has room: this worker has waited for its own last clocks.
+                let _ = self.rounds.add(self.worker, clock, message.clone());
+                let peers = (self.workers > 1).then_some((To::Peers, message));
+                peers.into_iter().collect()
+            }
+            (Scheme::Adam, Contribution::Factors(factors)) => {
+                let home = self.pairs.iter().find_map(|p| p.pair.server);
+                let message = message(Kind::Factors, self.index, Body::Floats(factors));
+                home.map(|home| (To::Server(home), message))
+                    .into_iter()
+                    .collect()
+            }
+            (scheme, Contribution::Gradient { from, values }) => {
+                let of_pair = |remote: &mut Remote| {
+                    let pair = remote.pair;
+                    let gradient = &values[pair.offset - from..][..pair.len];
+                    let (kind, body) = if scheme == Scheme::OneBit {
+                        let words = onebit::quantise(gradient, &mut remote.residual);
+                        (Kind::Bits, Body::Words(words))
+                    } else {
+                        (Kind::Gradient, Body::Floats(gradient.to_vec()))
+                    };
+                    Some((To::Server(pair.server?), message(kind, pair.id, body)))
+                };
+                self.pairs.iter_mut().filter_map(of_pair).collect()
+            }
+            (_, Contribution::Factors(_)) => Vec::new(),
+        }
+    }
+
+    /// Takes what a server or a peer has sent.
+    ///
+    /// # Errors
+    /// See [`Breach`]; nothing has changed then.
+    pub fn receive(&mut self, message: Message) -> Result<(), Breach> {
+        let (kind, subject, clock) = (message.kind, message.subject, message.clock);
+        let not_mine = Breach::NotMine { kind, subject };
+        match (self.layer.scheme, kind) {
+            (Scheme::Sfb, Kind::Factors)
+                if subject == self.index && message.sender != self.worker =>
+            {
+                self.rounds.add(message.sender, clock, Arc::new(message))?;
+            }
+            (Scheme::Ps | Scheme::Adam, Kind::Weights) => {
+                let remote = self.remote(&message).ok_or(not_mine)?;
+                let newest = remote.waiting.back().map_or(remote.moved, |m| m.clock);
+                if clock < newest {
+                    let now = newest;
+                    return Err(Breach::Order {
+                        kind,
+                        subject,
+                        clock,
+                        now,
+                    });
+                }
+                remote.waiting.clear();
+                remote.waiting.push_back(message);
+            }
+            (Scheme::OneBit, Kind::Bits) => {
+                let remote = self.remote(&message).ok_or(not_mine)?;
+                let now = remote.moved + remote.waiting.len() as u64 + 1;
+                if clock != now {
+                    return Err(Breach::Order {
+                        kind,
+                        subject,
+                        clock,
+                        now,
+                    });
+                }
+                remote.waiting.push_back(message);
+            }
+            _ => return Err(not_mine),
+        }
+        Ok(())
+    }
+
+    /// The pair a server speaks of, if that server holds it.
+    fn remote(&mut self, message: &Message) -> Option<&mut Remote> {
+        let holds = |remote: &&mut Remote| {
+            remote.pair.id == message.subject && remote.pair.server == Some(message.sender)
+        };
+        self.pairs.iter_mut().find(holds)
+    }
+
+    /// Moves into the weights what has arrived, if the layer is open. `w` and `history` have the
+    /// layout of the buffer.
+    pub fn move_(&mut self, w: WeightsView<'_>, history: WeightsView<'_>, math: &dyn Arithmetic) {
+        if !self.open {
+            return;
+        }
+        match self.layer.scheme {
+            Scheme::Ps | Scheme::Adam => {
+                for remote in &mut self.pairs {
+                    if let Some(message) = remote.waiting.pop_back() {
+                        kernels::copy_in(part(&remote.pair, w), message.floats());
+                        remote.moved = message.clock;
+                    }
+                }
+            }
+            Scheme::OneBit => {
+                for remote in &mut self.pairs {
+                    while let Some(message) = remote.waiting.pop_front() {
+                        self.scratch.clear();
+                        self.scratch.resize(remote.pair.len, 0.0);
+                        onebit::add(message.words(), &mut self.scratch);
+                        let [w, history] = [w, history].map(|x| part(&remote.pair, x));
+                        let (clock, gradient) = (remote.moved, &self.scratch);
+                        math.step(&remote.pair, clock, self.workers, gradient, w, history);
+                        remote.moved = message.clock;
+                    }
+                }
+            }
+            Scheme::Sfb => {
+                while let Some((clock, factors)) = self.rounds.take(self.workers) {
+                    let factors = factors.iter().map(|(_, message)| message.as_ref());
+                    rebuild(&self.layer, factors, math, &mut self.scratch);
+                    for Remote { pair, .. } in &self.pairs {
+                        let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
+                        let [w, history] = [w, history].map(|x| part(pair, x));
+                        math.step(pair, clock, self.workers, gradient, w, history);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a checkpoint must hold beside weights and history.
+    pub fn saved(&self) -> Vec<Saved> {
+        let residuals = self.pairs.iter().filter(|p| !p.residual.is_empty());
+        residuals
+            .map(|p| (format!("pair{}.residual", p.pair.id), p.residual.clone()))
+            .collect()
+    }
+
+    /// Takes up a checkpoint: `array` gives what was saved under a name, of that length.
+    ///
+    /// # Errors
+    /// What `array` says.
+    pub fn restore<E>(
+        &mut self,
+        mut array: impl FnMut(&str, usize) -> Result<Vec<f32>, E>,
+    ) -> Result<(), E> {
+        for p in self.pairs.iter_mut().filter(|p| !p.residual.is_empty()) {
+            p.residual = array(&format!("pair{}.residual", p.pair.id), p.residual.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// A pair's part of the buffer.
+fn part<'w>(pair: &Pair, of: WeightsView<'w>) -> WeightsView<'w> {
+    of.slice(pair.offset, pair.len)
+}
+
+/// The completion vector: a bit per syncer; the next iteration begins when all are set.
+#[derive(Debug)]
+pub struct Completion {
+    bits: Vec<bool>,
+}
+
+impl Completion {
+    /// `layers` bits, none set.
+    pub fn new(layers: usize) -> Self {
+        Self {
+            bits: vec![false; layers],
+        }
+    }
+
+    /// Sets or clears the bit of `layer`.
+    pub fn set(&mut self, layer: usize, ready: bool) {
+        self.bits[layer] = ready;
+    }
+
+    /// True if all bits are set.
+    pub fn all(&self) -> bool {
+        self.bits.iter().all(|bit| *bit)
+    }
+
+    /// Layers whose bit is not set.
+    pub fn missing(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.bits.len()).filter(|&layer| !self.bits[layer])
+    }
+}

@@ -1,0 +1,473 @@
+//! A whole cluster without a network: messages are delivered in any order the protocol allows.
+//! All replicas must follow the steps that one process makes from the same gradients.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU32;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+use crate::weights::WeightsView;
+
+/// Momentum SGD on plain numbers.
+struct Math;
+
+impl Arithmetic for Math {
+    fn step(
+        &self,
+        _: &Pair,
+        clock: u64,
+        contributions: usize,
+        gradient: &[f32],
+        w: WeightsView<'_>,
+        history: WeightsView<'_>,
+    ) {
+        let rate = 0.1 / (1.0 + clock as f32);
+        for (i, g) in gradient.iter().enumerate() {
+            let step = rate * g / contributions as f32 + 0.9 * history.load(i);
+            history.store(i, step);
+            w.store(i, w.load(i) - step);
+        }
+    }
+
+    fn add_outer_products(&self, [m, n]: [usize; 2], u: &[f32], v: &[f32], gradient: &mut [f32]) {
+        let k = u.len() / m;
+        for o in 0..m {
+            for i in 0..n {
+                for j in 0..k {
+                    gradient[o * n + i] += u[o * k + j] * v[i * k + j];
+                }
+            }
+        }
+    }
+}
+
+const IMAGES: usize = 3;
+const FC: [usize; 2] = [6, 7];
+const FC_AT: usize = 64;
+const WEIGHTS: usize = 128;
+
+fn plan(
+    scheme: Scheme,
+    workers: u16,
+    servers: u16,
+    staleness: u32,
+    stragglers: Stragglers,
+) -> Plan {
+    let tensor = |name: &str, offset, len| PlanTensor {
+        name: name.into(),
+        offset,
+        len,
+    };
+    let shape = |[outputs, inputs]: [usize; 2], fully_connected| LayerShape {
+        outputs: outputs as u64,
+        inputs: inputs as u64,
+        bias: true,
+        fully_connected,
+    };
+    let layers = vec![
+        (
+            "conv".to_owned(),
+            shape([4, 9], false),
+            vec![tensor("conv.weight", 0, 36), tensor("conv.bias", 48, 4)],
+        ),
+        (
+            "ip".to_owned(),
+            shape(FC, true),
+            vec![
+                tensor("ip.weight", FC_AT, 42),
+                tensor("ip.bias", FC_AT + 48, 6),
+            ],
+        ),
+    ];
+    let wish = Wish {
+        workers,
+        servers,
+        images: IMAGES as u32,
+        policy: Policy::Force(scheme),
+        pair_bytes: 64,
+        partition: Partition::Pairs,
+        staleness,
+        stragglers,
+        clocks: 6,
+        checkpoint_every: 3,
+        recipe: String::new(),
+    };
+    Plan::new(&wish, layers).unwrap()
+}
+
+/// Gradients and factors that depend on worker and clock alone.
+fn gradients(worker: u16, clock: u64) -> (Vec<f32>, Vec<f32>) {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(worker) << 32 | clock);
+    let mut values = |n: usize| {
+        (0..n)
+            .map(|_| rng.random::<f32>() - 0.5)
+            .collect::<Vec<_>>()
+    };
+    let factors = values((FC[0] + FC[1]) * IMAGES);
+    let mut all = values(WEIGHTS);
+    let (u, v) = factors.split_at(FC[0] * IMAGES);
+    let fc = &mut all[FC_AT..FC_AT + 54];
+    fc.fill(0.0);
+    Math.add_outer_products(FC, u, v, &mut fc[..42]);
+    for (bias, row) in fc[48..].iter_mut().zip(u.chunks(IMAGES)) {
+        *bias = row.iter().sum();
+    }
+    (all, factors)
+}
+
+fn words() -> Vec<AtomicU32> {
+    let start = |i: usize| (i % 7) as f32 / 7.0;
+    (0..WEIGHTS)
+        .map(|i| AtomicU32::new(start(i).to_bits()))
+        .collect()
+}
+
+fn zeros() -> Vec<AtomicU32> {
+    (0..WEIGHTS).map(|_| AtomicU32::new(0)).collect()
+}
+
+fn values(words: &[AtomicU32]) -> Vec<f32> {
+    (0..words.len())
+        .map(|i| WeightsView::of(words).load(i))
+        .collect()
+}
+
+fn whole(values: &[f32]) -> Contribution<'_> {
+    Contribution::Gradient { from: 0, values }
+}
+
+struct Worker {
+    w: Vec<AtomicU32>,
+    history: Vec<AtomicU32>,
+    syncers: Vec<Syncer>,
+    clock: u64,
+    inbox: Vec<VecDeque<Message>>,
+}
+
+/// Everybody, and messages on the way: per sender and receiver in order, as TCP delivers them.
+struct World {
+    plan: Plan,
+    workers: Vec<Worker>,
+    stores: Vec<KvStore>,
+    /// At each server, from each worker.
+    inbox: Vec<Vec<VecDeque<Message>>>,
+    rng: Xoshiro256PlusPlus,
+    /// Largest number of iterations that one worker was ahead of another.
+    lead: u64,
+}
+
+impl World {
+    fn new(plan: Plan, seed: u64) -> Self {
+        let senders = usize::from(plan.workers + plan.servers);
+        let worker = |k| Worker {
+            w: words(),
+            history: zeros(),
+            syncers: (0..plan.layers.len())
+                .map(|l| Syncer::new(&plan, l, k, 0))
+                .collect(),
+            clock: 0,
+            inbox: (0..senders).map(|_| VecDeque::new()).collect(),
+        };
+        let start = words();
+        Self {
+            workers: (0..plan.workers).map(worker).collect(),
+            stores: (0..plan.servers)
+                .map(|s| KvStore::new(&plan, s, 0, WeightsView::of(&start)))
+                .collect(),
+            inbox: (0..plan.servers)
+                .map(|_| (0..plan.workers).map(|_| VecDeque::new()).collect())
+                .collect(),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            lead: 0,
+            plan,
+        }
+    }
+
+    /// A worker's iteration, if it may begin one.
+    fn compute(&mut self, k: usize) -> bool {
+        let worker = &mut self.workers[k];
+        if self.plan.stragglers != Stragglers::Wait {
+            let newest = worker.syncers.iter().map(Syncer::clock).min().unwrap();
+            worker.clock = worker.clock.max(newest);
+        }
+        let clock = worker.clock;
+        if clock >= self.plan.clocks || !worker.syncers.iter().all(|s| s.ready_for(clock)) {
+            return false;
+        }
+        worker.syncers.iter_mut().for_each(Syncer::begin);
+        let (all, factors) = gradients(k as u16, clock);
+        let mut sent = Vec::new();
+        for (l, syncer) in worker.syncers.iter_mut().enumerate().rev() {
+            let contribution = match l == 1 && syncer.scheme().sends_factors() {
+                true => Contribution::Factors(factors.clone()),
+                false => whole(&all),
+            };
+            sent.extend(syncer.send(clock, contribution));
+            syncer.move_(
+                WeightsView::of(&worker.w),
+                WeightsView::of(&worker.history),
+                &Math,
+            );
+        }
+        worker.clock += 1;
+        for (to, message) in sent {
+            match to {
+                To::Server(s) => self.inbox[usize::from(s)][k].push_back((*message).clone()),
+                To::Peers => {
+                    for (_, peer) in self.workers.iter_mut().enumerate().filter(|(p, _)| *p != k) {
+                        peer.inbox[k].push_back((*message).clone());
+                    }
+                }
+            }
+        }
+        let clocks = || self.workers.iter().map(|w| w.clock);
+        self.lead = self
+            .lead
+            .max(clocks().max().unwrap() - clocks().min().unwrap());
+        true
+    }
+
+    /// A server takes one message of worker `k`.
+    fn serve(&mut self, s: usize, k: usize) -> bool {
+        let Some(message) = self.inbox[s][k].pop_front() else {
+            return false;
+        };
+        let out = self.stores[s].receive(message, &Math).unwrap();
+        let from = usize::from(self.plan.workers) + s;
+        for worker in &mut self.workers {
+            worker.inbox[from].extend(out.iter().cloned());
+        }
+        true
+    }
+
+    /// Worker `k` takes one message of `from`.
+    fn receive(&mut self, k: usize, from: usize) -> bool {
+        let worker = &mut self.workers[k];
+        let Some(message) = worker.inbox[from].pop_front() else {
+            return false;
+        };
+        let layer = match message.kind {
+            Kind::Factors => message.subject as usize,
+            _ => self.plan.pairs()[message.subject as usize].layer,
+        };
+        let syncer = &mut worker.syncers[layer];
+        syncer.receive(message).unwrap();
+        syncer.move_(
+            WeightsView::of(&worker.w),
+            WeightsView::of(&worker.history),
+            &Math,
+        );
+        true
+    }
+
+    /// Runs until nothing can happen any more. `frozen` neither computes nor delivers.
+    fn run(&mut self, frozen: Option<usize>) {
+        let (workers, servers) = (self.workers.len(), self.stores.len());
+        let mut idle = 0;
+        while idle < 4000 {
+            let k = self.rng.random_range(0..workers);
+            let server = self.rng.random_range(0..servers);
+            let from = self.rng.random_range(0..workers + servers);
+            let happened = match self.rng.random_range(0..3) {
+                0 if Some(k) != frozen => self.compute(k),
+                1 => self.serve(server, k),
+                _ => self.receive(k, from),
+            };
+            idle = if happened { 0 } else { idle + 1 };
+        }
+    }
+
+    fn weights(&self) -> Vec<Vec<f32>> {
+        self.workers.iter().map(|w| values(&w.w)).collect()
+    }
+}
+
+/// What one process makes of the same gradients.
+fn reference(plan: &Plan) -> Vec<f32> {
+    let (w, history) = (words(), zeros());
+    for clock in 0..plan.clocks {
+        let mut sum = vec![0.0; WEIGHTS];
+        for worker in 0..plan.workers {
+            let (all, _) = gradients(worker, clock);
+            sum.iter_mut().zip(all).for_each(|(s, g)| *s += g);
+        }
+        for pair in plan.pairs() {
+            let at = pair.offset..pair.offset + pair.len;
+            let [w, h] = [&w, &history].map(|x| WeightsView::of(&x[at.clone()]));
+            Math.step(&pair, clock, plan.workers.into(), &sum[at], w, h);
+        }
+    }
+    values(&w)
+}
+
+#[test]
+fn replicas_make_the_steps_of_one_process_in_any_order_of_messages() {
+    for (seed, scheme) in (0..).zip([Scheme::Ps, Scheme::Sfb, Scheme::Adam]) {
+        for workers in [1, 2, 4] {
+            let plan = plan(scheme, workers, 2, 0, Stragglers::Wait);
+            let mut world = World::new(plan.clone(), seed);
+            world.run(None);
+            let [expected, found] = [
+                vec![reference(&plan); usize::from(workers)],
+                world.weights(),
+            ];
+            for (k, (a, b)) in found
+                .iter()
+                .flatten()
+                .zip(expected.iter().flatten())
+                .enumerate()
+            {
+                assert!(
+                    (a - b).abs() < 1e-5,
+                    "{scheme:?}, {workers} workers, {k}: {a}, not {b}"
+                );
+            }
+            assert!(found.iter().all(|w| *w == found[0]), "bit for bit");
+        }
+    }
+}
+
+#[test]
+fn one_bit_replicas_stay_equal_and_follow_roughly() {
+    let plan = plan(Scheme::OneBit, 3, 2, 0, Stragglers::Wait);
+    let mut world = World::new(plan.clone(), 5);
+    world.run(None);
+    let found = world.weights();
+    assert!(world.workers.iter().all(|w| w.clock == plan.clocks));
+    assert!(found.iter().all(|w| *w == found[0]), "bit for bit");
+    assert_ne!(found[0], values(&words()), "something was learnt");
+}
+
+/// A worker that stands still is overtaken by `staleness` iterations and no more; when it goes on,
+/// all end with the same weights.
+#[test]
+fn nobody_runs_further_ahead_than_staleness() {
+    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::OneBit] {
+        for staleness in [0, 1, 3] {
+            let plan = plan(scheme, 3, 2, staleness, Stragglers::Wait);
+            let mut world = World::new(plan.clone(), u64::from(staleness));
+            world.run(Some(1));
+            let lead = u64::from(staleness) + 1;
+            assert_eq!(world.lead, lead, "{scheme:?}, staleness {staleness}");
+            world.run(None);
+            assert!(world.workers.iter().all(|w| w.clock == plan.clocks));
+            let found = world.weights();
+            let all_in = |w: &Worker| w.syncers.iter().all(|s| s.clock() == plan.clocks);
+            assert!(world.workers.iter().all(all_in));
+            assert!(found.iter().all(|w| *w == found[0]), "{scheme:?}");
+            assert!(world.lead <= lead, "{}", world.lead);
+        }
+    }
+}
+
+#[test]
+fn a_straggler_is_left_behind_and_its_updates_are_counted() {
+    let plan = plan(Scheme::Ps, 3, 2, 0, Stragglers::Drop(0.6));
+    let mut world = World::new(plan.clone(), 1);
+    // It has computed iteration 0 and then stands still, with its updates on the way.
+    assert!(world.compute(2));
+    let late: Vec<_> = world
+        .inbox
+        .iter_mut()
+        .map(|at| std::mem::take(&mut at[2]))
+        .collect();
+    world.run(Some(2));
+    assert_eq!(
+        world.workers[0].clock, plan.clocks,
+        "the others did not wait"
+    );
+    let pairs: u64 = late.iter().map(|queue| queue.len() as u64).sum();
+    for (s, queue) in late.into_iter().enumerate() {
+        world.inbox[s][2] = queue;
+    }
+    world.run(None);
+    let dropped: u64 = world.stores.iter().map(|store| store.dropped()[2]).sum();
+    assert_eq!(dropped, pairs);
+    let found = world.weights();
+    assert!(found.iter().all(|w| *w == found[0]));
+    assert!(world.stores.iter().all(KvStore::finished));
+}
+
+#[test]
+fn stores_go_on_from_a_checkpoint_bit_for_bit() {
+    for scheme in [Scheme::Ps, Scheme::Adam] {
+        let plan = plan(scheme, 1, 1, 0, Stragglers::Wait);
+        let start = words();
+        let mut first = KvStore::new(&plan, 0, 0, WeightsView::of(&start));
+        let mut syncers: Vec<_> = (0..2).map(|l| Syncer::new(&plan, l, 0, 0)).collect();
+        let mut feed = |store: &mut KvStore, clock: u64| {
+            let (all, factors) = gradients(0, clock);
+            let fc = match scheme {
+                Scheme::Adam => Contribution::Factors(factors),
+                _ => whole(&all),
+            };
+            for (syncer, gradient) in syncers.iter_mut().zip([whole(&all), fc]) {
+                for (_, message) in syncer.send(clock, gradient) {
+                    store.receive((*message).clone(), &Math).unwrap();
+                }
+            }
+        };
+        (0..4).for_each(|clock| feed(&mut first, clock));
+        let checkpoint = first.take_checkpoint().unwrap();
+        assert_eq!(checkpoint.clock, 3);
+        assert_eq!(first.take_checkpoint(), None);
+        let nothing = zeros();
+        let mut again = KvStore::new(&plan, 0, 3, WeightsView::of(&nothing));
+        let arrays: std::collections::HashMap<_, _> = checkpoint.arrays.into_iter().collect();
+        again
+            .restore(|name, len| {
+                let saved = arrays.get(name).filter(|a| a.len() == len);
+                saved.cloned().ok_or(format!("no {name}"))
+            })
+            .unwrap();
+        feed(&mut again, 3);
+        assert_eq!(again.weights(), first.weights());
+    }
+}
+
+#[test]
+fn whoever_breaks_the_protocol_is_refused() {
+    let plan = plan(Scheme::Ps, 2, 1, 0, Stragglers::Wait);
+    let start = words();
+    let mut store = KvStore::new(&plan, 0, 0, WeightsView::of(&start));
+    let push = |kind, subject, sender, clock| Message {
+        kind,
+        subject,
+        sender,
+        clock,
+        body: Body::Floats(vec![0.0; plan.pairs()[0].len]),
+    };
+    let mut refused = |message| store.receive(message, &Math).unwrap_err().to_string();
+    assert!(refused(push(Kind::Gradient, 99, 0, 0)).contains("does not take"));
+    assert!(refused(push(Kind::Weights, 0, 0, 0)).contains("does not take"));
+    assert!(refused(push(Kind::Gradient, 0, 2, 0)).contains("worker 2 in a cluster of 2"));
+    assert!(refused(push(Kind::Gradient, 0, 0, 1)).contains("did not wait"));
+    store.receive(push(Kind::Gradient, 0, 0, 0), &Math).unwrap();
+    let twice = store.receive(push(Kind::Gradient, 0, 0, 0), &Math);
+    assert!(twice.unwrap_err().to_string().contains("clock 0 twice"));
+
+    let mut syncer = Syncer::new(&plan, 0, 0, 0);
+    let mut refused = |message| syncer.receive(message).unwrap_err().to_string();
+    assert!(
+        refused(push(Kind::Weights, 0, 1, 1)).contains("does not take"),
+        "no such server"
+    );
+    assert!(refused(push(Kind::Factors, 0, 1, 0)).contains("does not take"));
+    syncer.receive(push(Kind::Weights, 0, 0, 2)).unwrap();
+    let back = syncer.receive(push(Kind::Weights, 0, 0, 1)).unwrap_err();
+    assert!(back.to_string().contains("but 2 was the next"), "{back}");
+}
+
+#[test]
+fn the_next_iteration_begins_when_all_bits_are_set() {
+    let mut bits = Completion::new(2);
+    bits.set(0, true);
+    assert_eq!(
+        (bits.all(), bits.missing().collect::<Vec<_>>()),
+        (false, vec![1])
+    );
+    bits.set(1, true);
+    assert!(bits.all());
+}

@@ -1,0 +1,183 @@
+//! At staleness 0, P workers with batch K give the weights of one worker with batch PK, to float
+//! rounding. The one worker's batch is, iteration by iteration, the batches of the P workers one
+//! after the other (worker p takes shard p of P, in the order of its seed).
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use dogwild::node::poseidon::Overlap;
+use dogwild::node::{Transforms, bound_net};
+use dogwild::poseidon::{Partition, Policy, Scheme};
+use dogwild::solver::data::{self, Batches, Shard};
+use dogwild::solver::{Phase, update};
+use dogwild::weights::WeightsView;
+
+use crate::cluster::{Cluster, Setup, force, lenet, setup};
+
+/// Weights of one process that makes all steps on the batches of all workers.
+fn one_worker(setup: &Setup) -> Vec<f32> {
+    let workers = u32::from(setup.wish.workers) * setup.threads as u32;
+    let batch = setup
+        .spec
+        .net
+        .batch_size(Phase::Train)
+        .expect("a batch size");
+    let whole = lenet(batch * workers as usize);
+    let set = setup.data.load().expect("data");
+    let (mut net, _) = bound_net(
+        &whole.net,
+        Phase::Train,
+        batch * workers as usize,
+        set.train.shape,
+        set.train.classes,
+    )
+    .expect("a net");
+    let transform = Transforms::of(&setup.spec, &set.train).train;
+    let images = Arc::new(set.train);
+    let mut batches: Vec<Batches> = (0..workers)
+        .map(|index| {
+            let seed = setup.seed ^ u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let shard = Shard { index, of: workers };
+            let (images, transform) = (images.clone(), transform.clone());
+            Batches::new(images, transform, data::Phase::Train, batch, shard, seed, 0)
+                .expect("batches")
+        })
+        .collect();
+    let words = || {
+        (0..net.extent())
+            .map(|_| AtomicU32::new(0))
+            .collect::<Vec<_>>()
+    };
+    let (w, history) = (words(), words());
+    let (w, history) = (WeightsView::of(&w), WeightsView::of(&history));
+    net.initialise(w, setup.seed);
+    let mut grads = vec![0.0; net.extent()];
+    for clock in 0..setup.wish.clocks {
+        let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+        for batches in &mut batches {
+            let batch = batches.next();
+            pixels.extend_from_slice(&batch.images);
+            labels.extend_from_slice(&batch.labels);
+        }
+        net.forward_backward(w, &pixels, &labels, &mut grads);
+        update(
+            &setup.spec,
+            &net,
+            w,
+            &grads,
+            history,
+            setup.spec.rate_at(clock),
+        );
+    }
+    (0..net.extent()).map(|i| w.load(i)).collect()
+}
+
+/// Largest difference, and the largest distance training has moved a weight.
+fn compare(a: &[f32], b: &[f32], first: &[f32]) -> (f32, f32) {
+    let largest = |x: &[f32], y: &[f32]| {
+        x.iter()
+            .zip(y)
+            .map(|(x, y)| (x - y).abs())
+            .fold(0.0, f32::max)
+    };
+    (largest(a, b), largest(b, first))
+}
+
+/// Runs the cluster and the one worker.
+///
+/// The sums of the gradients are made in another order (per worker, then over workers), which
+/// changes them by a few units in the last place: about 1e-7 of the weights and of what ten steps
+/// move them. 2e-6 leaves room for ReLUs that a rounding turns; a batch lost, doubled or wrongly
+/// weighted shows as 1e-4 and more.
+fn assert_equal(setup: Setup) {
+    let what = format!(
+        "{:?}, {} workers, {} servers, {:?}, {:?}",
+        setup.wish.policy,
+        setup.wish.workers,
+        setup.wish.servers,
+        setup.overlap,
+        setup.wish.partition
+    );
+    let expected = one_worker(&setup);
+    let nothing = one_worker(&Setup {
+        wish: dogwild::poseidon::Wish {
+            clocks: 0,
+            ..setup.wish.clone()
+        },
+        ..setup.clone()
+    });
+    let found = Cluster::new(setup).run();
+    for (k, weights) in found.iter().enumerate() {
+        let (difference, moved) = compare(weights, &expected, &nothing);
+        assert!(moved > 1e-3, "{what}: nothing was learnt");
+        assert!(
+            difference <= 2e-6,
+            "{what}, worker {k}: {difference} (moved {moved})"
+        );
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        assert!(
+            weights.iter().zip(&found[0]).all(same),
+            "{what}: worker {k} is not worker 0"
+        );
+    }
+}
+
+fn all_ways(policy: Policy) {
+    for workers in [2, 4] {
+        for overlap in [Overlap::Wfbp, Overlap::None] {
+            for partition in [Partition::Pairs, Partition::Tensor] {
+                let mut setup = setup(policy, workers, 2, 10);
+                setup.overlap = overlap;
+                setup.wish.partition = partition;
+                setup.wish.pair_bytes = 100_000;
+                assert_equal(setup);
+            }
+        }
+    }
+}
+
+#[test]
+fn parameter_server() {
+    all_ways(force(Scheme::Ps));
+}
+
+#[test]
+fn sufficient_factors() {
+    all_ways(force(Scheme::Sfb));
+}
+
+#[test]
+fn adam() {
+    all_ways(force(Scheme::Adam));
+}
+
+#[test]
+fn hybcomm() {
+    all_ways(Policy::HybComm);
+}
+
+#[test]
+fn sacp() {
+    all_ways(Policy::Sacp);
+}
+
+#[test]
+fn threads_add_up_before_they_send() {
+    for scheme in [Scheme::Ps, Scheme::Sfb] {
+        let mut setup = setup(force(scheme), 2, 1, 6);
+        setup.threads = 2;
+        assert_equal(setup);
+    }
+}
+
+#[test]
+fn one_worker_makes_the_plain_solvers_steps_bit_for_bit() {
+    let setup = setup(force(Scheme::Ps), 1, 1, 10);
+    let expected = one_worker(&setup);
+    let found = Cluster::new(setup).run().remove(0);
+    let differ = found
+        .iter()
+        .zip(&expected)
+        .filter(|(a, b)| a.to_bits() != b.to_bits());
+    assert_eq!(differ.count(), 0);
+}

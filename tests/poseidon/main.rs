@@ -1,0 +1,8 @@
+//! The reliable path with real sockets on loopback: equality with one worker, bytes on the wire,
+//! restarts, refusals. `cluster` starts members as threads of the test.
+
+mod cluster;
+mod equality;
+mod refusals;
+mod restart;
+mod wire;

@@ -1,0 +1,325 @@
+//! What cannot be is named, who sends rubbish is dropped and named, and who dies is named to all.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use dogwild::node::poseidon::{Key, run_coordinator};
+use dogwild::poseidon::{
+    Book, HEADER_LEN, Hello, Kind, Member, Message, Policy, Role, Scheme, Sizes, Stragglers,
+};
+
+use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
+
+fn said(ended: &[(String, Ended)], who: &str) -> String {
+    let (_, ended) = ended
+        .iter()
+        .find(|(name, _)| name == who)
+        .expect("a member");
+    match ended {
+        Err(error) => error.to_string(),
+        Ok(()) => "ended well".into(),
+    }
+}
+
+#[test]
+fn plans_that_contradict_themselves() {
+    let refused = |change: &dyn Fn(&mut crate::cluster::Setup)| {
+        let mut setup = setup(force(Scheme::Ps), 2, 1, 1);
+        change(&mut setup);
+        let cluster = Cluster::new(setup);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let result = run_coordinator(&cluster.coordinator(false), &stop);
+        result.expect_err("refused").to_string()
+    };
+    for (message, part) in [
+        (
+            refused(&|s| s.wish.servers = 9),
+            "9 servers, but only 8 KV pairs",
+        ),
+        (
+            refused(&|s| {
+                s.wish.policy = Policy::HybComm;
+                s.wish.servers = 5;
+            }),
+            "5 servers, but only 4 KV pairs",
+        ),
+        (
+            refused(&|s| {
+                s.wish.stragglers = Stragglers::Drop(0.5);
+                s.wish.staleness = 1;
+            }),
+            "--staleness 1 with --stragglers drop",
+        ),
+        (
+            refused(&|s| s.spec.clip_gradients = Some(1.0)),
+            "clip_gradients",
+        ),
+        (refused(&|s| s.threads = 0), "--threads-per-worker 0"),
+        (refused(&|s| s.wish.workers = 0), "0 workers"),
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_member_that_does_not_fit_is_told_why() {
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 2, 1, 1));
+    let of_worker_1 = |change: &(dyn Fn(&mut dogwild::node::poseidon::WorkerJob) + Sync)| {
+        let ended = cluster.run_with(false, |job| {
+            if job.member.index == 1 {
+                change(job);
+            }
+        });
+        said(&ended, "worker 1")
+    };
+    let message = of_worker_1(&|job| job.model.spec.base_lr = 0.5);
+    assert!(message.contains("another solver file"), "{message}");
+    assert!(message.contains("base_lr 0.5"), "{message}");
+    let message = of_worker_1(&|job| job.model.spec = lenet(9));
+    assert!(message.contains("9 images per iteration"), "{message}");
+    let message = of_worker_1(&|job| job.model.seed = 99);
+    assert!(message.contains("begins with other weights"), "{message}");
+    let message = of_worker_1(&|job| job.member.index = 7);
+    assert!(message.contains("there is no worker 7"), "{message}");
+    let message = of_worker_1(&|job| job.bandwidth_bytes_per_s = Some(0.0));
+    assert!(message.contains("--bandwidth 0"), "{message}");
+}
+
+#[test]
+fn another_model_on_one_worker() {
+    // Its buffer is of the other model too, or the worker would refuse that first.
+    let mut other = setup(force(Scheme::Ps), 2, 1, 1);
+    let net = include_str!("../../models/lenet_train_test.prototxt");
+    let net = net.replace("num_output: 500", "num_output: 400");
+    let solver = include_str!("../../models/lenet_solver.prototxt");
+    other.spec = dogwild::solver::SolverSpec::parse("lenet", solver, |_| Ok(("net".into(), net)))
+        .expect("a model");
+    let other = Cluster::new(other);
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 2, 1, 1));
+    let ended = cluster.run_with(false, |job| {
+        if job.member.index == 1 {
+            *job = other.worker(1, &job.member.coordinator, false);
+        }
+    });
+    let message = said(&ended, "worker 1");
+    assert!(
+        message.contains("worker 1 trains another model"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_checkpoint_of_another_cluster() {
+    let mut first = setup(force(Scheme::Ps), 2, 1, 4);
+    first.wish.checkpoint_every = 2;
+    let mut cluster = Cluster::new(first);
+    cluster.run();
+    cluster.setup.wish.servers = 2;
+    cluster.setup.wish.pair_bytes = 200_000;
+    // Server 1 has no checkpoint: without one in common all begin anew, so it gets a copy.
+    let folder = cluster.folder.path().join("checkpoints");
+    for entry in std::fs::read_dir(&folder).expect("checkpoints").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(rest) = name.strip_prefix("server0") {
+            std::fs::copy(entry.path(), folder.join(format!("server1{rest}"))).expect("a copy");
+        }
+    }
+    let ended = cluster.run_with(true, |_| {});
+    let message = said(&ended, "server 0");
+    assert!(message.contains("is of another cluster"), "{message}");
+    assert!(
+        message.contains("there and") && message.contains("here"),
+        "{message}"
+    );
+}
+
+/// Somebody who speaks the protocol as far as the test wants.
+struct Stranger {
+    stream: TcpStream,
+}
+
+impl Stranger {
+    fn call(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("somebody listens");
+        Self { stream }
+    }
+
+    fn say(&mut self, message: &Message) {
+        // The other end may have had enough already.
+        let _ = self.stream.write_all(&message.header());
+        let _ = self.stream.write_all(message.body.bytes());
+    }
+
+    /// The next message of this kind; none if the connection ends before.
+    fn hear(&mut self, kind: Kind) -> Option<Message> {
+        loop {
+            let mut bytes = vec![0; HEADER_LEN];
+            self.stream.read_exact(&mut bytes).ok()?;
+            let payload = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            bytes.resize(HEADER_LEN + payload as usize, 0);
+            self.stream.read_exact(&mut bytes[HEADER_LEN..]).ok()?;
+            // Weights cannot be read without the plan, and are not what is waited for.
+            if let Ok((message, _)) = Message::parse(&bytes, &Sizes::default())
+                && message.kind == kind
+            {
+                return Some(message);
+            }
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello) {
+        let text = serde_json::to_string(hello).expect("JSON");
+        self.say(&Message::text(Kind::Hello, hello.member.index, text));
+    }
+}
+
+/// Joins `cluster` as worker 1, which is absent; connects to server 0.
+fn intrude(cluster: &Cluster, coordinator: &str) -> (Stranger, Stranger) {
+    let mut to_coordinator = Stranger::call(coordinator);
+    let hello = intruder(cluster, coordinator);
+    to_coordinator.hello(&hello);
+    let book = to_coordinator.hear(Kind::Book).expect("a book");
+    let book: Book = serde_json::from_str(book.as_text()).expect("a book");
+    let mut to_server = Stranger::call(&book.servers[0]);
+    to_server.hello(&hello);
+    (to_coordinator, to_server)
+}
+
+fn intruder(cluster: &Cluster, coordinator: &str) -> Hello {
+    use dogwild::weights::{Expect, SharedWeights};
+    let path = cluster.worker(1, coordinator, false).buffer;
+    let shared = SharedWeights::open(&path, &Expect::default()).expect("the buffer");
+    let bits = (0..shared.used()).map(|i| shared.view().load(i).to_bits().to_le_bytes());
+    let mut asking = Stranger::call(coordinator);
+    asking.say(&Message::text(Kind::Query, 0, "recipe".into()));
+    let answer = asking.hear(Kind::Answer).expect("an answer");
+    Hello {
+        member: Member {
+            role: Role::Worker,
+            index: 1,
+        },
+        session: SESSION,
+        fingerprint: shared.fingerprint(),
+        recipe: serde_json::from_str(answer.as_text()).expect("a text"),
+        weights: xxhash_rust::xxh3::xxh3_64(&bits.flatten().collect::<Vec<u8>>()),
+        images: 8,
+        address: "127.0.0.1:1".into(),
+        checkpoints: Vec::new(),
+    }
+}
+
+/// Worker 0 is real, worker 1 is played by `play`, on its connection to server 0.
+fn with_intruder(play: impl FnOnce(Stranger)) -> Vec<(String, Ended)> {
+    let mut cluster = Cluster::new(setup(force(Scheme::Ps), 2, 1, 1000));
+    cluster.absent = 1;
+    let cluster = &cluster;
+    cluster.run_beside(
+        false,
+        |_| {},
+        |coordinator| {
+            let (_to_coordinator, to_server) = intrude(cluster, coordinator);
+            play(to_server);
+        },
+    )
+}
+
+/// All others end, and name worker 1.
+fn assert_named(ended: &[(String, Ended)], how: &str) {
+    let message = said(ended, "server 0");
+    // The coordinator may have noticed first, and told.
+    assert!(message.contains("worker 1 (127.0.0.1:"), "{message}");
+    assert!(message.contains(how), "{message}");
+}
+
+#[test]
+fn a_member_that_sends_rubbish_is_dropped_and_named() {
+    let ended = with_intruder(|mut server| {
+        let _ = server
+            .stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n");
+        assert!(server.hear(Kind::Bye).is_none(), "the connection ends");
+    });
+    assert_named(&ended, "is dropped: it does not speak the protocol");
+}
+
+#[test]
+fn a_member_that_does_not_wait_is_dropped_and_named() {
+    let ended = with_intruder(|mut server| {
+        server.say(&Message {
+            kind: Kind::Gradient,
+            subject: 1,
+            sender: 0,
+            clock: 5,
+            body: dogwild::poseidon::Body::Floats(vec![0.0; 20]),
+        });
+        assert!(server.hear(Kind::Bye).is_none(), "the connection ends");
+    });
+    assert_named(&ended, "worker 1 sent clock 5 while clock 0 is open");
+}
+
+#[test]
+fn a_member_that_dies_is_named() {
+    assert_named(&with_intruder(drop), "is dead: it closed the connection");
+}
+
+#[test]
+fn a_member_that_is_silent_is_named() {
+    let ended = with_intruder(|mut server| assert!(server.hear(Kind::Bye).is_none()));
+    assert_named(&ended, "it has been silent for 10 s");
+}
+
+/// Strangers do no harm: neither rubbish nor somebody of another job.
+#[test]
+fn strangers_are_dropped_and_training_goes_on() {
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 30));
+    let beside = |coordinator: &str| {
+        let mut rubbish = Stranger::call(coordinator);
+        let _ = rubbish.stream.write_all(&[0xA5; 100]);
+        assert!(rubbish.hear(Kind::Book).is_none());
+        let mut hello = intruder(&cluster, coordinator);
+        hello.session = 1;
+        let mut other = Stranger::call(coordinator);
+        other.hello(&hello);
+        // It may have ended by then, and so say nothing.
+        if let Some(refusal) = other.hear(Kind::Abort) {
+            let text = refusal.as_text();
+            assert!(
+                text.contains("session") || text.contains("no worker 1"),
+                "{text}"
+            );
+        }
+    };
+    for (name, ended) in cluster.run_beside(false, |_| {}, beside) {
+        ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+#[test]
+fn with_a_key_strangers_learn_nothing_and_members_train() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, digits: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.path().join(name);
+        std::fs::write(&path, digits.repeat(32)).expect("a key file");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("permissions");
+        Key::read(&path).expect("a key")
+    };
+    let mut cluster = Cluster::new(setup(force(Scheme::Sfb), 2, 1, 5));
+    cluster.key = Some(file("key", "ab"));
+    let beside = |coordinator: &str| {
+        let mut plain = Stranger::call(coordinator);
+        plain.say(&Message::text(Kind::Query, 0, "recipe".into()));
+        assert!(plain.hear(Kind::Answer).is_none());
+    };
+    for (name, ended) in cluster.run_beside(false, |_| {}, beside) {
+        ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let other = file("other", "cd");
+    let ended = cluster.run_with(false, |job| {
+        if job.member.index == 1 {
+            job.member.key = Some(other.clone());
+        }
+    });
+    let message = said(&ended, "worker 1");
+    assert!(message.contains("it has another key, or none"), "{message}");
+}

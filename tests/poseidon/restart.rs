@@ -1,0 +1,200 @@
+//! `kill -9` of any process, at iterations drawn from a seed: the run ends bit for bit with the
+//! weights of one that nobody disturbed. Real processes, as a user starts them.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use dogwild::weights::{Expect, SharedWeights};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+const ITERATIONS: u64 = 120;
+
+/// `dogwild train --sync poseidon` on small batches, with results in `out`.
+fn train(folder: &Path, out: &str, more: &[&str]) -> Child {
+    let net = include_str!("../../models/lenet_train_test.prototxt");
+    let net = net.replace("batch_size: 64", "batch_size: 8");
+    let solver = include_str!("../../models/lenet_solver.prototxt");
+    let solver = solver.replace("lenet_train_test.prototxt", "net.prototxt");
+    std::fs::write(folder.join("net.prototxt"), net).expect("a net");
+    std::fs::write(folder.join("solver.prototxt"), solver).expect("a solver");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    dogwild_lab::process::die_with_parent(&mut command);
+    command
+        .args([
+            "train",
+            "--sync",
+            "poseidon",
+            "--workers",
+            "2",
+            "--servers",
+            "2",
+        ])
+        .args([
+            "--pair-bytes",
+            "200000",
+            "--checkpoint-every",
+            "10",
+            "--test-every",
+            "50",
+        ])
+        .args(["--data", "digits:1,train=400,test=100", "--iterations"])
+        .arg(ITERATIONS.to_string())
+        .arg("--solver")
+        .arg(folder.join("solver.prototxt"))
+        .arg("--out")
+        .arg(folder.join(out))
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts")
+}
+
+fn end(child: Child) -> String {
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+/// Processes that `parent` has started, with their arguments.
+fn children(parent: u32) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let path = entry.path();
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        let stat = read("stat");
+        let of = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(1));
+        if of == Some(&parent.to_string()) {
+            found.push((pid, read("cmdline").replace('\0', " ")));
+        }
+    }
+    found
+}
+
+/// Kills the child of `train` whose arguments contain `which`, once worker 0 has made `steps` steps.
+fn kill(train: &mut Child, which: &str, steps: u64) {
+    loop {
+        assert!(
+            train.try_wait().expect("a child").is_none(),
+            "it ended before step {steps}"
+        );
+        let buffer = format!("/dev/shm/dogwild-train-{}-n0", train.id());
+        let made = SharedWeights::open(Path::new(&buffer), &Expect::default())
+            .map_or(0, |shared| shared.globals().iterations());
+        if made >= steps {
+            let all = children(train.id());
+            if let Some((pid, _)) = all.iter().find(|(_, args)| args.contains(which)) {
+                let kill = Command::new("kill").args(["-9", &pid.to_string()]).status();
+                assert!(kill.expect("kill").success());
+                return;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The tensors' bytes: the header in front of them has its notes in any order.
+fn weights(folder: &Path, out: &str) -> Vec<u8> {
+    let path = folder.join(out).join("weights.safetensors");
+    let mut bytes = std::fs::read(path).expect("weights");
+    let (len, _) = bytes.split_first_chunk().expect("a header");
+    let header = u64::from_le_bytes(*len) as usize;
+    bytes.split_off(8 + header)
+}
+
+fn summary(folder: &Path, out: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(folder.join(out).join("summary.json")).expect("a summary");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Kills a worker, a server and the coordinator, one after the other.
+fn killed_runs_end_the_same(scheme: &str, seed: u64, more: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args: Vec<&str> = ["--scheme", scheme].iter().chain(more).copied().collect();
+    end(train(folder.path(), "unbroken", &args));
+    let mut broken = train(folder.path(), "broken", &args);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut said = format!("seed {seed}");
+    for (third, victim) in (0..).zip(["worker --index 1", "server --index 0", "coordinator"]) {
+        let steps = third * 40 + rng.random_range(1..30u64);
+        said += &format!(", {victim} at {steps}");
+        kill(&mut broken, victim, steps);
+    }
+    end(broken);
+    let summary = summary(folder.path(), "broken");
+    assert_eq!(summary["restarts"], 3, "{said}: {summary}");
+    assert_eq!(summary["replicas_identical"], true);
+    let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
+    assert!(same, "{scheme}: {said}: other weights");
+}
+
+#[test]
+fn hybcomm_survives_kills() {
+    killed_runs_end_the_same("hybcomm", 1, &[]);
+}
+
+#[test]
+fn adam_with_two_threads_survives_kills() {
+    killed_runs_end_the_same("adam", 2, &["--threads-per-worker", "2"]);
+}
+
+#[test]
+fn one_bit_survives_kills() {
+    killed_runs_end_the_same("onebit", 3, &[]);
+}
+
+/// The launcher itself is killed, and started again with --resume.
+#[test]
+fn a_killed_launcher_is_resumed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    end(train(folder.path(), "unbroken", &[]));
+    let mut broken = train(folder.path(), "broken", &[]);
+    // Its name for itself, among the children of this test.
+    let id = broken.id();
+    loop {
+        let made = SharedWeights::open(
+            Path::new(&format!("/dev/shm/dogwild-train-{id}-n0")),
+            &Expect::default(),
+        )
+        .map_or(0, |shared| shared.globals().iterations());
+        if made >= 45 {
+            break;
+        }
+        assert!(
+            broken.try_wait().expect("a child").is_none(),
+            "it ended too early"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    broken.kill().expect("a kill");
+    broken.wait().expect("an end");
+    let said = end(train(folder.path(), "broken", &["--resume"]));
+    let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
+    assert!(same, "other weights: {said}");
+}
+
+#[test]
+fn nothing_to_resume_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = train(folder.path(), "nothing", &["--resume"]).wait_with_output();
+    let output = output.expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("there is no run to resume"),
+        "{said}"
+    );
+}
