@@ -48,7 +48,7 @@ pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub loss: f64,
-    /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad [1] and good [0]
+    /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad (1 if not given) and good (0)
     #[arg(long, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
     pub loss_burst: Option<Bursts>,
     /// Share of frames to flip bits in (use --key-file: nothing else finds them)
