@@ -92,6 +92,13 @@ impl<U> Rounds<U> {
         oldest.is_some_and(|round| round.iter().flatten().count() >= quorum)
     }
 
+    /// Workers whose update of the oldest clock has not come, if any of its updates has.
+    pub(super) fn late(&self) -> Vec<u16> {
+        let oldest = self.open.front().into_iter().flatten();
+        let late = (0..).zip(oldest).filter(|(_, update)| update.is_none());
+        late.map(|(worker, _)| worker).collect()
+    }
+
     /// The oldest clock and its updates, in the order of the workers, if `quorum` of them have come.
     pub(super) fn take(&mut self, quorum: usize) -> Option<(u64, Vec<(u16, U)>)> {
         if !self.is_complete(quorum) {
@@ -113,7 +120,7 @@ mod tests {
     fn a_clock_is_complete_when_all_have_sent() {
         let mut rounds = Rounds::new(2, 2, 5);
         assert_eq!(rounds.add(1, 5, "b5"), Ok(Added::Kept));
-        assert_eq!(rounds.take(2), None);
+        assert_eq!((rounds.take(2), rounds.late()), (None, vec![0]));
         assert_eq!(rounds.add(1, 6, "b6"), Ok(Added::Kept));
         assert_eq!(rounds.add(0, 5, "a5"), Ok(Added::Kept));
         assert_eq!(rounds.take(2), Some((5, vec![(0, "a5"), (1, "b5")])));

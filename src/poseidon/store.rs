@@ -218,6 +218,15 @@ impl KvStore {
         &self.dropped
     }
 
+    /// The iteration that others have sent and these workers have not, if there is one.
+    pub fn late(&self) -> Option<(u64, Vec<u16>)> {
+        let late = self
+            .units
+            .iter()
+            .map(|unit| (unit.rounds.now(), unit.rounds.late()));
+        late.filter(|(_, workers)| !workers.is_empty()).min()
+    }
+
     /// True if all `clocks` of the plan are done here.
     pub fn finished(&self) -> bool {
         self.units

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::arithmetic::{Arithmetic, rebuild};
+use super::coordinator::{Member, Role};
 use super::cost::Scheme;
 use super::message::{Body, Kind, Message};
 use super::onebit;
@@ -124,6 +125,26 @@ impl Syncer {
             Scheme::Sfb => self.rounds.now(),
             _ => self.pairs.iter().map(|p| p.moved).min().unwrap_or(u64::MAX),
         }
+    }
+
+    /// Who must still send for `steps` steps to be in the weights.
+    pub fn awaited(&self, steps: u64) -> Vec<Member> {
+        let mut members: Vec<Member> = match self.layer.scheme {
+            Scheme::Sfb => {
+                let late = self.rounds.late().into_iter();
+                let role = Role::Worker;
+                late.map(|index| Member { role, index }).collect()
+            }
+            _ => {
+                let behind = self.pairs.iter().filter(|p| p.moved < steps);
+                let role = Role::Server;
+                let servers = behind.filter_map(|p| p.pair.server);
+                servers.map(|index| Member { role, index }).collect()
+            }
+        };
+        members.sort_unstable();
+        members.dedup();
+        members
     }
 
     /// True if iteration `clock` may begin, as far as this layer is concerned.

@@ -181,7 +181,8 @@ impl Cluster {
     }
 
     /// Runs coordinator, servers and workers, each changed by `change`, to their ends. The first
-    /// error ends those that would wait for the one who failed.
+    /// error ends those that would wait for the one who failed, unless somebody else plays a worker:
+    /// then the members must see to it themselves.
     pub(crate) fn run_with(
         &self,
         resume: bool,
@@ -202,7 +203,7 @@ impl Cluster {
         let _ = std::fs::remove_file(&address);
         let ends = |run: &dyn Fn() -> Ended| {
             let ended = run();
-            if ended.is_err() {
+            if ended.is_err() && self.absent == 0 {
                 stop.store(true, std::sync::atomic::Ordering::Relaxed);
             }
             ended

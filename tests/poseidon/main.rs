@@ -5,4 +5,5 @@ mod cluster;
 mod equality;
 mod refusals;
 mod restart;
+mod train;
 mod wire;

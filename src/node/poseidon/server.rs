@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::arithmetic::SolverArithmetic;
 use super::checkpoint::Folder;
@@ -17,6 +18,9 @@ use super::secure::Key;
 use super::traffic::Traffic;
 use crate::poseidon::{Book, Hello, Kind, KvStore, Member, Message, Role, Sizes};
 use crate::weights::WeightsView;
+
+/// A step that waits for so long is worth a line.
+const LATE: Duration = Duration::from_secs(5);
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -130,7 +134,7 @@ impl Server<'_> {
                 hear(&mut incoming, &who, self.fate, |_| {});
                 self.readers.fetch_sub(1, Relaxed);
             });
-            let mut listener = Some(listener);
+            let (mut listener, mut late) = (Some(listener), Late::new());
             while !self.fate.over() && self.left.load(Relaxed) < workers {
                 if let Some((stream, from)) = listener.as_ref().and_then(accept) {
                     self.readers.fetch_add(1, Relaxed);
@@ -141,6 +145,7 @@ impl Server<'_> {
                 } else if lock(&self.links).iter().all(Option::is_some) {
                     listener = None;
                 }
+                late.look(&self.store);
                 std::thread::sleep(LOOK_EVERY);
             }
             let links = std::mem::take(&mut *lock(&self.links));
@@ -247,6 +252,34 @@ impl Server<'_> {
     fn send(&self, link: &Link, message: Arc<Message>) {
         self.traffic.sent(&message);
         link.send(message);
+    }
+}
+
+/// Notices that the same step has been waiting for the same workers for long, and names them.
+struct Late {
+    seen: Option<(u64, Vec<u16>)>,
+    since: Instant,
+}
+
+impl Late {
+    fn new() -> Self {
+        Self {
+            seen: None,
+            since: Instant::now(),
+        }
+    }
+
+    fn look(&mut self, store: &Mutex<KvStore>) {
+        if self.since.elapsed() < LATE / 2 {
+            return;
+        }
+        let late = lock(store).late();
+        if let (Some((step, workers)), true) = (&late, late == self.seen) {
+            let names: Vec<_> = workers.iter().map(|w| format!("worker {w}")).collect();
+            log::info!("step {step} is waiting for {}", names.join(", "));
+        }
+        self.seen = late;
+        self.since = Instant::now();
     }
 }
 

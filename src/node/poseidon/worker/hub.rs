@@ -18,7 +18,8 @@ use super::super::server::hear;
 use super::super::traffic::Traffic;
 use super::budget::Budget;
 use crate::poseidon::{
-    Book, Completion, Contribution, Kind, Message, Role, Saved, Sizes, Stragglers, Syncer, To,
+    Book, Completion, Contribution, Kind, Member, Message, Role, Saved, Sizes, Stragglers, Syncer,
+    To,
 };
 use crate::weights::WeightsView;
 
@@ -222,12 +223,28 @@ impl<'h> Hub<'h> {
             }
             if Instant::now() >= long {
                 long = Instant::now() + LONG_WAIT;
-                let layers: Vec<_> = waited.bits.missing().map(|l| l.to_string()).collect();
-                log::info!("waiting for step {needed} of layers {}", layers.join(", "));
+                let missing: Vec<usize> = waited.bits.missing().collect();
+                drop(waited);
+                self.say_what_is_missing(&missing, needed);
+                waited = lock(&self.waited);
+                continue;
             }
             waited = wait(&self.ready, waited, LOOK_UP);
         }
         !self.fate.over()
+    }
+
+    fn say_what_is_missing(&self, layers: &[usize], steps: u64) {
+        for layer in layers {
+            let syncer = lock(&self.syncers[*layer]);
+            let from: Vec<_> = syncer
+                .awaited(steps)
+                .iter()
+                .map(Member::to_string)
+                .collect();
+            let (name, from) = (syncer.name(), from.join(", "));
+            log::info!("waiting for step {steps} of {name}, from {from}");
+        }
     }
 
     /// Steps that are in the weights of every layer.

@@ -131,6 +131,10 @@ impl<'l> Lead<'l> {
                 // Who was left behind goes on where the others are.
                 t = t.max(self.hub.steps());
             }
+            // It may have been announced while this worker waited.
+            if t >= self.hub.end_at() {
+                break;
+            }
             if due {
                 self.save(t, &own, &helpers)?;
             }

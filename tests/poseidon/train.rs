@@ -1,0 +1,151 @@
+//! Whole runs: what they learn, how they end, what they report.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use dogwild::poseidon::{Scheme, Stragglers};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, force, setup};
+
+fn dogwild(args: &[&str], out: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    dogwild_lab::process::die_with_parent(&mut command);
+    let command = command.arg("train").args(args).arg("--out").arg(out);
+    command.stdin(Stdio::null()).output().expect("it starts")
+}
+
+fn train(args: &[&str]) -> Value {
+    let out = tempfile::tempdir().expect("a folder");
+    let output = dogwild(args, out.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}\n{said}");
+    for file in ["weights.safetensors", "curve.csv", "curve.svg"] {
+        let found = out.path().join(file).metadata();
+        assert!(
+            found.is_ok_and(|meta| meta.len() > 0),
+            "{file} is missing or empty"
+        );
+    }
+    let text = std::fs::read_to_string(out.path().join("summary.json")).expect("a summary");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+const DATA: &str = "digits:1,train=4000,test=1000";
+
+#[test]
+fn two_workers_learn_the_built_in_digits() {
+    let args = [
+        "--sync",
+        "poseidon",
+        "--iterations",
+        "150",
+        "--test-every",
+        "50",
+    ];
+    let summary = train(&[&args[..], &["--servers", "2", "--data", DATA]].concat());
+    let text = serde_json::to_string_pretty(&summary).expect("JSON");
+    assert!(summary["test_accuracy"].as_f64() > Some(0.8), "{text}");
+    assert_eq!(summary["replicas_identical"], true, "{text}");
+    assert_eq!(summary["ended_by"], "iterations", "{text}");
+    assert_eq!(summary["iterations"], 150, "{text}");
+    assert_eq!(summary["restarts"], 0, "{text}");
+    for worker in summary["per_worker"].as_array().expect("workers") {
+        assert_eq!(worker["iterations"], 150, "{text}");
+        assert!(worker["bytes_sent"].as_u64() > Some(0), "{text}");
+        assert!(worker["traffic"]["layers"].is_array(), "{text}");
+    }
+}
+
+#[test]
+fn a_target_accuracy_ends_all_workers_at_the_same_step() {
+    for staleness in ["0", "2"] {
+        let args = [
+            "--sync",
+            "poseidon",
+            "--iterations",
+            "2000",
+            "--test-every",
+            "20",
+        ];
+        let more = [
+            "--target-accuracy",
+            "0.5",
+            "--data",
+            DATA,
+            "--staleness",
+            staleness,
+        ];
+        let summary = train(&[&args[..], &more].concat());
+        let text = serde_json::to_string_pretty(&summary).expect("JSON");
+        assert_eq!(summary["ended_by"], "target_accuracy", "{text}");
+        assert_eq!(summary["replicas_identical"], true, "{text}");
+        let steps = summary["iterations"].as_u64();
+        assert!(steps < Some(2000), "{text}");
+        for worker in summary["per_worker"].as_array().expect("workers") {
+            assert_eq!(worker["iterations"].as_u64(), steps, "{text}");
+        }
+    }
+}
+
+#[test]
+fn arguments_of_the_other_path_are_refused() {
+    let out = tempfile::tempdir().expect("a folder");
+    let refused = |args: &[&str]| {
+        let output = dogwild(args, out.path());
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (args, part) in [
+        (
+            &["--workers", "2"][..],
+            "--workers means nothing with --sync stream",
+        ),
+        (
+            &["--sync", "poseidon", "--deltas=exactly-once"],
+            "--deltas means nothing with --sync poseidon",
+        ),
+        (&["--sync", "poseidon", "--bandwidth", "0"], "--bandwidth 0"),
+        (&["--sync", "poseidon", "--scheme", "best"], "hybcomm, sacp"),
+        (
+            &["--sync", "poseidon", "--servers", "20"],
+            "20 servers, but only",
+        ),
+        (
+            &["--sync", "poseidon", "--key-file", "/dev/null"],
+            "key file /dev/null",
+        ),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+}
+
+/// Staleness and dropped stragglers through the whole driver; what they promise is tested without
+/// I/O.
+#[test]
+fn stale_and_dropping_runs_come_to_their_ends() {
+    for (staleness, stragglers) in [(3, Stragglers::Wait), (0, Stragglers::Drop(0.6))] {
+        let mut setup = setup(force(Scheme::Ps), 3, 2, 20);
+        setup.wish.staleness = staleness;
+        setup.wish.stragglers = stragglers;
+        let found = Cluster::new(setup).run();
+        assert!(found.iter().all(|weights| *weights == found[0]));
+    }
+}
+
+#[test]
+fn a_budget_is_kept() {
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 3));
+    let start = Instant::now();
+    for (name, ended) in cluster.run_with(false, |job| job.bandwidth_bytes_per_s = Some(10e6)) {
+        ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    // Three times 431,080 gradients of 4 bytes at 10 MB/s, less one burst.
+    assert!(
+        start.elapsed() >= Duration::from_millis(500),
+        "{:?}",
+        start.elapsed()
+    );
+}
