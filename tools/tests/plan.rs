@@ -103,6 +103,18 @@ fn predictions_keep_their_order() {
 }
 
 #[test]
+fn whole_tensors_load_servers_unevenly() {
+    let imbalance = |partition: &str| {
+        let words = format!("vgg19 --nodes 8 --batch 32 --bandwidth 1gbit --partition {partition}");
+        report(&words)["ways"][0]["imbalance"]
+            .as_f64()
+            .expect("a ratio")
+    };
+    let [pairs, tensor] = ["pairs", "tensor"].map(imbalance);
+    assert!(pairs < 1.1 && tensor > 2.0, "{pairs} and {tensor}");
+}
+
+#[test]
 fn a_prototxt_is_planned_and_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
     let picture = folder.path().join("lenet.svg");

@@ -2,9 +2,12 @@
 //!
 //! Numbers only. Invariant: the bytes of the messages made here, added up for a node, are the
 //! floats of `dogwild::poseidon::cost` times four (a test holds them together), but that pairs are
-//! whole: a layer smaller than a pair lies on one server.
+//! whole (a layer smaller than a pair lies on one server) and that `onebit` has two floats more
+//! for each.
 
-use dogwild::poseidon::cost::{Cluster, LayerShape, Scheme};
+use dogwild::poseidon::{
+    Cluster, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, Stragglers, bits_len,
+};
 
 /// Machines and their links.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +17,8 @@ pub(crate) struct Place {
     pub(crate) apart: bool,
     /// Bytes of a KV pair, at most.
     pub(crate) pair_bytes: u64,
+    /// Whether tensors are dealt to servers in pairs or whole.
+    pub(crate) partition: Partition,
 }
 
 impl Place {
@@ -63,57 +68,81 @@ pub(crate) struct Gather {
     pub(crate) down: Vec<f64>,
 }
 
-/// KV pairs of a layer: its weights, then its bias, each in parts as equal as can be; in weights.
-fn pairs(layer: LayerShape, pair_bytes: u64) -> Vec<u64> {
-    let weights = layer.outputs * layer.inputs;
-    let most = (pair_bytes / 4).max(1);
-    let mut pairs = Vec::new();
-    for len in [weights, layer.parameters() - weights] {
-        let parts = len.div_ceil(most);
-        pairs.extend((0..parts).map(|i| (i + 1) * len / parts - i * len / parts));
-    }
-    pairs
-}
-
-/// KV pairs of all layers together.
-pub(crate) fn pair_count(layers: impl Iterator<Item = LayerShape>, pair_bytes: u64) -> usize {
-    layers.map(|layer| pairs(layer, pair_bytes).len()).sum()
-}
-
-/// How each layer is brought into step. Each pair goes to the server that holds least so far; a
-/// layer under `adam` goes there as a whole.
-pub(crate) fn syncs(layers: &[(LayerShape, Scheme)], place: &Place) -> Vec<Sync> {
-    let mut load = vec![0; place.servers()];
-    let mut hold = |len: u64| {
-        let server = (0..load.len()).min_by_key(|&i| load[i]).unwrap_or(0);
-        load[server] += len;
-        place.home(server)
+/// The plan that coordinator, servers and workers would share.
+fn plan(layers: &[(LayerShape, Scheme)], place: &Place) -> Plan {
+    let mut offset = 0;
+    let mut tensor = |len: u64| {
+        let tensor = PlanTensor {
+            name: String::new(),
+            offset,
+            len: len as usize,
+        };
+        offset += tensor.len;
+        tensor
     };
-    let sync = |&(layer, scheme): &(LayerShape, Scheme)| {
-        let factors = (4 * place.cluster.batch() * layer.factors()) as f64;
-        let pairs = pairs(layer, place.pair_bytes);
-        match scheme {
-            Scheme::Sfb => Sync::Broadcast(factors),
-            Scheme::Adam => Sync::Gathers(vec![Gather {
-                home: hold(layer.parameters()),
-                up: factors,
-                down: pairs.iter().map(|&len| 4.0 * len as f64).collect(),
-            }]),
-            Scheme::Ps | Scheme::OneBit => {
-                let bytes = |len: u64| match scheme {
-                    Scheme::OneBit => len as f64 / 8.0,
-                    _ => 4.0 * len as f64,
-                };
-                let gather = |len| Gather {
-                    home: hold(len),
-                    up: bytes(len),
-                    down: vec![bytes(len)],
-                };
-                Sync::Gathers(pairs.into_iter().map(gather).collect())
-            }
+    let layer = |&(shape, scheme): &(LayerShape, Scheme)| {
+        let weights = shape.outputs * shape.inputs;
+        let parts = [weights, shape.parameters() - weights].into_iter();
+        PlanLayer {
+            name: String::new(),
+            shape,
+            scheme,
+            tensors: parts.filter(|&len| len > 0).map(&mut tensor).collect(),
         }
     };
-    layers.iter().map(sync).collect()
+    Plan {
+        workers: place.cluster.workers() as u16,
+        servers: place.cluster.servers() as u16,
+        images: place.cluster.batch() as u32,
+        layers: layers.iter().map(layer).collect(),
+        pair_bytes: place.pair_bytes,
+        partition: place.partition,
+        staleness: 0,
+        stragglers: Stragglers::Wait,
+        clocks: 1,
+        checkpoint_every: 0,
+        recipe: String::new(),
+    }
+}
+
+/// KV pairs that servers hold when all layers take `ps`.
+pub(crate) fn pair_count(layers: impl Iterator<Item = LayerShape>, place: &Place) -> usize {
+    let layers: Vec<_> = layers.map(|layer| (layer, Scheme::Ps)).collect();
+    plan(&layers, place).pairs().len()
+}
+
+/// How each layer is brought into step: with the KV pairs and at the servers that a cluster of
+/// dogwild's would use.
+pub(crate) fn syncs(layers: &[(LayerShape, Scheme)], place: &Place) -> Vec<Sync> {
+    let factors = |layer: LayerShape| (4 * place.cluster.batch() * layer.factors()) as f64;
+    let start = |&(layer, scheme): &(LayerShape, Scheme)| match scheme {
+        Scheme::Sfb => Sync::Broadcast(factors(layer)),
+        _ => Sync::Gathers(Vec::new()),
+    };
+    let mut syncs: Vec<Sync> = layers.iter().map(start).collect();
+    for pair in plan(layers, place).pairs() {
+        let (layer, scheme) = layers[pair.layer];
+        let (Sync::Gathers(gathers), Some(server)) = (&mut syncs[pair.layer], pair.server) else {
+            continue;
+        };
+        let bytes = match scheme {
+            Scheme::OneBit => 4 * bits_len(pair.len),
+            _ => 4 * pair.len,
+        } as f64;
+        match gathers.last_mut() {
+            Some(whole) if scheme == Scheme::Adam => whole.down.push(bytes),
+            _ => gathers.push(Gather {
+                home: place.home(server.into()),
+                up: if scheme == Scheme::Adam {
+                    factors(layer)
+                } else {
+                    bytes
+                },
+                down: vec![bytes],
+            }),
+        }
+    }
+    syncs
 }
 
 /// Bytes that each node sends and receives in one iteration.
@@ -155,21 +184,28 @@ mod tests {
             cluster: Cluster::new(4, 4, 8).unwrap(),
             apart,
             pair_bytes: 4 * 64 * 96,
+            partition: Partition::Pairs,
         };
         (place, LayerShape::dense(64 * 8, 96))
     }
 
     #[test]
     fn messages_are_what_the_cost_model_counts() {
-        for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::OneBit, Scheme::Adam] {
+        for scheme in Scheme::ALL {
+            // 1536 floats of signs, and two more for each of eight pairs of 192.
+            let more = if scheme == Scheme::OneBit {
+                194.0 / 192.0
+            } else {
+                1.0
+            };
             let (together, layer) = place(false);
             let bytes = bytes_per_node(&syncs(&[(layer, scheme)], &together), &together);
-            let node = 4.0 * node_floats(scheme, layer, together.cluster);
+            let node = 4.0 * more * node_floats(scheme, layer, together.cluster);
             assert_eq!(bytes[0], node, "{scheme}");
             let (apart, layer) = place(true);
             let bytes = bytes_per_node(&syncs(&[(layer, scheme)], &apart), &apart);
-            let worker = 4.0 * worker_floats(scheme, layer, apart.cluster);
-            let server = 4.0 * server_floats(scheme, layer, apart.cluster);
+            let worker = 4.0 * more * worker_floats(scheme, layer, apart.cluster);
+            let server = 4.0 * more * server_floats(scheme, layer, apart.cluster);
             assert_eq!([bytes[0], bytes[4]], [worker, server], "{scheme}");
         }
     }
@@ -182,15 +218,5 @@ mod tests {
             bytes[1..].iter().all(|&other| bytes[0] == 3.0 * other),
             "{bytes:?}"
         );
-    }
-
-    #[test]
-    fn pairs_are_whole_and_even() {
-        let layer = LayerShape {
-            bias: true,
-            ..LayerShape::dense(10, 10)
-        };
-        assert_eq!(pairs(layer, 4 * 40), [33, 33, 34, 10]);
-        assert_eq!(pair_count([layer, layer].into_iter(), 4 * 40), 8);
     }
 }

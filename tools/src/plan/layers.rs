@@ -8,7 +8,7 @@ mod net;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use dogwild::poseidon::cost::LayerShape;
+use dogwild::poseidon::LayerShape;
 use dogwild::solver::NetSpec;
 use serde::Serialize;
 

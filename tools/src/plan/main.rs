@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use dogwild::poseidon::cost::Cluster;
+use dogwild::poseidon::{Cluster, Partition};
 
 use cluster::Place;
 use layers::Layer;
@@ -30,10 +30,10 @@ struct Cli {
     /// table (.csv)
     net: String,
     /// Workers, one on each node
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = members)]
     nodes: u32,
     /// Servers [default: one on each node]
-    #[arg(long, value_name = "P2")]
+    #[arg(long, value_name = "P2", value_parser = members)]
     servers: Option<u32>,
     /// Images per worker and iteration
     #[arg(long, value_name = "K")]
@@ -47,6 +47,9 @@ struct Cli {
     /// Bytes of a KV pair, at most
     #[arg(long, value_name = "BYTES", default_value_t = 2 << 20, value_parser = clap::value_parser!(u64).range(4..))]
     pair_bytes: u64,
+    /// How tensors are dealt to servers
+    #[arg(long, value_enum, default_value = "pairs")]
+    partition: PartitionArg,
     /// When the next forward pass may begin
     #[arg(long, value_enum, default_value = "all")]
     next: Next,
@@ -67,6 +70,24 @@ struct Cli {
     plot: Option<PathBuf>,
 }
 
+/// See [`Partition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum PartitionArg {
+    /// In KV pairs, spread evenly
+    Pairs,
+    /// Whole (stock TensorFlow)
+    Tensor,
+}
+
+impl From<PartitionArg> for Partition {
+    fn from(arg: PartitionArg) -> Self {
+        match arg {
+            PartitionArg::Pairs => Self::Pairs,
+            PartitionArg::Tensor => Self::Tensor,
+        }
+    }
+}
+
 /// A net on a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -85,7 +106,13 @@ impl Task {
         let (layers, stated) = models::find(&cli.net, cli.input)?;
         let servers = cli.servers.unwrap_or(cli.nodes);
         let cluster = Cluster::new(cli.nodes, servers, cli.batch)?;
-        let pairs = cluster::pair_count(layers.iter().map(|layer| layer.shape), cli.pair_bytes);
+        let place = Place {
+            cluster,
+            apart: cli.apart,
+            pair_bytes: cli.pair_bytes,
+            partition: cli.partition.into(),
+        };
+        let pairs = cluster::pair_count(layers.iter().map(|layer| layer.shape), &place);
         if servers as usize > pairs {
             bail!(
                 "{servers} servers, but {} has only {pairs} KV pairs to hold: use fewer servers, or smaller \
@@ -108,11 +135,7 @@ impl Task {
         Ok(Self {
             net: cli.net.clone(),
             layers,
-            place: Place {
-                cluster,
-                apart: cli.apart,
-                pair_bytes: cli.pair_bytes,
-            },
+            place,
             bytes_per_s: cli.bandwidth,
             next: cli.next,
             images_per_s,
@@ -151,6 +174,15 @@ fn main() -> Result<()> {
         report::curve(&task).write_svg(path)?;
     }
     Ok(())
+}
+
+/// Zero is told later, with what it would mean.
+fn members(text: &str) -> Result<u32, String> {
+    let most = u32::from(u16::MAX);
+    let number = text.parse().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| {
+        format!("`{text}` is no number of nodes: give a whole number, at most {most}")
+    })
 }
 
 /// Bytes per second of a bandwidth.

@@ -3,9 +3,8 @@
 //! Invariant: the JSON holds every figure of the table, in floats, bytes and seconds.
 
 use comfy_table::{CellAlignment, Table, presets};
-use dogwild::poseidon::cost::{
-    Cluster, LayerShape, Policy, Scheme, cluster_floats, node_floats, worker_floats,
-};
+use dogwild::poseidon::cost::{cluster_floats, node_floats, worker_floats};
+use dogwild::poseidon::{Cluster, LayerShape, Partition, Policy, Scheme};
 use dogwild::watch::curve::{Curve, Series};
 use serde::Serialize;
 
@@ -34,6 +33,7 @@ pub(crate) struct Report {
     pub(crate) batch: u64,
     pub(crate) bandwidth_bytes_per_s: f64,
     pub(crate) pair_bytes: u64,
+    pub(crate) partition: Partition,
     pub(crate) next: Next,
     pub(crate) images_per_s: f64,
     pub(crate) throughput_source: String,
@@ -186,6 +186,7 @@ impl Report {
             batch: cluster.batch(),
             bandwidth_bytes_per_s: task.bytes_per_s,
             pair_bytes: place.pair_bytes,
+            partition: place.partition,
             next: task.next,
             images_per_s: task.images_per_s,
             throughput_source: task.throughput_source.clone(),

@@ -312,7 +312,7 @@ impl<'a> Play<'a> {
 mod tests {
     use super::super::cluster::syncs;
     use super::*;
-    use dogwild::poseidon::cost::{Cluster, LayerShape, Scheme};
+    use dogwild::poseidon::{Cluster, LayerShape, Partition, Scheme};
 
     const LAYER: LayerShape = LayerShape {
         outputs: 100,
@@ -326,6 +326,7 @@ mod tests {
             cluster: Cluster::new(workers, servers, 10).unwrap(),
             apart,
             pair_bytes: 400,
+            partition: Partition::Pairs,
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail};
-use dogwild::poseidon::cost::LayerShape;
+use dogwild::poseidon::LayerShape;
 use dogwild::solver::{LayerOp, LayerSpec, NetSpec, Phase, Window};
 
 use super::{Kind, Layer};
