@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use dogwild::poseidon::Recording;
 use serde_json::Value;
 
 fn plan(words: &str) -> Command {
@@ -124,11 +125,11 @@ fn a_prototxt_is_planned_and_drawn() {
     );
     let words =
         format!("{net} --input 1x28x28 --throughput 5000 --nodes 4 --batch 64 --bandwidth 100mbit");
-    let output = plan(&words)
-        .arg("--plot")
-        .arg(&picture)
-        .output()
-        .expect("it starts");
+    let recording = folder.path().join("lenet.json");
+    let mut command = plan(&words);
+    command.arg("--plot").arg(&picture);
+    command.arg("--recording").arg(&recording);
+    let output = command.output().expect("it starts");
     let table = String::from_utf8_lossy(&output.stdout);
     for word in [
         "ip1",
@@ -141,6 +142,15 @@ fn a_prototxt_is_planned_and_drawn() {
     }
     let drawn = std::fs::read_to_string(&picture).expect("a picture");
     assert!(drawn.contains("<svg") && drawn.contains("linear"));
+    let text = std::fs::read_to_string(&recording).expect("a recording");
+    let recorded = Recording::parse(&text).expect("a recording");
+    assert_eq!((recorded.images, recorded.layers.len()), (64, 4));
+    let us = recorded
+        .layers
+        .iter()
+        .map(|layer| layer.forward_us + layer.backward_us);
+    let (alone_us, us) = (64e6 / 5000.0, us.sum::<u64>() as f64);
+    assert!((us - alone_us).abs() <= 4.0, "{us} of {alone_us}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use dogwild::poseidon::{Cluster, Partition};
+use dogwild::poseidon::{Cluster, Partition, RecordedLayer, Recording};
 
 use cluster::Place;
 use layers::Layer;
@@ -65,6 +65,9 @@ struct Cli {
     /// Machine-readable output
     #[arg(long)]
     json: bool,
+    /// Also write what `dogwild worker --compute replay:FILE` spends its time with
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
     /// Also draw speed-up over nodes (SVG)
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -99,6 +102,10 @@ pub(crate) struct Task {
     /// Of one node alone, and where the figure comes from.
     pub(crate) images_per_s: f64,
     pub(crate) throughput_source: String,
+    /// Seconds of an iteration of one node alone.
+    pub(crate) alone_s: f64,
+    /// Seconds of each layer, forward and backward.
+    pub(crate) times: Vec<[f64; 2]>,
 }
 
 impl Task {
@@ -132,8 +139,11 @@ impl Task {
                 (found.images_per_s, found.source.to_owned())
             }
         };
+        let alone_s = f64::from(cli.batch) / images_per_s;
         Ok(Self {
             net: cli.net.clone(),
+            times: times(&layers, alone_s),
+            alone_s,
             layers,
             place,
             bytes_per_s: cli.bandwidth,
@@ -143,22 +153,32 @@ impl Task {
         })
     }
 
-    /// Seconds of each layer, forward and backward: the iteration of one node alone, divided in
-    /// proportion to operations, of which the backward pass has twice as many.
-    pub(crate) fn times(&self) -> Vec<[f64; 2]> {
-        let total: u64 = self.layers.iter().map(|layer| layer.flops).sum();
-        let forward = self.alone_s() / 3.0 / total as f64;
-        let time = |layer: &Layer| layer.flops as f64 * forward;
-        self.layers
-            .iter()
-            .map(|layer| [time(layer), 2.0 * time(layer)])
-            .collect()
+    /// What a worker replays to take as long.
+    pub(crate) fn recording(&self) -> Recording {
+        let us = |seconds: f64| (seconds * 1e6).round() as u64;
+        let layers = self.layers.iter().zip(&self.times);
+        let recorded = |(layer, [forward, backward]): (&Layer, &[f64; 2])| RecordedLayer {
+            name: layer.name.clone(),
+            shape: layer.shape,
+            forward_us: us(*forward),
+            backward_us: us(*backward),
+        };
+        Recording {
+            images: self.place.cluster.batch() as u32,
+            layers: layers.map(recorded).collect(),
+        }
     }
+}
 
-    /// Seconds of an iteration of one node alone.
-    pub(crate) fn alone_s(&self) -> f64 {
-        self.place.cluster.batch() as f64 / self.images_per_s
-    }
+/// Seconds of each layer, forward and backward: the iteration of one node alone, divided in
+/// proportion to operations, of which the backward pass has twice as many.
+fn times(layers: &[Layer], alone_s: f64) -> Vec<[f64; 2]> {
+    let total: u64 = layers.iter().map(|layer| layer.flops).sum();
+    let time = |layer: &Layer| alone_s / 3.0 * layer.flops as f64 / total as f64;
+    layers
+        .iter()
+        .map(|layer| [time(layer), 2.0 * time(layer)])
+        .collect()
 }
 
 fn main() -> Result<()> {
@@ -169,6 +189,10 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         println!("{}", report.table());
+    }
+    if let Some(path) = &cli.recording {
+        std::fs::write(path, task.recording().to_json())
+            .with_context(|| format!("cannot write the recording {}", path.display()))?;
     }
     if let Some(path) = &cli.plot {
         report::curve(&task).write_svg(path)?;

@@ -106,17 +106,16 @@ impl Way {
         let bytes = bytes_per_node(&syncs, place);
         let max = bytes.iter().copied().fold(0.0, f64::max);
         let mean = bytes.iter().sum::<f64>() / bytes.len() as f64;
-        let times = task.times();
         let speed = |overlap| {
             let iteration_s = iteration_s(&Scene {
                 place,
                 syncs: &syncs,
-                times: &times,
+                times: &task.times,
                 bytes_per_s: task.bytes_per_s,
                 overlap,
                 next: task.next,
             });
-            let speedup = place.cluster.workers() as f64 * task.alone_s() / iteration_s;
+            let speedup = place.cluster.workers() as f64 * task.alone_s / iteration_s;
             Speed {
                 iteration_s,
                 speedup,
@@ -171,7 +170,7 @@ impl LayerReport {
 impl Report {
     pub(crate) fn new(task: &Task) -> Self {
         let (place, cluster) = (&task.place, task.place.cluster);
-        let layers = task.layers.iter().zip(task.times());
+        let layers = task.layers.iter().zip(&task.times);
         Self {
             net: task.net.clone(),
             parameters: task
@@ -192,9 +191,9 @@ impl Report {
             throughput_source: task.throughput_source.clone(),
             times: "layer times are derived, not measured: one node's iteration divided by the layers' FLOPs, \
                     one third forward, two thirds backward",
-            alone_s: task.alone_s(),
+            alone_s: task.alone_s,
             layers: layers
-                .map(|(layer, times)| LayerReport::new(layer, times, place))
+                .map(|(layer, times)| LayerReport::new(layer, *times, place))
                 .collect(),
             ways: POLICIES.map(|policy| Way::new(task, place, policy)).into(),
         }
