@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::args;
 use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
-use crate::poseidon::{PAIR_BYTES, Partition, Policy, Stragglers, Wish};
+use crate::poseidon::{PAIR_BYTES, Partition, Policy, Recording, Stragglers, Wish};
 use crate::solver::data::Source;
 
 /// What all members of a cluster must be given alike.
@@ -30,6 +31,33 @@ pub struct ModelArgs {
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads_per_worker: usize,
+    /// What workers do: solver, or replay:FILE to spend recorded times (dogwild-plan writes such a file)
+    /// while gradients of the recorded sizes travel
+    #[arg(long, value_name = "WHAT", default_value = "solver")]
+    pub compute: Compute,
+}
+
+/// What workers do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compute {
+    /// Train.
+    Solver,
+    /// Spend the times of this recording.
+    Replay(PathBuf),
+}
+
+impl FromStr for Compute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "solver" => Ok(Self::Solver),
+            Some(("replay", file)) if !file.is_empty() => Ok(Self::Replay(file.into())),
+            _ => Err(format!(
+                "`{text}` is nothing to do: give solver, or replay:FILE"
+            )),
+        }
+    }
 }
 
 /// How the cluster works: the coordinator decides it for all.
@@ -146,7 +174,19 @@ impl ModelArgs {
             seed: self.seed,
             weights: self.weights.clone(),
             threads: self.threads_per_worker,
+            replay: self.recording()?,
         })
+    }
+
+    fn recording(&self) -> Result<Option<Recording>> {
+        let Compute::Replay(path) = &self.compute else {
+            return Ok(None);
+        };
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the recording {shown}"))?;
+        let recording = Recording::parse(&text).with_context(|| shown.to_string())?;
+        Ok(Some(recording))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::node::stop_on_signals;
 
 /// Arguments of `dogwild worker`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// The worker's buffer (dogwild init makes it, with the session of the cluster)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -43,7 +43,11 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) fn run(self) -> Result<()> {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// Why it ended early.
+    pub fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
         let model = self.model.job()?;
         let job = WorkerJob {

@@ -100,6 +100,7 @@ impl Cluster {
             seed: self.setup.seed,
             weights: None,
             threads: self.setup.threads,
+            replay: None,
         }
     }
 

@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// The node of a server.
-    fn home(&self, server: usize) -> usize {
+    pub(crate) fn home(&self, server: usize) -> usize {
         if self.apart {
             self.workers() + server
         } else {
@@ -171,6 +171,19 @@ pub(crate) fn bytes_per_node(syncs: &[Sync], place: &Place) -> Vec<f64> {
         }
     }
     bytes
+}
+
+/// Payload bytes of all messages of one iteration, also those that stay on a node.
+pub(crate) fn payload_bytes(syncs: &[Sync], place: &Place) -> f64 {
+    let workers = place.workers() as f64;
+    let bytes = |sync: &Sync| match sync {
+        Sync::Broadcast(size) => (workers - 1.0) * size,
+        Sync::Gathers(gathers) => gathers
+            .iter()
+            .map(|g| g.up + g.down.iter().sum::<f64>())
+            .sum(),
+    };
+    workers * syncs.iter().map(bytes).sum::<f64>()
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! `dogwild-plan`: what synchronising a net costs a cluster, before anybody builds it.
 //!
 //! Holds the command line. `layers` and `models` say what the net is, `cluster` who sends what,
-//! `schedule` how long an iteration takes, `report` what is printed. The model is in docs/plan.md.
+//! `schedule` how long an iteration takes, `emulate` runs it, `report` prints. The model is in
+//! docs/plan.md.
 
 mod cluster;
+mod emulate;
 mod layers;
 mod models;
 mod report;
@@ -16,6 +18,7 @@ use clap::Parser;
 use dogwild::poseidon::{Cluster, Partition, RecordedLayer, Recording};
 
 use cluster::Place;
+use emulate::Part;
 use layers::Layer;
 use models::Engine;
 use report::Report;
@@ -68,6 +71,8 @@ struct Cli {
     /// Also write what `dogwild worker --compute replay:FILE` spends its time with
     #[arg(long, value_name = "FILE")]
     recording: Option<PathBuf>,
+    #[command(flatten)]
+    emulation: emulate::Settings,
     /// Also draw speed-up over nodes (SVG)
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -153,6 +158,24 @@ impl Task {
         })
     }
 
+    /// A smaller cluster on which everything takes as long: weights, factors and bandwidth are all
+    /// divided by `scale` (M, N and K by its root each).
+    pub(crate) fn scaled(&self, scale: f64) -> Self {
+        let side = |side: u64| ((side as f64 / scale.sqrt()).round() as u64).max(1);
+        let mut task = self.clone();
+        for layer in &mut task.layers {
+            layer.shape.outputs = side(layer.shape.outputs);
+            layer.shape.inputs = side(layer.shape.inputs);
+        }
+        task.place.cluster = task
+            .place
+            .cluster
+            .with_batch(side(task.place.cluster.batch()) as u32);
+        task.place.pair_bytes = ((task.place.pair_bytes as f64 / scale) as u64).max(4);
+        task.bytes_per_s /= scale;
+        task
+    }
+
     /// What a worker replays to take as long.
     pub(crate) fn recording(&self) -> Recording {
         let us = |seconds: f64| (seconds * 1e6).round() as u64;
@@ -182,9 +205,20 @@ fn times(layers: &[Layer], alone_s: f64) -> Vec<[f64; 2]> {
 }
 
 fn main() -> Result<()> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+        .format_target(false)
+        .init();
+    // A part of an emulation is this program again.
+    let mut words = std::env::args_os();
+    if words.nth(1).is_some_and(|word| word == "component") {
+        return Part::parse_from(std::iter::once("component".into()).chain(words)).run();
+    }
     let cli = Cli::parse();
     let task = Task::new(&cli)?;
-    let report = Report::new(&task);
+    let mut report = Report::new(&task);
+    if cli.emulation.emulate {
+        report.emulation = Some(emulate::run(&task, cli.emulation)?);
+    }
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Task;
 use super::cluster::{Place, bytes_per_node, syncs};
+use super::emulate::Emulation;
 use super::schedule::{Next, Scene, iteration_s};
 
 /// The ways to synchronise that are compared.
@@ -43,6 +44,8 @@ pub(crate) struct Report {
     pub(crate) alone_s: f64,
     pub(crate) layers: Vec<LayerReport>,
     pub(crate) ways: Vec<Way>,
+    /// The same on a real, smaller network, if asked for.
+    pub(crate) emulation: Option<Emulation>,
 }
 
 /// One layer.
@@ -195,18 +198,19 @@ impl Report {
             layers: layers
                 .map(|(layer, times)| LayerReport::new(layer, *times, place))
                 .collect(),
+            emulation: None,
             ways: POLICIES.map(|policy| Way::new(task, place, policy)).into(),
         }
     }
 
     /// For people.
     pub(crate) fn table(&self) -> String {
-        format!(
-            "{}\n\n{}\n\n{}",
-            self.head(),
-            self.layer_table(),
-            self.way_table()
-        )
+        let (layers, ways) = (self.layer_table(), self.way_table());
+        let mut text = format!("{}\n\n{layers}\n\n{ways}", self.head());
+        if let Some(emulation) = &self.emulation {
+            text += &format!("\n\n{}", emulation.table());
+        }
+        text
     }
 
     fn head(&self) -> String {
@@ -303,7 +307,7 @@ impl Report {
 }
 
 /// A table without lines, whose `numbers` columns stand to the right.
-fn plain(head: &[&str], numbers: std::ops::Range<usize>) -> Table {
+pub(crate) fn plain(head: &[&str], numbers: std::ops::Range<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head);
     for at in numbers {
