@@ -163,6 +163,31 @@ pub struct MemberArgs {
     pub report: Option<PathBuf>,
 }
 
+/// A worker that is made slow on purpose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slow {
+    /// Which worker.
+    pub worker: u16,
+    /// How many times longer its passes take.
+    pub factor: f64,
+}
+
+impl FromStr for Slow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text
+            .split_once(':')
+            .and_then(|(worker, factor)| Some((worker.parse().ok()?, factor.parse().ok()?)));
+        match parts {
+            Some((worker, factor)) if (1.0..=1e6).contains(&factor) => Ok(Self { worker, factor }),
+            _ => Err(format!(
+                "`{text}` makes nobody slow: write WORKER:FACTOR, as 1:10, the factor 1 or more"
+            )),
+        }
+    }
+}
+
 impl ModelArgs {
     /// The model, read.
     pub fn job(&self) -> Result<ModelJob> {
@@ -272,4 +297,32 @@ pub fn bandwidth(bytes_per_s: Option<f64>) -> Result<Option<f64>> {
         "--bandwidth 0: nothing could ever be sent; give bytes per second, as 10MB, or leave it out"
     );
     Ok(bytes_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_slow_is_a_worker_and_a_factor() {
+        let slow = Slow {
+            worker: 1,
+            factor: 10.0,
+        };
+        assert_eq!("1:10".parse(), Ok(slow));
+        for wrong in ["", "1", "1:0.5", "1:NaN", "-1:2", "one:2", "1:inf"] {
+            let said = wrong.parse::<Slow>().expect_err(wrong);
+            assert!(said.contains("WORKER:FACTOR"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_workers_do_is_said_or_refused() {
+        assert_eq!("solver".parse(), Ok(Compute::Solver));
+        let replay = Compute::Replay("a:b.json".into());
+        assert_eq!("replay:a:b.json".parse(), Ok(replay));
+        for wrong in ["", "replay", "replay:", "sleep:1"] {
+            assert!(wrong.parse::<Compute>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! `dogwild train --sync poseidon`: what is given to it beside the arguments of every job.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
 use super::args;
-use super::cluster_args::{ClusterArgs, KeyArgs, OverlapArg, bandwidth, name};
+use super::cluster_args::{ClusterArgs, KeyArgs, OverlapArg, Slow, bandwidth, name};
 use super::train::Args;
 use crate::job::{PoseidonPlan, PoseidonSummary};
 use crate::solver::SolverSpec;
@@ -38,7 +38,8 @@ const STREAM_ONLY: [&str; 17] = [
     "--delay",
     "--fault-seed",
 ];
-const POSEIDON_ONLY: [&str; 15] = [
+const POSEIDON_ONLY: [&str; 16] = [
+    "--slow",
     "--workers",
     "--servers",
     "--scheme",
@@ -72,6 +73,9 @@ pub(super) struct PoseidonArgs {
     bandwidth: Option<f64>,
     #[command(flatten)]
     key: KeyArgs,
+    /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
+    #[arg(long, value_name = "WORKER:FACTOR")]
+    slow: Option<Slow>,
     /// Go on from the last checkpoint of the job in --out
     #[arg(long)]
     resume: bool,
@@ -120,6 +124,14 @@ impl Args {
         let mut worker_args = vec!["--overlap".to_owned(), name(&own.overlap)];
         if let Some(rate) = bandwidth(own.bandwidth)? {
             worker_args.extend(["--bandwidth".into(), rate.to_string()]);
+        }
+        if let Some(Slow { worker, factor }) = own.slow {
+            ensure!(
+                worker < own.cluster.workers,
+                "--slow {worker}:{factor}: there is no worker {worker}; the {} workers are counted from 0",
+                own.cluster.workers
+            );
+            worker_args.extend(["--slow".into(), format!("{worker}:{factor}")]);
         }
         // Refused here rather than by each process.
         own.key.key()?;

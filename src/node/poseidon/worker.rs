@@ -57,6 +57,8 @@ pub struct WorkerJob {
     pub private_data: bool,
     /// When layers are sent.
     pub overlap: Overlap,
+    /// Its passes take so many times longer than they need, by resting after each; 1: no rest.
+    pub slow: f64,
     /// Bytes per second it sends at most.
     pub bandwidth_bytes_per_s: Option<f64>,
     /// Seed of the order of pictures and of mirroring and cropping.

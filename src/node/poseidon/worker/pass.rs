@@ -48,6 +48,7 @@ pub(super) struct Thread {
     factors: Vec<Vec<Vec<f32>>>,
     iter_size: u64,
     overlap: Overlap,
+    slow: f64,
     /// Pictures of its share handed out so far.
     pub(super) cursor: u64,
 }
@@ -113,6 +114,7 @@ pub(super) fn threads(
             layers: layers.clone(),
             iter_size: spec.iter_size,
             overlap: job.overlap,
+            slow: job.slow,
             index,
             work,
             cursor,
@@ -175,10 +177,14 @@ impl Thread {
 
     /// One iteration of this thread: sends each layer when it is its turn.
     pub(super) fn pass(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+        let start = Instant::now();
         let passed = match &mut self.work {
             Work::Train { .. } => self.train(clock, hub, local),
             Work::Replay(_) => self.replay(clock, hub, local),
         };
+        if self.slow > 1.0 {
+            std::thread::sleep(start.elapsed().mul_f64(self.slow - 1.0));
+        }
         if self.overlap == Overlap::None {
             for layer in (0..self.layers.len()).rev() {
                 let factors = std::mem::take(&mut self.factors[layer]);
@@ -198,6 +204,7 @@ impl Thread {
             iter_size,
             overlap,
             cursor,
+            ..
         } = self
         else {
             return Passed::default();
