@@ -110,6 +110,7 @@ impl Wanted {
             hosts: self.hosts,
             mtu: self.mtu,
             rate: self.rate.clone(),
+            queue_bytes: None,
             loss: self.loss,
             cable: match self.cable {
                 CableName::Auto => Cable::Auto,

@@ -79,7 +79,7 @@ pub(crate) fn join(
         .feed(&hub.name, &hub.namespaces, &["-batch", "-"], &script)?;
     if let (Some(tc), Some(rate)) = (&tools.tc, &spec.rate) {
         for host in hosts {
-            limit(tc, hub, &port(host.index), rate)?;
+            limit(tc, hub, &port(host.index), rate, spec.queue_bytes)?;
         }
     }
     Ok(())
@@ -105,7 +105,7 @@ pub(crate) fn set_up(spec: &Spec, tools: &Tools, host: &LabHost) -> Result<(), L
     }
     tools.ip.feed(place, inside, &["-batch", "-"], &script)?;
     if let (Some(tc), Some(rate)) = (&tools.tc, &spec.rate) {
-        limit(tc, host, "eth0", rate)?;
+        limit(tc, host, "eth0", rate, spec.queue_bytes)?;
     }
     if let (Some(nft), Some(drops)) = (&tools.nft, spec.loss_per_million()) {
         let rule = format!(
@@ -130,8 +130,15 @@ pub(crate) fn steer_receive(sh: &Tool, hosts: &[LabHost]) -> Result<(), LabError
     Ok(())
 }
 
-fn limit(tc: &Tool, host: &LabHost, iface: &str, rate: &str) -> Result<(), LabError> {
-    let words = format!("qdisc add dev {iface} root tbf rate {rate} burst 128k limit 256k");
+fn limit(
+    tc: &Tool,
+    host: &LabHost,
+    iface: &str,
+    rate: &str,
+    queue_bytes: Option<u32>,
+) -> Result<(), LabError> {
+    let queue = queue_bytes.unwrap_or(256 << 10);
+    let words = format!("qdisc add dev {iface} root tbf rate {rate} burst 128k limit {queue}");
     tc.run(&host.name, &host.namespaces, &words).map(drop)
 }
 

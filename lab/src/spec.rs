@@ -25,6 +25,9 @@ pub struct Spec {
     /// Rate limit per host and direction in tc's words (`1gbit`, `100mbit`): a token bucket at
     /// the sender, and behind a bridge also on the port towards each receiver. None: none.
     pub rate: Option<String>,
+    /// Bytes that wait at each rate limit before frames are dropped; none: 256 KiB. Many senders to
+    /// one receiver need more, or TCP spends its time waiting for what was lost.
+    pub queue_bytes: Option<u32>,
     /// Share of the frames dropped on receive by every host, 0 to 1: raw frames and IP alike.
     /// Segmentation offload is then off, so that single frames are lost, not trains of 40.
     pub loss: Option<f64>,
@@ -42,6 +45,7 @@ impl Default for Spec {
             hosts: 2,
             mtu: 1500,
             rate: None,
+            queue_bytes: None,
             loss: None,
             cable: Cable::Auto,
             steer_receive: false,

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::args;
 use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
-use crate::poseidon::{PAIR_BYTES, Partition, Policy, Stragglers, Wish};
+use crate::poseidon::{PAIR_BYTES, Partition, Policy, Recording, Stragglers, Wish};
 use crate::solver::data::Source;
 
 /// What all members of a cluster must be given alike.
@@ -30,6 +31,33 @@ pub struct ModelArgs {
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads_per_worker: usize,
+    /// What workers do: solver, or replay:FILE to spend recorded times (dogwild-plan writes such a file)
+    /// while gradients of the recorded sizes travel
+    #[arg(long, value_name = "WHAT", default_value = "solver")]
+    pub compute: Compute,
+}
+
+/// What workers do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compute {
+    /// Train.
+    Solver,
+    /// Spend the times of this recording.
+    Replay(PathBuf),
+}
+
+impl FromStr for Compute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "solver" => Ok(Self::Solver),
+            Some(("replay", file)) if !file.is_empty() => Ok(Self::Replay(file.into())),
+            _ => Err(format!(
+                "`{text}` is nothing to do: give solver, or replay:FILE"
+            )),
+        }
+    }
 }
 
 /// How the cluster works: the coordinator decides it for all.
@@ -135,6 +163,31 @@ pub struct MemberArgs {
     pub report: Option<PathBuf>,
 }
 
+/// A worker that is made slow on purpose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slow {
+    /// Which worker.
+    pub worker: u16,
+    /// How many times longer its passes take.
+    pub factor: f64,
+}
+
+impl FromStr for Slow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text
+            .split_once(':')
+            .and_then(|(worker, factor)| Some((worker.parse().ok()?, factor.parse().ok()?)));
+        match parts {
+            Some((worker, factor)) if (1.0..=1e6).contains(&factor) => Ok(Self { worker, factor }),
+            _ => Err(format!(
+                "`{text}` makes nobody slow: write WORKER:FACTOR, as 1:10, the factor 1 or more"
+            )),
+        }
+    }
+}
+
 impl ModelArgs {
     /// The model, read.
     pub fn job(&self) -> Result<ModelJob> {
@@ -146,7 +199,19 @@ impl ModelArgs {
             seed: self.seed,
             weights: self.weights.clone(),
             threads: self.threads_per_worker,
+            replay: self.recording()?,
         })
+    }
+
+    fn recording(&self) -> Result<Option<Recording>> {
+        let Compute::Replay(path) = &self.compute else {
+            return Ok(None);
+        };
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the recording {shown}"))?;
+        let recording = Recording::parse(&text).with_context(|| shown.to_string())?;
+        Ok(Some(recording))
     }
 }
 
@@ -232,4 +297,32 @@ pub fn bandwidth(bytes_per_s: Option<f64>) -> Result<Option<f64>> {
         "--bandwidth 0: nothing could ever be sent; give bytes per second, as 10MB, or leave it out"
     );
     Ok(bytes_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_slow_is_a_worker_and_a_factor() {
+        let slow = Slow {
+            worker: 1,
+            factor: 10.0,
+        };
+        assert_eq!("1:10".parse(), Ok(slow));
+        for wrong in ["", "1", "1:0.5", "1:NaN", "-1:2", "one:2", "1:inf"] {
+            let said = wrong.parse::<Slow>().expect_err(wrong);
+            assert!(said.contains("WORKER:FACTOR"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_workers_do_is_said_or_refused() {
+        assert_eq!("solver".parse(), Ok(Compute::Solver));
+        let replay = Compute::Replay("a:b.json".into());
+        assert_eq!("replay:a:b.json".parse(), Ok(replay));
+        for wrong in ["", "replay", "replay:", "sleep:1"] {
+            assert!(wrong.parse::<Compute>().is_err(), "{wrong}");
+        }
+    }
 }

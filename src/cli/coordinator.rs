@@ -12,7 +12,7 @@ use crate::node::stop_on_signals;
 
 /// Arguments of `dogwild coordinator`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// Where to listen; port 0: any
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7700")]
     listen: SocketAddr,
@@ -37,7 +37,11 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) fn run(self) -> Result<()> {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// Why it ended early.
+    pub fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
         let model = self.model.job()?;
         let clocks = self.iterations.unwrap_or(model.spec.max_iter);

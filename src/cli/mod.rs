@@ -4,16 +4,16 @@
 
 pub mod args;
 pub mod cluster_args;
-mod coordinator;
+pub mod coordinator;
 mod doctor;
 mod init;
-mod server;
+pub mod server;
 mod snapshot;
 mod solver;
 pub mod stream;
 mod train;
 mod train_poseidon;
-mod worker;
+pub mod worker;
 
 use clap::{Parser, Subcommand};
 

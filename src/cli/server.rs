@@ -9,7 +9,7 @@ use crate::node::stop_on_signals;
 
 /// Arguments of `dogwild server`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// Name of the job; the same everywhere
     #[arg(long, value_name = "NAME", default_value = "dogwild")]
     session: String,
@@ -20,7 +20,11 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) fn run(self) -> Result<()> {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// Why it ended early.
+    pub fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
         let job = ServerJob {
             member: self.member.job()?,

@@ -1,10 +1,10 @@
 //! `dogwild train --sync poseidon`: what is given to it beside the arguments of every job.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
 use super::args;
-use super::cluster_args::{ClusterArgs, OverlapArg, bandwidth, name};
+use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name};
 use super::train::Args;
 use crate::job::{PoseidonPlan, PoseidonSummary};
 use crate::node::poseidon::Key;
@@ -43,7 +43,8 @@ const STREAM_ONLY: [&str; 21] = [
     "--capture",
     "--pace",
 ];
-const POSEIDON_ONLY: [&str; 14] = [
+const POSEIDON_ONLY: [&str; 15] = [
+    "--slow",
     "--workers",
     "--servers",
     "--scheme",
@@ -74,6 +75,9 @@ pub(super) struct PoseidonArgs {
     /// Bytes per second that a worker sends at most, as 10MB; what matters most goes first
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     bandwidth: Option<f64>,
+    /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
+    #[arg(long, value_name = "WORKER:FACTOR")]
+    slow: Option<Slow>,
     /// Go on from the last checkpoint of the job in --out
     #[arg(long)]
     resume: bool,
@@ -122,6 +126,14 @@ impl Args {
         let mut worker_args = vec!["--overlap".to_owned(), name(&own.overlap)];
         if let Some(rate) = bandwidth(own.bandwidth)? {
             worker_args.extend(["--bandwidth".into(), rate.to_string()]);
+        }
+        if let Some(Slow { worker, factor }) = own.slow {
+            ensure!(
+                worker < own.cluster.workers,
+                "--slow {worker}:{factor}: there is no worker {worker}; the {} workers are counted from 0",
+                own.cluster.workers
+            );
+            worker_args.extend(["--slow".into(), format!("{worker}:{factor}")]);
         }
         // Refused here rather than by each process.
         let key_file = &self.transport.key_file;

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::args;
-use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, bandwidth};
+use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow, bandwidth};
 use crate::node::poseidon::{WorkerJob, run_worker};
 use crate::node::stop_on_signals;
 
 /// Arguments of `dogwild worker`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// The worker's buffer (dogwild init makes it, with the session of the cluster)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// Bytes per second to send at most, as 10MB; what matters most goes first
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     bandwidth: Option<f64>,
+    /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
+    #[arg(long, value_name = "WORKER:FACTOR")]
+    slow: Option<Slow>,
     /// Iterations between tests by worker 0; 0: none [default: the solver file's test_interval]
     #[arg(long, value_name = "N")]
     test_every: Option<u64>,
@@ -43,10 +46,17 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) fn run(self) -> Result<()> {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// Why it ended early.
+    pub fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
         let model = self.model.job()?;
+        let index = self.member.index;
+        let own = self.slow.filter(|slow| slow.worker == index);
         let job = WorkerJob {
+            slow: own.map_or(1.0, |slow| slow.factor),
             member: self.member.job()?,
             buffer: self.buffer,
             test_every: self.test_every.unwrap_or(model.spec.test_interval),

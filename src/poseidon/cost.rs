@@ -160,6 +160,14 @@ impl Cluster {
         }
     }
 
+    /// The same machines with K images each; at least one.
+    pub fn with_batch(self, batch: u32) -> Self {
+        Self {
+            batch: batch.max(1).into(),
+            ..self
+        }
+    }
+
     /// P.
     pub fn workers(self) -> u64 {
         self.workers

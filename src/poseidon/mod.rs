@@ -16,6 +16,7 @@ pub mod cost;
 mod message;
 mod onebit;
 mod plan;
+mod replay;
 mod rounds;
 mod store;
 mod syncer;
@@ -31,6 +32,7 @@ pub use message::{
 pub use plan::{
     PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor, Stragglers, Wish,
 };
+pub use replay::{RecordedLayer, Recording, RecordingError};
 pub use rounds::RoundError;
 pub use store::{Breach, Checkpoint, KvStore, Saved};
 pub use syncer::{Completion, Contribution, Syncer, To};

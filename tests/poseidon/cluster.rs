@@ -100,6 +100,7 @@ impl Cluster {
             seed: self.setup.seed,
             weights: None,
             threads: self.setup.threads,
+            replay: None,
         }
     }
 
@@ -162,6 +163,7 @@ impl Cluster {
         .expect("a buffer");
         let report = Some(self.folder.path().join(format!("worker{index}.json")));
         WorkerJob {
+            slow: 1.0,
             member: MemberJob {
                 report,
                 ..self.member(index, coordinator, resume)

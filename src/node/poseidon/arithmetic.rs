@@ -1,7 +1,8 @@
 //! The solver's arithmetic for the state machines of Poseidon.
 
+use super::model::Model;
 use crate::poseidon::{Arithmetic, Pair};
-use crate::solver::{Net, SolverSpec, Tensor, TensorStep, add_outer_products};
+use crate::solver::{SolverSpec, Tensor, TensorStep, add_outer_products};
 use crate::weights::WeightsView;
 
 /// Makes the very steps that `solver::update` makes.
@@ -15,11 +16,9 @@ pub(super) struct SolverArithmetic {
 
 impl SolverArithmetic {
     /// Of workers with `threads` threads that add up their gradients.
-    pub(super) fn new(spec: &SolverSpec, net: &Net, threads: usize) -> Self {
-        let tensors = net
-            .layers()
-            .into_iter()
-            .map(|l| net.parameters()[l.tensors].to_vec());
+    pub(super) fn new(spec: &SolverSpec, model: &Model, threads: usize) -> Self {
+        let layers = model.layers.iter();
+        let tensors = layers.map(|layer| model.tensors[layer.tensors.clone()].to_vec());
         Self {
             spec: spec.clone(),
             tensors: tensors.collect(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::checkpoint::CheckpointError;
 use super::link::LinkError;
 use crate::node::{NetError, SolverError};
-use crate::poseidon::{Breach, PlanError};
+use crate::poseidon::{Breach, PlanError, RecordingError};
 use crate::snapshot::LoadError;
 
 /// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
@@ -22,6 +22,9 @@ pub enum PoseidonError {
     /// The model.
     #[error(transparent)]
     Model(#[from] NetError),
+    /// What is to be replayed.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
     /// Buffer, data, or learning-curve file.
     #[error(transparent)]
     Solver(#[from] SolverError),

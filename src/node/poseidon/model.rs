@@ -7,8 +7,8 @@ use zerocopy::IntoBytes;
 
 use super::error::PoseidonError;
 use crate::node::bound_net;
-use crate::poseidon::{LayerShape, PlanTensor};
-use crate::solver::{Net, Phase, SolverSpec};
+use crate::poseidon::{LayerShape, PlanTensor, Recording};
+use crate::solver::{Filler, LayerTensors, Net, ParamSpec, Phase, SolverSpec, Tensor};
 use crate::weights::{Manifest, WeightsView};
 
 /// What all members must be started with alike.
@@ -26,6 +26,9 @@ pub struct ModelJob {
     pub weights: Option<PathBuf>,
     /// Threads of each worker that add up their gradients.
     pub threads: usize,
+    /// Layers and times to spend instead of computing `spec`'s net, of which only the
+    /// hyper-parameters count then.
+    pub replay: Option<Recording>,
 }
 
 /// A layer for the plan: name, shape, tensors.
@@ -33,8 +36,12 @@ pub(super) type Layer = (String, LayerShape, Vec<PlanTensor>);
 
 /// The model in memory.
 pub(super) struct Model {
-    /// A net of one image: tensors and multipliers.
-    pub(super) net: Net,
+    /// A net of one image; none if a recording is replayed.
+    net: Option<Net>,
+    /// The layers that learn.
+    pub(super) layers: Vec<LayerTensors>,
+    /// Their tensors, with multipliers.
+    pub(super) tensors: Vec<Tensor>,
     /// Where the tensors lie.
     pub(super) manifest: Manifest,
     /// Images of one worker in one iteration.
@@ -50,11 +57,16 @@ impl ModelJob {
         if self.threads == 0 {
             return Err(PoseidonError::NoThreads);
         }
+        if let Some(recording) = &self.replay {
+            return Model::replayed(recording, self.threads);
+        }
         let (net, manifest) = bound_net(&self.spec.net, Phase::Train, 1, self.input, self.classes)?;
         let batch = crate::node::model::train_batch(&self.spec.net)? as u64;
         let images = batch * self.spec.iter_size * self.threads as u64;
         Ok(Model {
-            net,
+            layers: net.layers(),
+            tensors: net.parameters().to_vec(),
+            net: Some(net),
             manifest,
             images: u32::try_from(images).unwrap_or(u32::MAX),
         })
@@ -77,23 +89,62 @@ impl ModelJob {
 
     /// The weights that training begins with, in the layout of the buffer.
     pub(super) fn first_weights(&self, model: &Model) -> Result<Vec<AtomicU32>, PoseidonError> {
-        let words: Vec<_> = (0..model.net.extent()).map(|_| AtomicU32::new(0)).collect();
+        let words: Vec<_> = (0..model.extent()).map(|_| AtomicU32::new(0)).collect();
         let w = WeightsView::of(&words);
-        match &self.weights {
-            Some(file) => {
+        match (&self.weights, &model.net) {
+            (Some(file), _) => {
                 crate::snapshot::load(file, &model.manifest, w)?;
             }
-            None => model.net.initialise(w, self.seed),
+            (None, Some(net)) => net.initialise(w, self.seed),
+            (None, None) => {}
         }
         Ok(words)
     }
 }
 
 impl Model {
+    /// A model without a net: the layers of a recording, all weights zero.
+    fn replayed(recording: &Recording, threads: usize) -> Result<Self, PoseidonError> {
+        let manifest = recording.manifest()?;
+        let mut model = Self {
+            net: None,
+            layers: Vec::new(),
+            tensors: Vec::new(),
+            images: recording.images.saturating_mul(threads as u32),
+            manifest,
+        };
+        for (name, shape, tensors) in recording.plan_layers(&model.manifest) {
+            let sizes = [shape.outputs as usize, shape.inputs as usize];
+            let first = model.tensors.len();
+            for (i, tensor) in tensors.into_iter().enumerate() {
+                model.tensors.push(Tensor {
+                    name: tensor.name,
+                    shape: sizes[..2 - i].to_vec(),
+                    offset: tensor.offset,
+                    len: tensor.len,
+                    param: ParamSpec::default(),
+                    filler: Filler::Constant { value: 0.0 },
+                });
+            }
+            model.layers.push(LayerTensors {
+                name,
+                tensors: first..model.tensors.len(),
+                factored: shape.fully_connected.then_some(sizes),
+            });
+        }
+        Ok(model)
+    }
+
+    /// Weights of a buffer that holds every tensor.
+    pub(super) fn extent(&self) -> usize {
+        let ends = self.tensors.iter().map(|t| t.offset + t.len);
+        ends.max().unwrap_or(0)
+    }
+
     /// The layers that learn.
     pub(super) fn layers(&self) -> Vec<Layer> {
-        let layers = self.net.layers().into_iter().map(|layer| {
-            let tensors = &self.net.parameters()[layer.tensors];
+        let layers = self.layers.iter().cloned().map(|layer| {
+            let tensors = &self.tensors[layer.tensors];
             let shape = &tensors[0].shape;
             let outputs = shape.first().copied().unwrap_or(1);
             let shape = LayerShape {

@@ -116,7 +116,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
 }
 
 fn arithmetic(job: &ModelJob, model: &Model) -> SolverArithmetic {
-    SolverArithmetic::new(&job.spec, &model.net, job.threads)
+    SolverArithmetic::new(&job.spec, model, job.threads)
 }
 
 impl Server<'_> {

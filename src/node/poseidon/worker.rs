@@ -26,11 +26,12 @@ use super::server::hear;
 use super::traffic::Traffic;
 use crate::node::{SolverError, Tester, Transforms};
 use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer};
-use crate::solver::data::{DataSet, Shard, Source};
+use crate::solver::data::{Images, Shard, Source, Transform};
 use crate::weights::{Expect, Role as Component, SharedWeights, SolverState, WeightsView, kernels};
 use budget::Budget;
 use hub::Hub;
 use lead::Lead;
+use pass::Input;
 
 /// When layers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct WorkerJob {
     pub private_data: bool,
     /// When layers are sent.
     pub overlap: Overlap,
+    /// Its passes take so many times longer than they need, by resting after each; 1: no rest.
+    pub slow: f64,
     /// Bytes per second it sends at most.
     pub bandwidth_bytes_per_s: Option<f64>,
     /// Seed of the order of pictures and of mirroring and cropping.
@@ -78,7 +81,7 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     {
         return Err(PoseidonError::Bandwidth(rate));
     }
-    let set = job.data.load().map_err(SolverError::from)?;
+    let work = input(job)?;
     let model = job.model.open()?;
     let fingerprint = model.manifest.fingerprint();
     let expect = Expect {
@@ -122,11 +125,22 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     };
     let saved = worker.begin(&joined, WeightsView::of(&first))?;
     let fate = Fate::new(stop);
-    let traffic = worker.run(joined, listener, set, saved, &fate, slot.meters(), &|| {
+    let traffic = worker.run(joined, listener, work, saved, &fate, slot.meters(), &|| {
         slot.heartbeat();
     })?;
     fate.result()?;
     job.member.write_report(&traffic.report())
+}
+
+/// What there is to do, and pictures to test on if it is learning.
+fn input(job: &WorkerJob) -> Result<(Input, Option<TestPictures>), PoseidonError> {
+    if let Some(recording) = &job.model.replay {
+        return Ok((Input::Recording(recording.clone()), None));
+    }
+    let set = job.data.load().map_err(SolverError::from)?;
+    let transform = Transforms::of(&job.model.spec, &set.train).test;
+    let train = Input::Pictures(Arc::new(set.train));
+    Ok((train, Some((transform, set.test))))
 }
 
 /// What a worker has.
@@ -140,6 +154,9 @@ struct Worker<'w> {
 
 /// Who is at the other end of a connection, its reading half, and its name for messages.
 type Connection = (Member, Incoming, String);
+
+/// Pictures to test on, and what is done to them.
+type TestPictures = (Transform, Images);
 
 /// Meters of the buffer's slot.
 type Meters = [std::sync::atomic::AtomicU64; crate::weights::METERS];
@@ -156,7 +173,7 @@ impl Worker<'_> {
         let mut saved = None;
         if let (Some(folder), 1..) = (&self.folder, start) {
             let loaded = folder.load(start, &identity(&joined.book, self.model))?;
-            for tensor in self.model.net.parameters() {
+            for tensor in &self.model.tensors {
                 for (kind, to) in [("weights", w), ("history", history)] {
                     let array = loaded.array(&format!("{}.{kind}", tensor.name), tensor.len)?;
                     kernels::copy_in(to.slice(tensor.offset, tensor.len), &array);
@@ -186,7 +203,7 @@ impl Worker<'_> {
         &self,
         joined: Joined,
         listener: TcpListener,
-        set: DataSet,
+        (input, test): (Input, Option<TestPictures>),
         saved: Option<Loaded>,
         fate: &Fate<'_>,
         meters: &Meters,
@@ -208,16 +225,12 @@ impl Worker<'_> {
                 syncer.restore(|name, len| saved.array(name, len))?;
             }
         }
-        let math = SolverArithmetic::new(
-            &self.job.model.spec,
-            &self.model.net,
-            self.job.model.threads,
-        );
+        let math = SolverArithmetic::new(&self.job.model.spec, self.model, self.job.model.threads);
         let budget = self.job.bandwidth_bytes_per_s.map(Budget::new);
         let views = [self.shared.view(), self.state.history()];
         let hub = Hub::new(&book, syncers, views, math, budget, fate);
-        let tester = self.tester(&set)?;
-        let (threads, local) = pass::threads(self, plan, set.train, saved.as_ref())?;
+        let tester = self.tester(test)?;
+        let (threads, local) = pass::threads(self, plan, input, saved.as_ref())?;
         let (hub, local) = (&hub, &local);
         std::thread::scope(|scope| {
             hub.reading(scope, move |hub| {
@@ -246,19 +259,13 @@ impl Worker<'_> {
     }
 
     /// What worker 0 tests the weights with.
-    fn tester(&self, set: &DataSet) -> Result<Option<Tester>, PoseidonError> {
+    fn tester(&self, test: Option<TestPictures>) -> Result<Option<Tester>, PoseidonError> {
         let job = self.job;
-        if job.member.index != 0 || job.test_every == 0 {
+        let (0, 1.., Some((transform, images))) = (job.member.index, job.test_every, test) else {
             return Ok(None);
-        }
-        let transform = Transforms::of(&job.model.spec, &set.train).test;
-        let test = set.test.clone();
-        Ok(Some(Tester::new(
-            &job.model.spec,
-            transform,
-            test,
-            job.test_images,
-        )?))
+        };
+        let tester = Tester::new(&job.model.spec, transform, images, job.test_images)?;
+        Ok(Some(tester))
     }
 
     /// Connects to all servers and, if layers take `sfb`, to all other workers: this one calls those

@@ -1,9 +1,13 @@
 //! `cargo xtask`: one command that checks the whole tree.
 //!
-//! Starts cargo and nothing else; stops at the first command that fails and says how to repeat it.
+//! Starts cargo, and writes the layer tables of `models/`; stops at the first command that fails and
+//! says how to repeat it.
+
+mod tables;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -22,6 +26,8 @@ enum Action {
         #[arg(long)]
         fast: bool,
     },
+    /// Write the layer tables of published nets into models/.
+    Tables,
 }
 
 /// One command of the check: what is set in its environment, its words.
@@ -43,7 +49,13 @@ const STEPS: [Step; 3] = [
 ];
 
 fn main() -> Result<()> {
-    let Action::Check { fast } = Cli::parse().action;
+    let fast = match Cli::parse().action {
+        Action::Check { fast } => fast,
+        Action::Tables => {
+            let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+            return tables::write(&models);
+        }
+    };
     let start = Instant::now();
     for step in STEPS.into_iter().chain((!fast).then_some(TEST)) {
         run(step)?;

@@ -271,7 +271,7 @@ impl<'l> Lead<'l> {
             ("weights", self.hub.weights()),
             ("history", self.worker.state.history()),
         ];
-        for tensor in self.worker.model.net.parameters() {
+        for tensor in &self.worker.model.tensors {
             for (kind, from) in of {
                 let mut values = vec![0.0; tensor.len];
                 kernels::copy_out(from.slice(tensor.offset, tensor.len), &mut values);

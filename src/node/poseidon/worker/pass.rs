@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::super::checkpoint::Loaded;
 use super::super::error::PoseidonError;
@@ -13,7 +14,7 @@ use super::hub::Hub;
 use super::{Overlap, Worker};
 use crate::node::model::train_batch;
 use crate::node::{SolverError, Transforms, bound_net};
-use crate::poseidon::{Contribution, Plan, PlanLayer};
+use crate::poseidon::{Contribution, Plan, PlanLayer, Recording};
 use crate::solver::data::{Batches, Images, Phase as DataPhase};
 use crate::solver::{Factors, Net, Phase};
 
@@ -40,16 +41,28 @@ impl Layer {
 /// One thread that computes.
 pub(super) struct Thread {
     index: usize,
-    net: Net,
-    batches: Batches,
+    work: Work,
     grads: Vec<f32>,
     layers: Vec<Layer>,
     /// By layer: factors of the batches of this iteration.
     factors: Vec<Vec<Vec<f32>>>,
     iter_size: u64,
     overlap: Overlap,
+    slow: f64,
     /// Pictures of its share handed out so far.
     pub(super) cursor: u64,
+}
+
+/// What the threads of a worker are given to do.
+pub(super) enum Input {
+    Pictures(Arc<Images>),
+    Recording(Recording),
+}
+
+/// What a thread does in an iteration.
+enum Work {
+    Train { net: Box<Net>, batches: Batches },
+    Replay(Recording),
 }
 
 /// What threads of one worker have added up of a layer.
@@ -65,7 +78,7 @@ pub(super) struct Local {
 }
 
 /// What a pass of one thread gave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Passed {
     pub(super) loss: f32,
     pub(super) images: u64,
@@ -75,7 +88,7 @@ pub(super) struct Passed {
 pub(super) fn threads(
     worker: &Worker<'_>,
     plan: &Plan,
-    images: Images,
+    input: Input,
     saved: Option<&Loaded>,
 ) -> Result<(Vec<Thread>, Local), PoseidonError> {
     let job = worker.job;
@@ -86,46 +99,24 @@ pub(super) fn threads(
         passes = saved.numbers("passes", count)?;
     }
     let layers: Vec<Layer> = plan.layers.iter().map(Layer::of).collect();
-    let transform = Transforms::of(spec, &images).train;
-    let (images, batch) = (Arc::new(images), train_batch(&spec.net)?);
     let mut threads = Vec::new();
     for (index, (cursor, passes)) in cursors.into_iter().zip(passes).enumerate() {
-        let (mut net, _) = bound_net(&spec.net, Phase::Train, batch, images.shape, images.classes)?;
-        for (layer, _) in layers
-            .iter()
-            .enumerate()
-            .filter(|(_, l)| l.factored.is_some())
-        {
-            net.keep_factors(layer);
-        }
-        // Each thread of the cluster its own order, as solvers of the other path have.
-        let number = u64::from(job.member.index) * count as u64 + index as u64;
-        let seed = job.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        net.seed_dropout(seed);
-        if saved.is_some() {
-            net.resume_passes(passes);
-        }
-        let shard = worker.shard(plan.workers, index);
-        let (images, transform) = (images.clone(), transform.clone());
-        let batches = Batches::new(
-            images,
-            transform,
-            DataPhase::Train,
-            batch,
-            shard,
-            seed,
-            cursor,
-        )
-        .map_err(SolverError::from)?;
+        let work = match &input {
+            Input::Pictures(images) => {
+                let resumed = saved.map(|_| passes);
+                train(worker, plan, &layers, images, index, cursor, resumed)?
+            }
+            Input::Recording(recording) => Work::Replay(recording.clone()),
+        };
         threads.push(Thread {
-            grads: vec![0.0; net.extent()],
+            grads: vec![0.0; worker.model.extent()],
             factors: vec![Vec::new(); layers.len()],
             layers: layers.clone(),
             iter_size: spec.iter_size,
             overlap: job.overlap,
+            slow: job.slow,
             index,
-            net,
-            batches,
+            work,
             cursor,
         });
     }
@@ -139,29 +130,86 @@ pub(super) fn threads(
     Ok((threads, local))
 }
 
+/// The net and the share of the pictures of thread `index`, from `cursor` on; a net that is taken up
+/// again has made so many passes.
+fn train(
+    worker: &Worker<'_>,
+    plan: &Plan,
+    layers: &[Layer],
+    images: &Arc<Images>,
+    index: usize,
+    cursor: u64,
+    resumed: Option<u64>,
+) -> Result<Work, PoseidonError> {
+    let (job, spec) = (worker.job, &worker.job.model.spec);
+    let batch = train_batch(&spec.net)?;
+    let (mut net, _) = bound_net(&spec.net, Phase::Train, batch, images.shape, images.classes)?;
+    let factored = layers
+        .iter()
+        .enumerate()
+        .filter(|(_, l)| l.factored.is_some());
+    factored.for_each(|(layer, _)| net.keep_factors(layer));
+    // Each thread of the cluster its own order, as solvers of the other path have.
+    let number = u64::from(job.member.index) * job.model.threads as u64 + index as u64;
+    let seed = job.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    net.seed_dropout(seed);
+    if let Some(passes) = resumed {
+        net.resume_passes(passes);
+    }
+    let shard = worker.shard(plan.workers, index);
+    let transform = Transforms::of(spec, images).train;
+    let (images, phase) = (images.clone(), DataPhase::Train);
+    let batches = Batches::new(images, transform, phase, batch, shard, seed, cursor);
+    Ok(Work::Train {
+        net: Box::new(net),
+        batches: batches.map_err(SolverError::from)?,
+    })
+}
+
 impl Thread {
     /// Passes made, for a checkpoint.
     pub(super) fn passes(&self) -> u64 {
-        self.net.passes()
+        match &self.work {
+            Work::Train { net, .. } => net.passes(),
+            Work::Replay(_) => 0,
+        }
     }
 
     /// One iteration of this thread: sends each layer when it is its turn.
     pub(super) fn pass(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+        let start = Instant::now();
+        let passed = match &mut self.work {
+            Work::Train { .. } => self.train(clock, hub, local),
+            Work::Replay(_) => self.replay(clock, hub, local),
+        };
+        if self.slow > 1.0 {
+            std::thread::sleep(start.elapsed().mul_f64(self.slow - 1.0));
+        }
+        if self.overlap == Overlap::None {
+            for layer in (0..self.layers.len()).rev() {
+                let factors = std::mem::take(&mut self.factors[layer]);
+                local.give(hub, clock, self.index, layer, &self.grads, factors);
+            }
+        }
+        passed
+    }
+
+    fn train(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
         let Self {
             index,
-            net,
-            batches,
+            work: Work::Train { net, batches },
             grads,
             layers,
             factors,
             iter_size,
             overlap,
             cursor,
-        } = self;
-        let mut passed = Passed {
-            loss: 0.0,
-            images: 0,
+            ..
+        } = self
+        else {
+            return Passed::default();
         };
+        let mut passed = Passed::default();
         for part in 0..*iter_size {
             let batch = batches.next();
             let last = part + 1 == *iter_size;
@@ -179,14 +227,47 @@ impl Thread {
             passed.images += labels.len() as u64;
             *cursor = batch.cursor;
         }
-        if *overlap == Overlap::None {
-            for layer in (0..layers.len()).rev() {
+        passed.loss /= *iter_size as f32;
+        passed
+    }
+
+    /// Spends the recorded times. Its clock goes on while messages are packed, as a GPU's would.
+    fn replay(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+        let Self {
+            index,
+            work: Work::Replay(recording),
+            grads,
+            layers,
+            factors,
+            overlap,
+            ..
+        } = self
+        else {
+            return Passed::default();
+        };
+        let images = recording.images as usize;
+        let mut at = Instant::now();
+        let mut spend = |time| {
+            at += time;
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        };
+        for layer in &recording.layers {
+            spend(layer.forward());
+        }
+        for (layer, recorded) in recording.layers.iter().enumerate().rev() {
+            spend(recorded.backward());
+            if let Some([outputs, inputs]) = layers[layer].factored {
+                factors[layer] = vec![vec![0.0; images * (outputs + inputs)]];
+            }
+            if *overlap == Overlap::Wfbp {
                 let factors = std::mem::take(&mut factors[layer]);
                 local.give(hub, clock, *index, layer, grads, factors);
             }
         }
-        passed.loss /= *iter_size as f32;
-        passed
+        Passed {
+            loss: 0.0,
+            images: images as u64,
+        }
     }
 }
 

@@ -1,0 +1,168 @@
+//! The published nets, and how fast the papers say that one node trains them.
+//!
+//! Part of the program, so that a plan needs no files. Throughputs are single-GPU images per second
+//! of the 2017 paper (Titan X, section 5.1), but for AlexNet, for which neither paper gives one here:
+//! Caffe's own figure for the K20 of the 2015 paper's nodes, 36.0 s for 20 iterations of 256 images.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::layers::{self, Layer};
+
+/// The framework whose single-node throughput is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Engine {
+    Caffe,
+    Tensorflow,
+}
+
+/// Where an engine's images per second come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stated {
+    pub(crate) engine: Engine,
+    pub(crate) images_per_s: f64,
+    pub(crate) source: &'static str,
+}
+
+/// A net that is part of the program.
+pub(crate) struct Model {
+    pub(crate) name: &'static str,
+    file: (&'static str, &'static str),
+    pub(crate) stated: &'static [Stated],
+}
+
+const fn paper(engine: Engine, images_per_s: f64) -> Stated {
+    Stated {
+        engine,
+        images_per_s,
+        source: match engine {
+            Engine::Caffe => "Poseidon 2017, Caffe engine, one Titan X",
+            Engine::Tensorflow => "Poseidon 2017, TensorFlow engine, one Titan X",
+        },
+    }
+}
+
+macro_rules! file {
+    ($name:literal) => {
+        (
+            concat!("models/", $name),
+            include_str!(concat!("../../../models/", $name)),
+        )
+    };
+}
+
+const MODELS: [Model; 6] = [
+    Model {
+        name: "alexnet",
+        file: file!("alexnet_train_test.prototxt"),
+        stated: &[Stated {
+            engine: Engine::Caffe,
+            images_per_s: 20.0 * 256.0 / 36.0,
+            source: "Caffe's own figure for one K20, the GPU of Poseidon 2015",
+        }],
+    },
+    Model {
+        name: "vgg19",
+        file: file!("vgg19_train_test.prototxt"),
+        stated: &[paper(Engine::Caffe, 35.5), paper(Engine::Tensorflow, 38.5)],
+    },
+    Model {
+        name: "vgg19-22k",
+        file: file!("vgg19_22k_train_test.prototxt"),
+        stated: &[paper(Engine::Caffe, 34.6), paper(Engine::Tensorflow, 34.8)],
+    },
+    Model {
+        name: "googlenet",
+        file: file!("googlenet.csv"),
+        stated: &[paper(Engine::Caffe, 257.0)],
+    },
+    Model {
+        name: "inception-v3",
+        file: file!("inception_v3.csv"),
+        stated: &[paper(Engine::Tensorflow, 43.2)],
+    },
+    Model {
+        name: "resnet-152",
+        file: file!("resnet_152.csv"),
+        stated: &[paper(Engine::Tensorflow, 40.0)],
+    },
+];
+
+/// The layers of `name` (a published net, or a file) and what is stated about its speed.
+pub(crate) fn find(
+    name: &str,
+    input: Option<[usize; 3]>,
+) -> Result<(Vec<Layer>, &'static [Stated])> {
+    if let Some(model) = MODELS.iter().find(|model| model.name == name) {
+        return Ok((
+            layers::parse(model.file.0, model.file.1, input)?,
+            model.stated,
+        ));
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let known: Vec<_> = MODELS.iter().map(|model| model.name).collect();
+        bail!(
+            "no net `{name}`: give a net prototxt, a layer table (.csv, docs/plan.md), or one of {}",
+            known.join(", ")
+        );
+    }
+    Ok((layers::read(path, input)?, &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(name: &str) -> (u64, f64) {
+        let (layers, _) = find(name, None).unwrap();
+        let flops: u64 = layers.iter().map(|layer| layer.flops).sum();
+        let parameters = layers.iter().map(|layer| layer.shape.parameters()).sum();
+        (parameters, flops as f64 / 1e9)
+    }
+
+    /// Exact parameter counts of the published nets, and the round numbers of the papers' tables.
+    #[test]
+    fn parameters_are_the_published_ones() {
+        let exact = [
+            ("alexnet", 60_965_224), // Caffe's bvlc_alexnet; "61.5 M" in the 2015 paper
+            ("vgg19", 143_667_240),  // 143 M
+            ("vgg19-22k", 143_667_240 + (21_841 - 1000) * 4097), // 229 M
+            ("googlenet", 6_998_552), // Caffe's, without heads; the papers say 5 M
+            ("inception-v3", 27_161_264), // 27 M
+            ("resnet-152", 60_192_808), // 60.2 M
+        ];
+        for (name, parameters) in exact {
+            assert_eq!(totals(name).0, parameters, "{name}");
+        }
+    }
+
+    /// Multiplications of one forward pass, in 10^9, as their authors and surveys state them.
+    #[test]
+    fn flops_are_the_published_ones() {
+        let published = [
+            ("alexnet", 0.72),
+            ("vgg19", 19.6),
+            ("googlenet", 1.58),
+            ("inception-v3", 5.7),
+            ("resnet-152", 11.3),
+        ];
+        for (name, multiplications) in published {
+            let ours = totals(name).1 / 2.0;
+            assert!(
+                (ours / multiplications - 1.0).abs() < 0.02,
+                "{name}: {ours}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_net_is_told_those_that_are_known() {
+        let said = find("alexnot", None).expect_err("unknown").to_string();
+        assert!(
+            said.contains("`alexnot`") && said.contains("resnet-152"),
+            "{said}"
+        );
+    }
+}

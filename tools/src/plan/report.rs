@@ -1,0 +1,373 @@
+//! What a plan says: the layers, and each way to synchronise them; as a table, JSON, a picture.
+//!
+//! Invariant: the JSON holds every figure of the table, in floats, bytes and seconds.
+
+use comfy_table::{CellAlignment, Table, presets};
+use dogwild::poseidon::cost::{cluster_floats, node_floats, worker_floats};
+use dogwild::poseidon::{Cluster, LayerShape, Partition, Policy, Scheme};
+use dogwild::watch::curve::{Curve, Series};
+use serde::Serialize;
+
+use super::Task;
+use super::cluster::{Place, bytes_per_node, syncs};
+use super::emulate::Emulation;
+use super::schedule::{Next, Scene, iteration_s};
+
+/// The ways to synchronise that are compared.
+pub(crate) const POLICIES: [Policy; 5] = [
+    Policy::Force(Scheme::Ps),
+    Policy::HybComm,
+    Policy::Sacp,
+    Policy::Force(Scheme::Adam),
+    Policy::Force(Scheme::OneBit),
+];
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) net: String,
+    pub(crate) parameters: u64,
+    pub(crate) nodes: usize,
+    pub(crate) workers: u64,
+    pub(crate) servers: u64,
+    pub(crate) servers_apart: bool,
+    pub(crate) batch: u64,
+    pub(crate) bandwidth_bytes_per_s: f64,
+    pub(crate) pair_bytes: u64,
+    pub(crate) partition: Partition,
+    pub(crate) next: Next,
+    pub(crate) images_per_s: f64,
+    pub(crate) throughput_source: String,
+    /// How layer times were made.
+    pub(crate) times: &'static str,
+    /// Seconds of an iteration of one node alone.
+    pub(crate) alone_s: f64,
+    pub(crate) layers: Vec<LayerReport>,
+    pub(crate) ways: Vec<Way>,
+    /// The same on a real, smaller network, if asked for.
+    pub(crate) emulation: Option<Emulation>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LayerReport {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    pub(crate) m: u64,
+    pub(crate) n: u64,
+    pub(crate) parameters: u64,
+    pub(crate) flops: u64,
+    pub(crate) forward_s: f64,
+    pub(crate) backward_s: f64,
+    /// In and out of the node that has most to do: worker and server, or a worker if servers are apart.
+    pub(crate) node_floats: Floats,
+    /// On all links together, as the 2015 paper counts.
+    pub(crate) cluster_floats: Floats,
+    pub(crate) hybcomm: Scheme,
+    pub(crate) sacp: Scheme,
+}
+
+/// Floats per scheme; none where a scheme cannot be.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Floats {
+    pub(crate) ps: f64,
+    pub(crate) sfb: Option<f64>,
+    pub(crate) adam: Option<f64>,
+    pub(crate) onebit: f64,
+}
+
+/// One way to synchronise all layers.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Way {
+    pub(crate) policy: String,
+    /// Bytes that the busiest node sends and receives in one iteration, and the mean.
+    pub(crate) bytes_per_node_max: f64,
+    pub(crate) bytes_per_node_mean: f64,
+    /// Their ratio; 1: all nodes have as much to do.
+    pub(crate) imbalance: f64,
+    pub(crate) no_overlap: Speed,
+    pub(crate) wfbp: Speed,
+}
+
+/// How fast it is.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Speed {
+    pub(crate) iteration_s: f64,
+    /// Over one node alone.
+    pub(crate) speedup: f64,
+}
+
+impl Way {
+    /// Plays `policy` with and without overlap.
+    pub(crate) fn new(task: &Task, place: &Place, policy: Policy) -> Self {
+        let chosen: Vec<(LayerShape, Scheme)> = task
+            .layers
+            .iter()
+            .map(|layer| (layer.shape, policy.choose(layer.shape, place.cluster)))
+            .collect();
+        let syncs = syncs(&chosen, place);
+        let bytes = bytes_per_node(&syncs, place);
+        let max = bytes.iter().copied().fold(0.0, f64::max);
+        let mean = bytes.iter().sum::<f64>() / bytes.len() as f64;
+        let speed = |overlap| {
+            let iteration_s = iteration_s(&Scene {
+                place,
+                syncs: &syncs,
+                times: &task.times,
+                bytes_per_s: task.bytes_per_s,
+                overlap,
+                next: task.next,
+            });
+            let speedup = place.cluster.workers() as f64 * task.alone_s / iteration_s;
+            Speed {
+                iteration_s,
+                speedup,
+            }
+        };
+        Self {
+            policy: policy.to_string(),
+            bytes_per_node_max: max,
+            bytes_per_node_mean: mean,
+            imbalance: if max > 0.0 { max / mean } else { 1.0 },
+            no_overlap: speed(false),
+            wfbp: speed(true),
+        }
+    }
+}
+
+impl LayerReport {
+    fn new(layer: &super::Layer, [forward_s, backward_s]: [f64; 2], place: &Place) -> Self {
+        let (shape, cluster) = (layer.shape, place.cluster);
+        let node = if place.apart {
+            worker_floats
+        } else {
+            node_floats
+        };
+        let floats = |count: fn(Scheme, LayerShape, Cluster) -> f64| {
+            let floats = |scheme| count(scheme, shape, cluster);
+            let factors = |scheme| shape.fully_connected.then(|| floats(scheme));
+            Floats {
+                ps: floats(Scheme::Ps),
+                sfb: factors(Scheme::Sfb),
+                adam: factors(Scheme::Adam),
+                onebit: floats(Scheme::OneBit),
+            }
+        };
+        Self {
+            name: layer.name.clone(),
+            kind: layer.kind.name(),
+            m: shape.outputs,
+            n: shape.inputs,
+            parameters: shape.parameters(),
+            flops: layer.flops,
+            forward_s,
+            backward_s,
+            node_floats: floats(node),
+            cluster_floats: floats(cluster_floats),
+            hybcomm: Policy::HybComm.choose(shape, cluster),
+            sacp: Policy::Sacp.choose(shape, cluster),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(task: &Task) -> Self {
+        let (place, cluster) = (&task.place, task.place.cluster);
+        let layers = task.layers.iter().zip(&task.times);
+        Self {
+            net: task.net.clone(),
+            parameters: task
+                .layers
+                .iter()
+                .map(|layer| layer.shape.parameters())
+                .sum(),
+            nodes: place.nodes(),
+            workers: cluster.workers(),
+            servers: cluster.servers(),
+            servers_apart: place.apart,
+            batch: cluster.batch(),
+            bandwidth_bytes_per_s: task.bytes_per_s,
+            pair_bytes: place.pair_bytes,
+            partition: place.partition,
+            next: task.next,
+            images_per_s: task.images_per_s,
+            throughput_source: task.throughput_source.clone(),
+            times: "layer times are derived, not measured: one node's iteration divided by the layers' FLOPs, \
+                    one third forward, two thirds backward",
+            alone_s: task.alone_s,
+            layers: layers
+                .map(|(layer, times)| LayerReport::new(layer, *times, place))
+                .collect(),
+            emulation: None,
+            ways: POLICIES.map(|policy| Way::new(task, place, policy)).into(),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let (layers, ways) = (self.layer_table(), self.way_table());
+        let mut text = format!("{}\n\n{layers}\n\n{ways}", self.head());
+        if let Some(emulation) = &self.emulation {
+            text += &format!("\n\n{}", emulation.table());
+        }
+        text
+    }
+
+    fn head(&self) -> String {
+        let place = if self.servers_apart {
+            "on nodes of their own"
+        } else {
+            "beside the workers"
+        };
+        let role = if self.servers_apart {
+            "a worker"
+        } else {
+            "a node that is worker and server (adam: the one that holds the layer)"
+        };
+        format!(
+            "{}: {:.1} M parameters; {} workers, {} servers {place}, {} images each, {:.2} Gbit/s each way\n\
+             one node alone: {:.1} images/s ({}), {:.1} ms per iteration\n{}\n\
+             millions of floats are those in and out of {role} per iteration",
+            self.net,
+            self.parameters as f64 / 1e6,
+            self.workers,
+            self.servers,
+            self.batch,
+            self.bandwidth_bytes_per_s * 8.0 / 1e9,
+            self.images_per_s,
+            self.throughput_source,
+            1e3 * self.alone_s,
+            self.times,
+        )
+    }
+
+    fn layer_table(&self) -> Table {
+        let head = [
+            "layer",
+            "kind",
+            "M",
+            "N",
+            "forward ms",
+            "ps M",
+            "sfb M",
+            "adam M",
+            "onebit M",
+            "hybcomm",
+            "sacp",
+        ];
+        let mut table = plain(&head, 2..9);
+        for layer in &self.layers {
+            let millions = |floats: Option<f64>| {
+                floats.map_or("-".to_owned(), |floats| format!("{:.3}", floats / 1e6))
+            };
+            let floats = &layer.node_floats;
+            table.add_row([
+                layer.name.clone(),
+                layer.kind.to_owned(),
+                layer.m.to_string(),
+                layer.n.to_string(),
+                format!("{:.2}", 1e3 * layer.forward_s),
+                millions(Some(floats.ps)),
+                millions(floats.sfb),
+                millions(floats.adam),
+                millions(Some(floats.onebit)),
+                layer.hybcomm.to_string(),
+                layer.sacp.to_string(),
+            ]);
+        }
+        table
+    }
+
+    fn way_table(&self) -> Table {
+        let head = [
+            "policy",
+            "MB/node max",
+            "mean",
+            "max/mean",
+            "no overlap ms",
+            "speed-up",
+            "wfbp ms",
+            "speed-up",
+        ];
+        let mut table = plain(&head, 1..8);
+        for way in &self.ways {
+            table.add_row([
+                way.policy.clone(),
+                format!("{:.1}", way.bytes_per_node_max / 1e6),
+                format!("{:.1}", way.bytes_per_node_mean / 1e6),
+                format!("{:.2}", way.imbalance),
+                format!("{:.1}", 1e3 * way.no_overlap.iteration_s),
+                format!("{:.2}", way.no_overlap.speedup),
+                format!("{:.1}", 1e3 * way.wfbp.iteration_s),
+                format!("{:.2}", way.wfbp.speedup),
+            ]);
+        }
+        table
+    }
+}
+
+/// A table without lines, whose `numbers` columns stand to the right.
+pub(crate) fn plain(head: &[&str], numbers: std::ops::Range<usize>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(head);
+    for at in numbers {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Speed-up over nodes, up to those of the task; servers in proportion.
+pub(crate) fn curve(task: &Task) -> Curve {
+    let whole = task.place.cluster;
+    let most = whole.workers() as u32;
+    let doubling = std::iter::successors(Some(1u32), |nodes| nodes.checked_mul(2));
+    let sizes: Vec<u32> = doubling
+        .take_while(|&nodes| nodes < most)
+        .chain([most])
+        .collect();
+    let smaller = |nodes: u32| {
+        let servers = (whole.servers() * u64::from(nodes)).div_ceil(whole.workers());
+        let cluster = Cluster::new(nodes, servers as u32, whole.batch() as u32);
+        Place {
+            cluster: cluster.unwrap_or(whole),
+            ..task.place
+        }
+    };
+    let mut series: Vec<Series> = vec![Series {
+        name: "linear".into(),
+        points: sizes
+            .iter()
+            .map(|&nodes| (nodes.into(), nodes.into()))
+            .collect(),
+    }];
+    for policy in POLICIES {
+        let ways: Vec<(f64, Way)> = sizes
+            .iter()
+            .map(|&nodes| (nodes.into(), Way::new(task, &smaller(nodes), policy)))
+            .collect();
+        let line = |name: String, speed: fn(&Way) -> Speed| Series {
+            name,
+            points: ways
+                .iter()
+                .map(|(nodes, way)| (*nodes, speed(way).speedup))
+                .collect(),
+        };
+        if policy == Policy::Force(Scheme::Ps) {
+            series.push(line("ps, no overlap".into(), |way| way.no_overlap));
+        }
+        series.push(line(format!("{policy}, wfbp"), |way| way.wfbp));
+    }
+    let rate = task.bytes_per_s * 8.0 / 1e9;
+    Curve {
+        series,
+        title: format!(
+            "{}, {} images per node, {rate} Gbit/s (predicted)",
+            task.net,
+            whole.batch()
+        ),
+        x_label: "nodes".into(),
+        y_label: "speed-up over one node".into(),
+    }
+}
