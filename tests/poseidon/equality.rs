@@ -9,7 +9,7 @@ use dogwild::node::poseidon::Overlap;
 use dogwild::node::{Transforms, bound_net};
 use dogwild::poseidon::{Partition, Policy, Scheme};
 use dogwild::solver::data::{self, Batches, Shard};
-use dogwild::solver::{Phase, update};
+use dogwild::solver::{Phase, SolverSpec, update};
 use dogwild::weights::WeightsView;
 
 use crate::cluster::{Cluster, Setup, force, lenet, setup};
@@ -22,12 +22,18 @@ fn one_worker(setup: &Setup) -> Vec<f32> {
         .net
         .batch_size(Phase::Train)
         .expect("a batch size");
-    let whole = lenet(batch * workers as usize);
+    let parts = setup.spec.iter_size as usize;
+    let all = batch * workers as usize * parts;
+    // All in one batch, so no sum over several.
+    let whole = SolverSpec {
+        iter_size: 1,
+        ..lenet(all)
+    };
     let set = setup.data.load().expect("data");
     let (mut net, _) = bound_net(
         &whole.net,
         Phase::Train,
-        batch * workers as usize,
+        all,
         set.train.shape,
         set.train.classes,
     )
@@ -55,19 +61,14 @@ fn one_worker(setup: &Setup) -> Vec<f32> {
     for clock in 0..setup.wish.clocks {
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for batches in &mut batches {
-            let batch = batches.next();
-            pixels.extend_from_slice(&batch.images);
-            labels.extend_from_slice(&batch.labels);
+            for _ in 0..parts {
+                let batch = batches.next();
+                pixels.extend_from_slice(&batch.images);
+                labels.extend_from_slice(&batch.labels);
+            }
         }
         net.forward_backward(w, &pixels, &labels, &mut grads);
-        update(
-            &setup.spec,
-            &net,
-            w,
-            &grads,
-            history,
-            setup.spec.rate_at(clock),
-        );
+        update(&whole, &net, w, &grads, history, whole.rate_at(clock));
     }
     (0..net.extent()).map(|i| w.load(i)).collect()
 }
@@ -166,6 +167,15 @@ fn threads_add_up_before_they_send() {
     for scheme in [Scheme::Ps, Scheme::Sfb] {
         let mut setup = setup(force(scheme), 2, 1, 6);
         setup.threads = 2;
+        assert_equal(setup);
+    }
+}
+
+#[test]
+fn several_batches_make_one_update() {
+    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam] {
+        let mut setup = setup(force(scheme), 2, 1, 6);
+        setup.spec.iter_size = 3;
         assert_equal(setup);
     }
 }
