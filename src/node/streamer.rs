@@ -265,7 +265,11 @@ impl Loop<'_> {
             let sent = self
                 .streamer
                 .poll_transmit(now, may, &mut Port(link.tx.as_mut()));
-            link.tx.flush()?;
+            // While frames come, more to send follows at once: full batches cost less per frame.
+            // A transport whose batch is full does not wait for this.
+            if got == 0 {
+                link.tx.flush()?;
+            }
             if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
                 self.publish(link, now);
                 heartbeat();
