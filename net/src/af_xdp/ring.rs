@@ -159,10 +159,12 @@ impl<T: Copy> Producer<T> {
         self.head.wrapping_sub(taken)
     }
 
-    /// Writes an entry. There must be room: rings are as long as there are chunks for them.
+    /// Writes an entry. There is always room: a ring has an entry for each chunk, and a chunk comes
+    /// back to us only after the kernel has read the entry that it came by. (It may say so a little
+    /// later: `xsk_flush` hands over received frames before it moves the fill ring's consumer.)
     fn push(&mut self, entry: T) {
-        debug_assert!(self.waiting() < self.ring.frames);
-        // SAFETY: the slot is ours until `publish`; plain integers.
+        // SAFETY: the kernel has read what was in this slot (above), and looks at it again only after
+        // `publish`; plain integers.
         unsafe { self.ring.slot(self.head).write(entry) };
         self.head = self.head.wrapping_add(1);
     }
