@@ -159,12 +159,10 @@ impl<T: Copy> Producer<T> {
         self.head.wrapping_sub(taken)
     }
 
-    /// Writes an entry. There is always room: a ring has an entry for each chunk, and a chunk comes
-    /// back to us only after the kernel has read the entry that it came by. (It may say so a little
-    /// later: `xsk_flush` hands over received frames before it moves the fill ring's consumer.)
+    /// Writes an entry. There is room: a chunk comes back to us only after the kernel has read its
+    /// entry. (It may say so later: `xsk_flush` submits frames before it moves the fill ring's consumer.)
     fn push(&mut self, entry: T) {
-        // SAFETY: the kernel has read what was in this slot (above), and looks at it again only after
-        // `publish`; plain integers.
+        // SAFETY: the kernel has read this slot and leaves it alone until `publish`; plain integers.
         unsafe { self.ring.slot(self.head).write(entry) };
         self.head = self.head.wrapping_add(1);
     }
