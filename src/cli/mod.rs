@@ -67,10 +67,16 @@ pub fn main() -> std::process::ExitCode {
         Command::Snapshot(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
+    finish("dogwild", result)
+}
+
+/// How `program` ends: with one line about what went wrong, and a code that tells a launcher whether
+/// it was somebody else's failure.
+pub fn finish(program: &str, result: anyhow::Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dogwild: {error:#}");
+            eprintln!("{program}: {error:#}");
             let anothers = error.downcast_ref::<PoseidonError>();
             if anothers.is_some_and(PoseidonError::is_anothers) {
                 return std::process::ExitCode::from(ANOTHER_FAILED);

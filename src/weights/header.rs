@@ -109,7 +109,7 @@ pub struct Globals {
     pub remote_iterations: AtomicU64,
     /// 1 once every foreign chunk was seen, so that solvers may start. Written by the streamer.
     pub ready: AtomicU32,
-    _ready: AtomicU32,
+    _unused: AtomicU32,
     _streamer: [AtomicU64; 6],
     /// Iterations, local and remote together, at which solvers stop; 0: none. Written by
     /// the operator (`train`, or a person).

@@ -12,9 +12,11 @@ mod report;
 mod schedule;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use dogwild::cli::finish;
 use dogwild::poseidon::{Cluster, Partition, RecordedLayer, Recording};
 
 use cluster::Place;
@@ -204,10 +206,14 @@ fn times(layers: &[Layer], alone_s: f64) -> Vec<[f64; 2]> {
         .collect()
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
         .format_target(false)
         .init();
+    finish("dogwild-plan", run())
+}
+
+fn run() -> Result<()> {
     // A part of an emulation is this program again.
     let mut words = std::env::args_os();
     if words.nth(1).is_some_and(|word| word == "component") {

@@ -12,7 +12,10 @@ mod measure;
 mod raw;
 mod stream;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+use dogwild::cli::finish;
 
 /// Measures transports, the stream, its conservation and lost updates; every figure beside what bounds it.
 #[derive(Debug, Parser)]
@@ -53,11 +56,11 @@ enum Part {
     Adder(conserve::AdderArgs),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
         .format_target(false)
         .init();
-    match Cli::parse().command {
+    let result = match Cli::parse().command {
         Command::Send(args) => args.run(),
         Command::Recv(args) => args.run(),
         Command::Ping(args) => args.run(),
@@ -74,5 +77,6 @@ fn main() -> anyhow::Result<()> {
         Command::Component {
             part: Part::Adder(args),
         } => args.run(),
-    }
+    };
+    finish("dogwild-rawbench", result)
 }
