@@ -3,8 +3,8 @@
 //! Lives in the streamer's state file, has one writer, and is read by the next streamer
 //! before it does anything else. A kernel works in units (a block of 16 weights, or one
 //! weight where writes are atomic). For each it notes in the journal what it read, what it
-//! will write to `w`, and one more value; then sets the mark; then writes `w`, `last`,
-//! `sent`. A process that is killed has made a prefix of its stores, in program order (a
+//! will write to `w`, and one more value where that cannot be found elsewhere; then sets the mark; then
+//! writes `w`, `last`, `sent` (`sent` of a block before the mark: what it held is confirmed by then). A process that is killed has made a prefix of its stores, in program order (a
 //! kill is a precise interrupt on every processor), so compiler order is all that is
 //! needed: release stores and compiler fences.
 //!
@@ -69,7 +69,8 @@ pub(super) struct Entry {
     pub(super) before: [AtomicU32; BLOCK],
     /// What `w` becomes.
     pub(super) after: [AtomicU32; BLOCK],
-    /// Confirmed: `sent`, and `last` is `after`. Unconfirmed, keep: `last`. Apply: unused.
+    /// Unconfirmed, keep: `last`. Confirmed (`last` is `after`): `sent`, of a single weight; a block's is in its
+    /// place before the mark. Apply: unused.
     pub(super) third: [AtomicU32; BLOCK],
 }
 
@@ -218,7 +219,9 @@ impl Journal {
                 match found.kind {
                     Kind::Confirmed => {
                         M::store(last.word(i), after);
-                        M::store(sent.word(i), third);
+                        if unit == 1 {
+                            M::store(sent.word(i), third);
+                        }
                     }
                     Kind::Unconfirmed | Kind::Keep => M::store(last.word(i), third),
                     Kind::Apply => {}

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use socket2::SockAddr;
 
+use super::skew::{SKEW_BYTES, Skew};
 use super::sys::{MESSAGES_MAX, Outgoing};
 use crate::To;
 
@@ -26,6 +27,8 @@ const BATCHES: usize = 32;
 /// Frames for one destination.
 struct Batch {
     bytes: Box<[u8]>,
+    /// Where the first frame begins in `bytes`.
+    origin: usize,
     len: usize,
     to: To,
     address: SockAddr,
@@ -61,7 +64,8 @@ impl Batch {
             .filter(|_| segmentation && self.frames > 1);
         (self.handed..count).map(move |i| Outgoing {
             to: &self.address,
-            bytes: &self.bytes[(i * step).min(self.len)..((i + 1) * step).min(self.len)],
+            bytes: &self.bytes[self.origin..]
+                [(i * step).min(self.len)..((i + 1) * step).min(self.len)],
             segment,
         })
     }
@@ -72,6 +76,7 @@ pub(super) struct Gather {
     batches: Vec<Batch>,
     free: Vec<usize>,
     ready: VecDeque<usize>,
+    skew: Skew,
     open_group: Option<usize>,
     /// Open batch by node.
     open_nodes: Vec<Option<usize>>,
@@ -90,7 +95,8 @@ pub(super) struct Left {
 impl Gather {
     pub(super) fn new(any: &SockAddr) -> Self {
         let batch = || Batch {
-            bytes: vec![0; BATCH_BYTES].into_boxed_slice(),
+            bytes: vec![0; BATCH_BYTES + SKEW_BYTES].into_boxed_slice(),
+            origin: 0,
             len: 0,
             to: To::Group,
             address: any.clone(),
@@ -102,6 +108,7 @@ impl Gather {
             batches: (0..BATCHES).map(|_| batch()).collect(),
             free: (0..BATCHES).rev().collect(),
             ready: VecDeque::with_capacity(BATCHES),
+            skew: Skew::default(),
             open_group: None,
             open_nodes: Vec::new(),
             open_nodes_len: 0,
@@ -140,6 +147,7 @@ impl Gather {
             return false;
         };
         let batch = &mut self.batches[index];
+        batch.origin = self.skew.advance();
         batch.len = 0;
         batch.frames = 0;
         batch.handed = 0;
@@ -157,7 +165,7 @@ impl Gather {
             return false;
         };
         let batch = &mut self.batches[index];
-        let start = batch.len;
+        let start = batch.origin + batch.len;
         fill(&mut batch.bytes[start..start + len]);
         batch.len += len;
         batch.frames += 1;

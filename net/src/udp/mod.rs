@@ -2,7 +2,7 @@
 //! privilege.
 //!
 //! Holds: its settings and how it is opened. `socket` makes the sockets, `tx` and `rx` are the
-//! halves, `gso` gathers frames into batches, `sys` makes the system calls (the only `unsafe`).
+//! halves, `gso` gathers frames into batches, `skew` says where in a page they begin, `sys` makes the system calls (the only `unsafe`).
 //!
 //! Invariants:
 //! - Everything a node sends leaves from one socket, bound to one address and an ephemeral port:
@@ -21,6 +21,7 @@ use crate::Link;
 
 mod gso;
 mod rx;
+mod skew;
 mod socket;
 pub(crate) mod sys;
 mod tx;

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::skew::{SKEW_BYTES, Skew};
 use super::socket::Sockets;
-use super::sys::{self, Incoming};
+use super::sys::{self, Incoming, Slots};
 use crate::{Receive, ReceiveStats, Source};
 
 /// Messages per system call when each may hold some forty frames: half a megabyte, which stays in
@@ -22,7 +23,7 @@ const JOINED_BYTES: usize = 65_536;
 /// Shortest buffer for single frames: others may use jumbo frames where this node does not.
 const SINGLE_BYTES_MIN: usize = 9216;
 /// Added to each buffer, so that their beginnings do not fall into the same cache sets.
-const SKEW_BYTES: usize = 192;
+const APART_BYTES: usize = 192;
 
 pub(super) struct Rx {
     node: Arc<Socket>,
@@ -30,8 +31,12 @@ pub(super) struct Rx {
     /// Whether the group socket is next.
     group_next: bool,
     buffer: Vec<u8>,
+    /// Where the first message begins in the buffer.
+    origin: usize,
+    skew: Skew,
     /// Distance of messages in the buffer, and room for each.
     layout: (usize, usize),
+    slots: Slots,
     incoming: Vec<Incoming>,
     /// The message to lend from, and how much of it was lent.
     message: usize,
@@ -66,13 +71,16 @@ impl Rx {
         } else {
             (sys::MESSAGES_MAX, sockets.payload_max.max(SINGLE_BYTES_MIN))
         };
-        let stride = size + SKEW_BYTES;
+        let stride = size + APART_BYTES;
         Rx {
             node: sockets.node,
             group: sockets.group,
             group_next: true,
-            buffer: vec![0; messages * stride],
+            buffer: vec![0; messages * stride + SKEW_BYTES],
+            origin: 0,
+            skew: Skew::default(),
             layout: (stride, size),
+            slots: Slots::new(messages),
             incoming: Vec::with_capacity(messages),
             message: 0,
             offset: 0,
@@ -96,8 +104,12 @@ impl Rx {
         self.message = 0;
         self.offset = 0;
         self.stats.calls += 1;
-        let wanted = self.buffer.len() / self.layout.0;
-        match sys::receive(socket, &mut self.buffer, self.layout, &mut self.incoming) {
+        let room = self.buffer.len() - SKEW_BYTES;
+        let wanted = room / self.layout.0;
+        self.origin = self.skew.advance();
+        let buffer = &mut self.buffer[self.origin..][..room];
+        let (slots, incoming) = (&mut self.slots, &mut self.incoming);
+        match sys::receive(socket, buffer, self.layout, slots, incoming) {
             Ok(count) => Ok(count == wanted),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => Ok(false),
@@ -120,7 +132,7 @@ impl Rx {
                 self.message += 1;
                 continue;
             }
-            let start = message.index * self.layout.0;
+            let start = self.origin + message.index * self.layout.0;
             let bytes = &self.buffer[start..start + message.len];
             let source = Source::Socket(message.from);
             loop {

@@ -264,43 +264,68 @@ pub(super) struct Incoming {
     pub(super) truncated: bool,
 }
 
-/// Receives up to [`MESSAGES_MAX`] messages without blocking: message `i` into
+/// What the kernel writes about a message.
+struct Slot {
+    vector: iovec,
+    name: sockaddr_storage,
+    control: Control,
+}
+
+/// Room for what the kernel writes about the messages of one call. It is made once: clearing it for each call
+/// costs more than a call that finds nothing.
+pub(super) struct Slots {
+    // Pointers in here are set before each call and mean nothing between calls.
+    headers: Vec<mmsghdr>,
+    slots: Vec<Slot>,
+}
+
+// SAFETY: the pointers in `headers` and `slots` are never followed but by the call that has set them.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    /// For up to `messages` messages a call.
+    pub(super) fn new(messages: usize) -> Self {
+        Slots {
+            // SAFETY: plain old data for which all zero is valid.
+            headers: (0..messages).map(|_| unsafe { mem::zeroed() }).collect(),
+            // SAFETY: as above.
+            slots: (0..messages).map(|_| unsafe { mem::zeroed() }).collect(),
+        }
+    }
+}
+
+/// Receives messages without blocking, as many as there are slots at most: message `i` into
 /// `buffer[i * stride..][..size]`. Fills `incoming` anew and returns how many messages
 /// the kernel gave.
 pub(super) fn receive(
     socket: &Socket,
     buffer: &mut [u8],
     (stride, size): (usize, usize),
+    Slots { headers, slots }: &mut Slots,
     incoming: &mut Vec<Incoming>,
 ) -> io::Result<usize> {
     incoming.clear();
-    // SAFETY: these are plain old data for which all zero is valid.
-    let (mut headers, mut vectors, mut names): (
-        [mmsghdr; MESSAGES_MAX],
-        [iovec; MESSAGES_MAX],
-        [sockaddr_storage; MESSAGES_MAX],
-    ) = unsafe { (mem::zeroed(), mem::zeroed(), mem::zeroed()) };
-    let mut controls = [Control([0; 32]); MESSAGES_MAX];
     let mut count = 0;
-    for (i, chunk) in buffer
+    for ((chunk, header), slot) in buffer
         .chunks_exact_mut(stride)
-        .take(MESSAGES_MAX)
-        .enumerate()
+        .zip(headers.iter_mut())
+        .zip(slots.iter_mut())
     {
         let bytes = &mut chunk[..size];
-        vectors[i].iov_base = bytes.as_mut_ptr().cast();
-        vectors[i].iov_len = bytes.len();
-        let header = &mut headers[i].msg_hdr;
-        header.msg_name = (&raw mut names[i]).cast();
+        slot.vector.iov_base = bytes.as_mut_ptr().cast();
+        slot.vector.iov_len = bytes.len();
+        let header = &mut header.msg_hdr;
+        header.msg_name = (&raw mut slot.name).cast();
         header.msg_namelen = mem::size_of::<sockaddr_storage>() as libc::socklen_t;
-        header.msg_iov = &raw mut vectors[i];
+        header.msg_iov = &raw mut slot.vector;
         header.msg_iovlen = 1;
-        header.msg_control = controls[i].0.as_mut_ptr().cast();
-        header.msg_controllen = controls[i].0.len();
+        header.msg_control = slot.control.0.as_mut_ptr().cast();
+        header.msg_controllen = slot.control.0.len();
+        header.msg_flags = 0;
         count += 1;
     }
-    // SAFETY: the first `count` headers are filled in and point to memory of this frame and of
-    // `buffer`, which is borrowed mutably; no two share a byte. A null time limit is allowed.
+    // SAFETY: the first `count` headers are filled in and point into `slots` and `buffer`, which are
+    // borrowed mutably; no two share a byte. A null time limit is allowed.
     let received = check(unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
@@ -310,11 +335,11 @@ pub(super) fn receive(
             ptr::null_mut(),
         )
     })?;
-    let filled = headers.iter().zip(&names).take(received as usize);
-    for (index, (header, name)) in filled.enumerate() {
+    let filled = headers.iter().zip(&*slots).take(received as usize);
+    for (index, (header, slot)) in filled.enumerate() {
         let len = header.msg_len as usize;
         let segment = segment_size(&header.msg_hdr).unwrap_or(len);
-        if let Some(from) = socket_address(name) {
+        if let Some(from) = socket_address(&slot.name) {
             incoming.push(Incoming {
                 index,
                 from,

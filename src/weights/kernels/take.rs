@@ -216,14 +216,16 @@ impl<R: Rule> Kernel for Take<'_, R> {
                 let x = V::load(self.w.as_ptr().add(i));
                 let (d, bad) = x.minus(last).finite_or_zero();
                 let next = R::next(pos, sent, d);
+                if R::WRITES_SENT {
+                    // Before the mark, so that the journal need not hold it: what was here is confirmed.
+                    next.third.store(self.sent.as_ptr().add(i));
+                }
                 if let Some(journal) = self.journal.filter(|_| R::JOURNAL) {
-                    note_block(journal, i, x, next.w, next.third);
+                    let third = (!R::WRITES_SENT).then_some(next.third);
+                    note_block(journal, i, [x, next.w], third);
                 }
                 next.w.store(self.w.as_ptr().add(i));
                 next.last.store(self.last.as_ptr().add(i));
-                if R::WRITES_SENT {
-                    next.third.store(self.sent.as_ptr().add(i));
-                }
                 if !self.out.is_null() {
                     next.out.store_bytes(self.out.add(i * 4));
                 }
@@ -301,7 +303,7 @@ impl Kernel for Apply<'_> {
                 let delta = V::load_bytes(self.delta.as_ptr().add(i * 4));
                 let x = V::load(self.w.as_ptr().add(i));
                 let next = x.plus(delta);
-                note_block(self.journal, i, x, next, V::splat(0.0));
+                note_block(self.journal, i, [x, next], None);
                 next.store(self.w.as_ptr().add(i));
             }
         }
@@ -355,13 +357,15 @@ impl Kernel for Adopt<'_> {
 /// Notes a block in the journal. It takes the two entries in turn: the one that the mark
 /// still names stays whole while the other is written.
 #[inline(always)]
-fn note_block<V: Lanes>(journal: &Journal, i: usize, before: V, after: V, third: V) {
+fn note_block<V: Lanes>(journal: &Journal, i: usize, [before, after]: [V; 2], third: Option<V>) {
     let entry: &Entry = journal.entry(i, BLOCK);
     // SAFETY: each array of the entry has 16 words.
     unsafe {
         before.store(entry.before.as_ptr() as *mut f32);
         after.store(entry.after.as_ptr() as *mut f32);
-        third.store(entry.third.as_ptr() as *mut f32);
+        if let Some(third) = third {
+            third.store(entry.third.as_ptr() as *mut f32);
+        }
     }
     // Between the entry and the caller's stores.
     V::store_mark(&journal.mark, mark(i + BLOCK, BLOCK));

@@ -119,7 +119,7 @@ impl Responder {
                 asked.push((from, packet));
             } else if packet.run == run.run && !run.ended {
                 let n = bytes.len().min(sink.len());
-                sink[..n].copy_from_slice(&bytes[..n]);
+                super::super::raw::copy(&mut sink[..n], &bytes[..n]);
                 run.frames += 1;
                 run.bytes += n as u64;
                 last = run.first.is_none().then(Instant::now).or(last);
