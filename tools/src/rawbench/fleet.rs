@@ -236,10 +236,18 @@ impl Fleet {
             .collect()
     }
 
-    /// What the interface of node 0 has counted; none outside a lab.
-    pub(crate) fn interface(&self) -> Option<InterfaceCounters> {
-        let lab = self.lab.as_ref()?;
-        InterfaceCounters::read(lab.command(0, "cat"), "eth0")
+    /// Ends all streamers; their counters stay.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        for child in &self.streamers {
+            dogwild_lab::process::terminate(child.id());
+        }
+        for (node, child) in self.streamers.iter_mut().enumerate() {
+            let status = child.wait()?;
+            if !status.success() {
+                bail!("the streamer of node {node} ended with {status} (its message is above)");
+            }
+        }
+        Ok(())
     }
 
     /// True if all buffers are equal, bit for bit.
@@ -259,6 +267,11 @@ impl Fleet {
         self.streamers[at] = self.streamer(node, stream_args)?;
         Ok(())
     }
+}
+
+/// What the interface of a lab's first host has counted.
+pub(crate) fn interface(lab: &Lab) -> Option<InterfaceCounters> {
+    InterfaceCounters::read(lab.command(0, "cat"), "eth0")
 }
 
 impl Drop for Fleet {

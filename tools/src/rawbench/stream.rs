@@ -9,7 +9,7 @@ use dogwild::watch::StreamMeter as Meter;
 use dogwild_lab::Lab;
 use serde::Serialize;
 
-use super::fleet::{Fleet, FleetArgs, Reading};
+use super::fleet::{self, Fleet, FleetArgs, Reading};
 use super::machine::{InterfaceCounters, core_to_core_bytes_per_s};
 use super::raw::{self, Direction};
 
@@ -129,16 +129,23 @@ impl Args {
         let stream_args: Vec<String> = ["--rate", &self.rate, "--window", &self.window.to_string()]
             .map(str::to_owned)
             .into();
-        let fleet = Fleet::start(&self.fleet, self.fleet.make_lab()?, &stream_args)?;
+        let lab = self.fleet.make_lab()?;
+        let untouched = lab.as_ref().and_then(fleet::interface);
+        let mut fleet = Fleet::start(&self.fleet, lab, &stream_args)?;
         std::thread::sleep(Duration::from_millis(500));
-        let (before, sent_before) = (fleet.read(), fleet.interface());
+        let before = fleet.read();
         std::thread::sleep(Duration::from_secs_f64(self.seconds));
-        let (after, sent_after) = (fleet.read(), fleet.interface());
+        let after = fleet.read();
+        // Streamers publish their counters now and then, but once more at their end: only then do they
+        // and the interface's agree.
+        fleet.stop()?;
+        let now = fleet.lab.as_ref().and_then(fleet::interface);
+        let whole = fleet.read();
         drop(fleet);
         let mut report = self.report(&before, &after, raw, memcpy);
-        report.interface = sent_before
-            .zip(sent_after)
-            .map(|(then, now)| PerCycle::of(&before[0], &after[0], then, now));
+        report.interface = untouched
+            .zip(now)
+            .map(|(then, now)| PerCycle::of(&whole[0], then, now));
         report.core_to_core_bytes_per_s = [core_to_core, core_to_core_bytes_per_s()];
         Ok(report)
     }
@@ -271,13 +278,9 @@ impl Args {
 }
 
 impl PerCycle {
-    fn of(
-        before: &Reading,
-        after: &Reading,
-        then: InterfaceCounters,
-        now: InterfaceCounters,
-    ) -> Self {
-        let count = |meter| after.since(before, meter) as f64;
+    /// Of all that a streamer has counted, and what its interface has before and after.
+    fn of(whole: &Reading, then: InterfaceCounters, now: InterfaceCounters) -> Self {
+        let count = |meter| whole.now(meter) as f64;
         let others = [Meter::DeltasSent, Meter::HellosSent, Meter::RestoresSent];
         let frames = (now.sent_frames - then.sent_frames) as f64;
         let positions = frames - others.map(count).iter().sum::<f64>();
