@@ -26,6 +26,7 @@
 mod copy;
 mod lanes;
 mod take;
+mod views;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -35,6 +36,7 @@ use copy::{AddScalar, AnyNonFinite, Axpy, CopyIn, CopyOut};
 use lanes::{Lanes, Words};
 pub(super) use lanes::{Memory, Real};
 use take::{Adopt, Apply, Confirmed, Forget, Keep, Take, Unconfirmed};
+use views::{AddView, TakeView};
 
 use super::BLOCK;
 use super::journal::Journal;
@@ -250,6 +252,17 @@ kernels! {
     /// blocks. No journal: what a kill or a lost frame takes is gone.
     fn take_forget(self, w: WeightsView, last: WeightsView, pos: &[u8], out: &mut [u8], writes: Writes) -> Taken {
         self.take(Take::<Forget>::new(w, last, None, pos, Some(out), None), writes)
+    }
+
+    /// [`take_forget`] with everything in shared memory, racy: `d = w - last; w = last = pos + d;
+    /// out = d`. Here `w` may hold -0.0; `d` never does. Whole blocks.
+    fn take_view(self, w: WeightsView, last: WeightsView, pos: WeightsView, out: WeightsView) -> Taken {
+        self.run(TakeView::new(w, last, pos, out))
+    }
+
+    /// `w += x` with both in shared memory. Whole blocks.
+    fn add_view(self, w: WeightsView, x: WeightsView) {
+        self.run(AddView::new(w, x))
     }
 
     /// Takes the first position ever: `w = last = pos; sent = 0`. Whole blocks.
