@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 
-use super::{Device, DeviceError, Event, HostMemory, Kernel, Memory, Number, Part, Stream};
+use super::{
+    Device, DeviceError, Event, HostMemory, Kernel, Memory, Number, Part, SharedHandle, Stream,
+};
 use crate::weights::WeightsView;
 
 /// A device on the host. Several are several.
@@ -77,6 +79,12 @@ impl Device for HostDevice {
 
     fn pin(&self, _: &HostMemory) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    fn share(&self, _: &DeviceMemory) -> Result<SharedHandle, DeviceError> {
+        Err(DeviceError::NotShared {
+            device: self.name(),
+        })
     }
 }
 

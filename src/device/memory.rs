@@ -8,6 +8,8 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+#[cfg(feature = "cuda")]
+use std::sync::Mutex;
 
 use memmap2::{MmapMut, MmapRaw};
 
@@ -88,6 +90,10 @@ impl<'a, M> Part<'a, M> {
 pub struct HostMemory(Arc<Inner>);
 
 struct Inner {
+    /// What a device did to the memory ([`HostMemory::pin_once`]) and undoes when this is dropped: first
+    /// of all fields, while the memory is still there.
+    #[cfg(feature = "cuda")]
+    pinned: Mutex<Option<Box<dyn Any + Send>>>,
     ptr: *mut f32,
     len: usize,
     _owner: Arc<dyn Any + Send + Sync>,
@@ -126,6 +132,8 @@ impl HostMemory {
     ) -> Self {
         let view = view(&owner);
         Self(Arc::new(Inner {
+            #[cfg(feature = "cuda")]
+            pinned: Mutex::new(None),
             // Valid for as long as `owner` is borrowed, which this `Arc` does until the end.
             ptr: view.as_ptr(),
             len: view.len(),
@@ -138,6 +146,26 @@ impl HostMemory {
         // SAFETY: they come from a view that holds as long as the owner is borrowed, and the
         // owner lives, behind a shared `Arc`, as long as `self`.
         unsafe { WeightsView::from_raw(self.0.ptr, self.0.len) }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl HostMemory {
+    /// Runs `pin` unless it was done before, and keeps what it gives until the memory goes.
+    pub(super) fn pin_once<E>(
+        &self,
+        pin: impl FnOnce(WeightsView<'_>) -> Result<Box<dyn Any + Send>, E>,
+    ) -> Result<(), E> {
+        let mut pinned = self.0.pinned.lock().unwrap_or_else(|e| e.into_inner());
+        if pinned.is_none() {
+            *pinned = Some(pin(self.view())?);
+        }
+        Ok(())
+    }
+
+    /// Whether both are clones of one.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 

@@ -14,6 +14,8 @@
 //! - After an error of a stream everything later on it, and on streams that wait for it, fails too.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 pub mod host;
 mod kernel;
@@ -56,6 +58,23 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// # Errors
     /// The driver refuses (`ulimit -l`, or a kind of memory it cannot pin).
     fn pin(&self, memory: &HostMemory) -> Result<(), DeviceError>;
+
+    /// A handle by which another process can open `memory`.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotShared`]: a device of this kind cannot do that; or the driver refuses.
+    fn share(&self, memory: &Self::Memory) -> Result<SharedHandle, DeviceError>;
+}
+
+/// What another process needs to use device memory in place.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct SharedHandle {
+    /// The bytes of CUDA's `CUipcMemHandle`, in hexadecimal.
+    pub handle: String,
+    /// The GPU's UUID, in hexadecimal: handles open on that GPU only.
+    pub device_uuid: String,
+    /// Length of the memory, in 32-bit words.
+    pub words: usize,
 }
 
 /// A queue of work on a device. Dropping it waits for what is on it.

@@ -96,8 +96,8 @@ fn takes_a_position<D: Device>(device: &D) {
         stream.download(w.all(), now.all()).unwrap();
         stream.download(out.all(), told.all()).unwrap();
         stream.finish().unwrap();
-        let told_words = [n, n + 1].map(|i| told.view().word(i).load(Relaxed));
-        (values(&now), values(&told)[..n].to_vec(), told_words)
+        let told_words = [0, 1].map(|i| told.view().word(i).load(Relaxed));
+        (values(&now), values(&told)[TOLD..].to_vec(), told_words)
     };
     let delta = |i: usize| if i == 3 { 0.0 } else { i as f32 * 1.5 };
     let (now, deltas, told) = tell(7);
@@ -139,6 +139,24 @@ fn the_host_device_keeps_what_every_device_promises() {
     goes_up_and_down(&device);
     takes_a_position(&device);
     several_devices_do_not_see_each_other(&[device, HostDevice::new(1), HostDevice::new(2)]);
+}
+
+#[test]
+fn a_gpu_keeps_what_every_device_promises() {
+    #[cfg(feature = "cuda")]
+    match cuda::CudaDevice::open(0) {
+        Ok(device) => {
+            goes_up_and_down(&device);
+            takes_a_position(&device);
+            // Several logical devices on one GPU.
+            let others = [(); 2].map(|()| cuda::CudaDevice::open(0).unwrap());
+            several_devices_do_not_see_each_other(&[device, others[0].clone(), others[1].clone()]);
+        }
+        Err(error) => {
+            assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
+            dogwild_lab::skip::elsewhere(&error.to_string(), "where there is a GPU (docs/gpu.md)");
+        }
+    }
 }
 
 #[test]
@@ -262,6 +280,6 @@ fn a_kernel_refuses_parts_that_do_not_fit() {
     let stream = device.stream().unwrap();
     let memory = device.alloc(32).unwrap();
     let all = || memory.all();
-    // `out` lacks the words behind the deltas.
+    // `out` lacks the words before the deltas.
     let _ = kernels::take_position(&stream, all(), all(), all(), all(), 1);
 }

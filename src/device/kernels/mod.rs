@@ -5,7 +5,7 @@
 
 mod sync;
 
-pub use sync::{TAKE_POSITION, TOLD, take_position};
+pub use sync::{ADD_SCALAR, TAKE_POSITION, TOLD, add_scalar, take_position};
 
 use super::Kernel;
 
@@ -13,4 +13,4 @@ use super::Kernel;
 pub const SOURCES: [(&str, &str); 1] = [("sync.cu", include_str!("sync.cu"))];
 
 /// Every kernel.
-pub static ALL: [&Kernel; 1] = [&TAKE_POSITION];
+pub static ALL: [&Kernel; 2] = [&TAKE_POSITION, &ADD_SCALAR];

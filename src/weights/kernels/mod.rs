@@ -36,7 +36,7 @@ use copy::{AddScalar, AnyNonFinite, Axpy, CopyIn, CopyOut};
 use lanes::{Lanes, Words};
 pub(super) use lanes::{Memory, Real};
 use take::{Adopt, Apply, Confirmed, Forget, Keep, Take, Unconfirmed};
-use views::{AddView, TakeView};
+use views::{AddView, Delta, TakeView};
 
 use super::BLOCK;
 use super::journal::Journal;
@@ -149,6 +149,16 @@ impl Kernels {
         match writes {
             Writes::Racy => self.run(take),
             Writes::Atomic => take.run_atomic::<Real>(),
+        }
+    }
+
+    fn apply<D: Delta>(self, apply: Apply<'_, D>, writes: Writes) {
+        match writes {
+            Writes::Racy => {
+                apply.run_atomic::<Real>(apply.whole_blocks());
+                self.run(apply);
+            }
+            Writes::Atomic => apply.run_atomic::<Real>(apply.len()),
         }
     }
 }
@@ -274,14 +284,12 @@ kernels! {
     /// done). The caller has refused it if [`any_non_finite`], and has begun the journal at
     /// the same weight. Whole blocks.
     fn apply_delta(self, w: WeightsView, delta: &[u8], first_weight: u32, journal: &Journal, writes: Writes) {
-        let apply = Apply::new(w, delta, first_weight, journal);
-        match writes {
-            Writes::Racy => {
-                apply.run_atomic::<Real>(apply.whole_blocks());
-                self.run(apply);
-            }
-            Writes::Atomic => apply.run_atomic::<Real>(w.len()),
-        }
+        self.apply(Apply::new(w, delta, first_weight, journal), writes);
+    }
+
+    /// [`apply_delta`] from shared memory: what came down from a device.
+    fn apply_view(self, w: WeightsView, delta: WeightsView, first_weight: u32, journal: &Journal, writes: Writes) {
+        self.apply(Apply::new(w, delta, first_weight, journal), writes);
     }
 }
 

@@ -70,6 +70,47 @@ impl Kernel for TakeView<'_> {
     }
 }
 
+/// Where a delta comes from: a payload, or a view.
+pub(super) trait Delta: Copy {
+    /// Bytes of it.
+    fn bytes(self) -> usize;
+    /// The block from weight `i` on.
+    ///
+    /// # Safety
+    /// `i + 16` weights are there, and the processor has the instruction set that `V` stands for.
+    unsafe fn block<V: Lanes>(self, i: usize) -> V;
+    /// Weight `i`.
+    fn one(self, i: usize) -> f32;
+}
+
+impl Delta for &[u8] {
+    fn bytes(self) -> usize {
+        self.len()
+    }
+    #[inline(always)]
+    unsafe fn block<V: Lanes>(self, i: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bytes(self.as_ptr().add(i * 4)) }
+    }
+    fn one(self, i: usize) -> f32 {
+        super::take::float(&self[i * 4..i * 4 + 4])
+    }
+}
+
+impl Delta for WeightsView<'_> {
+    fn bytes(self) -> usize {
+        self.len() * 4
+    }
+    #[inline(always)]
+    unsafe fn block<V: Lanes>(self, i: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(self.as_ptr().add(i)) }
+    }
+    fn one(self, i: usize) -> f32 {
+        self.load(i)
+    }
+}
+
 /// One array added to another.
 pub(super) struct AddView<'a> {
     w: WeightsView<'a>,
