@@ -36,6 +36,7 @@ fn assert_sound(report: &Value) {
         "iface_auto",
         "labs",
         "memory",
+        "devices",
     ] {
         for check in report[section].as_array().expect("a section") {
             let missing = check["state"] == "missing";
@@ -65,6 +66,8 @@ fn assert_sound(report: &Value) {
     check(report, "transports", "af_xdp");
     check(report, "transports", "verbs");
     check(report, "iface_auto", "udp");
+    assert_eq!(check(report, "devices", "host")["state"], "works");
+    check(report, "devices", "cuda");
 }
 
 #[test]

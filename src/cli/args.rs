@@ -295,7 +295,8 @@ fn delay_ms(text: &str) -> Result<f64, String> {
     }
 }
 
-fn rate(text: &str) -> Result<Rate, String> {
+/// A number of bytes (per second) with its unit, or `max`.
+pub fn rate(text: &str) -> Result<Rate, String> {
     if text == "max" {
         return Ok(Rate(None));
     }

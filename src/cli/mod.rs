@@ -6,6 +6,7 @@ pub mod args;
 pub mod cluster_args;
 pub mod coordinator;
 mod doctor;
+pub mod gpu;
 mod init;
 pub mod server;
 mod snapshot;
@@ -38,6 +39,8 @@ enum Command {
     Solver(solver::Args),
     /// Stream a buffer to and from the other nodes
     Stream(stream::Args),
+    /// Keep a GPU's weights in step with a buffer, and train on them
+    Gpu(gpu::Args),
     /// Coordinate servers and workers of the reliable path
     Coordinator(coordinator::Args),
     /// Hold shards of the weights for the reliable path
@@ -61,6 +64,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Init(args) => args.run(),
         Command::Solver(args) => args.run(),
         Command::Stream(args) => args.run(),
+        Command::Gpu(args) => args.run(),
         Command::Coordinator(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Worker(args) => args.run(),

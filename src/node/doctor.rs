@@ -5,6 +5,7 @@
 //! `echo` is the round trip. Invariant: a check that fails says what is missing; none is an error.
 
 mod echo;
+mod gpu;
 mod host;
 mod transports;
 mod verbs;
@@ -98,11 +99,13 @@ pub struct Report {
     pub labs: Vec<Check>,
     /// Shared memory and huge pages.
     pub memory: Vec<Check>,
+    /// What weights can be trained on besides the processor.
+    pub devices: Vec<Check>,
 }
 
 impl Report {
     /// The sections with their titles.
-    pub fn sections(&self) -> [(&'static str, &[Check]); 6] {
+    pub fn sections(&self) -> [(&'static str, &[Check]); 7] {
         [
             ("host", &self.host),
             ("transports", &self.transports),
@@ -110,6 +113,7 @@ impl Report {
             ("--iface auto", &self.iface_auto),
             ("labs", &self.labs),
             ("memory", &self.memory),
+            ("devices", &self.devices),
         ]
     }
 
@@ -132,5 +136,6 @@ pub fn examine(program: &Path) -> Report {
         iface_auto: host::iface_auto(),
         labs: host::labs(lab.as_ref()),
         memory: host::memory(),
+        devices: gpu::check(),
     }
 }

@@ -5,6 +5,7 @@
 
 mod clock;
 pub mod doctor;
+mod gpu;
 mod model;
 mod port;
 pub mod poseidon;
@@ -15,6 +16,7 @@ mod tester;
 mod transport;
 
 pub use clock::{Clock, cpu_ns, stop_on_signals};
+pub use gpu::{Counts, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words};
 pub use model::{NetError, bound_net};
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{SolverError, SolverJob, run_solver};

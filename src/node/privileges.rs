@@ -38,7 +38,7 @@ pub fn drop_privileges_after_opening(transport: Transport) -> Result<(), caps::e
 ///
 /// # Errors
 /// What the kernel says; it refuses nobody who only gives up (capset(2)).
-fn drop_privileges() -> Result<(), caps::errors::CapsError> {
+pub(super) fn drop_privileges() -> Result<(), caps::errors::CapsError> {
     let held = caps::read(None, CapSet::Permitted)?;
     if held.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::read(None, CapSet::Bounding)? {

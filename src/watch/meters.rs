@@ -136,6 +136,34 @@ meters! {
     }
 }
 
+meters! {
+    /// Counters of a GPU syncer.
+    GpuMeter {
+        /// Passes over the weights.
+        Cycles = "cycles",
+        /// Chunks exchanged with the device.
+        Chunks = "chunks",
+        /// Bytes copied to the device.
+        BytesUp = "bytes_up",
+        /// Bytes copied from it.
+        BytesDown = "bytes_down",
+        /// Deltas added to the buffer; chunks that nobody moved give none.
+        DeltasApplied = "deltas_applied",
+        /// Deltas that a killed syncer had left and this one added.
+        DeltasRecovered = "deltas_recovered",
+        /// Weights of the device healed of NaN or infinity.
+        HealedWeights = "healed_weights",
+        /// Weights of a chunk.
+        ChunkWeights = "chunk_weights",
+        /// Time spent waiting for the device, ns.
+        WaitNs = "wait_ns",
+        /// CPU time of the process, ns.
+        CpuNs = "cpu_ns",
+    }
+}
+
+const _: () = assert!(GpuMeter::ALL.len() <= METERS);
+
 /// First word of a worker's counters beside those of its solver.
 const SYNC_AT: usize = 16;
 

@@ -6,4 +6,4 @@
 pub mod curve;
 mod meters;
 
-pub use meters::{DROPS_AT, SolverMeter, StreamMeter, SyncMeter, drops};
+pub use meters::{DROPS_AT, GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};

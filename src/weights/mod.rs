@@ -1,7 +1,7 @@
 //! The shared weight buffer: one file, mapped by every component of a job on a host.
 //!
 //! Holds the buffer ([`SharedWeights`]), the files beside it that must survive a killed
-//! process ([`StreamState`], [`SolverState`]), the view through which weights are
+//! process ([`StreamState`], [`SolverState`], [`GpuState`]), the view through which weights are
 //! touched ([`WeightsView`]) and the bulk [`kernels`]. It knows no network, no solver and
 //! no clock but the wall clock of the heartbeats.
 //!
@@ -20,6 +20,7 @@ compile_error!(
 
 mod buffer;
 mod error;
+mod gpu_state;
 mod header;
 mod inspect;
 mod journal;
@@ -36,6 +37,7 @@ mod view;
 
 pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};
 pub use error::{CreateError, OpenError, SlotError, StateError};
+pub use gpu_state::{Damaged, GpuState, LANDING_HEAD, LANDING_SLOTS, device_len};
 pub use header::{Globals, LAYOUT_VERSION};
 pub use journal::{Interrupted, Journal, Kind};
 pub use kernels::{Taken, Writes};

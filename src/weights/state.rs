@@ -31,7 +31,7 @@ const _: () = assert!(PARTIALS_OFFSET + PARTIALS * size_of::<Partial>() <= CHUNK
 
 const PAGE: usize = 4096;
 /// Where in their pages the arrays begin: 21, 43 and (solver history) 59 cache lines.
-const LAST_IN_PAGE: usize = 21 * 64;
+pub(super) const LAST_IN_PAGE: usize = 21 * 64;
 const SENT_IN_PAGE: usize = 43 * 64;
 pub(super) const HISTORY_IN_PAGE: usize = 59 * 64;
 

@@ -233,8 +233,11 @@ pub(super) fn remove_beside(path: &Path) -> io::Result<()> {
         let found = entry.file_name();
         let suffix = found.to_str().and_then(|f| f.strip_prefix(name));
         let is_state = suffix.is_some_and(|s| {
-            let solver = s.strip_prefix(".solver").filter(|k| !k.is_empty());
-            s == ".stream" || solver.is_some_and(|k| k.bytes().all(|b| b.is_ascii_digit()))
+            let number = |k: &str| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit());
+            let gpu = s.strip_prefix(".gpu");
+            s == ".stream"
+                || s.strip_prefix(".solver").is_some_and(number)
+                || gpu.is_some_and(|k| number(k.strip_suffix(".ipc").unwrap_or(k)))
         });
         if is_state && entry.file_type()?.is_file() {
             std::fs::remove_file(entry.path())?;

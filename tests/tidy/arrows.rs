@@ -8,12 +8,16 @@ use crate::source::{Source, file, files};
 /// other of its own; the program (`cli`, `main.rs`) stands above all.
 const FLOORS: [&[&str]; 3] = [
     &["weights", "wire", "watch"],
-    &["stream", "poseidon", "solver", "gpu", "snapshot"],
+    &["stream", "poseidon", "solver", "device", "snapshot"],
     &["node", "job", "sim"],
 ];
 
 /// Rooms of the top floor may name each other; the two below may not, but for these.
-const SAME_FLOOR: [(&str, &str); 3] = [("watch", "weights"), ("watch", "wire"), ("gpu", "stream")];
+const SAME_FLOOR: [(&str, &str); 3] = [
+    ("watch", "weights"),
+    ("watch", "wire"),
+    ("solver", "device"),
+];
 
 /// State machines: time, randomness and frames are arguments.
 const NO_IO: [&str; 3] = ["src/wire/", "src/stream/", "src/poseidon/"];

@@ -291,3 +291,43 @@ fn without_privilege_raw_ethernet_names_the_capability() {
     }
     assert_says(&refused(&mut command), &["CAP_NET_RAW", "setcap"]);
 }
+
+#[test]
+fn a_device_in_step_is_measured_beside_plain_copies() {
+    let mut command = rawbench();
+    command.args([
+        "gpu",
+        "--device",
+        "host",
+        "--weights",
+        "20000",
+        "--seconds",
+        "0.2",
+    ]);
+    let line = report(&mut command);
+    assert_eq!(
+        (&line["weights"], &line["device"]),
+        (&20000.into(), &"host device 0".into())
+    );
+    let [cycles, up, down, copy] = [
+        "cycles_per_s",
+        "sync_up_bytes_per_s",
+        "sync_down_bytes_per_s",
+        "copy_up_bytes_per_s",
+    ]
+    .map(|name| number(&line[name]));
+    assert!(cycles > 0.0 && copy > 0.0 && down > up, "{line}");
+    assert!((up / (cycles * 80_000.0) - 1.0).abs() < 1e-6, "{line}");
+    assert!(
+        (number(&line["up_share"]) - up / copy).abs() < 1e-9,
+        "{line}"
+    );
+    assert_says(
+        &refused(rawbench().args(["gpu", "--device", "gpu0"])),
+        &["gpu0", "host"],
+    );
+    assert_says(
+        &refused(rawbench().args(["gpu", "--weights", "0"])),
+        &["--weights 0"],
+    );
+}

@@ -26,6 +26,7 @@
 mod copy;
 mod lanes;
 mod take;
+mod views;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -35,6 +36,7 @@ use copy::{AddScalar, AnyNonFinite, Axpy, CopyIn, CopyOut};
 use lanes::{Lanes, Words};
 pub(super) use lanes::{Memory, Real};
 use take::{Adopt, Apply, Confirmed, Forget, Keep, Take, Unconfirmed};
+use views::{AddView, Delta, TakeView};
 
 use super::BLOCK;
 use super::journal::Journal;
@@ -149,6 +151,16 @@ impl Kernels {
             Writes::Atomic => take.run_atomic::<Real>(),
         }
     }
+
+    fn apply<D: Delta>(self, apply: Apply<'_, D>, writes: Writes) {
+        match writes {
+            Writes::Racy => {
+                apply.run_atomic::<Real>(apply.whole_blocks());
+                self.run(apply);
+            }
+            Writes::Atomic => apply.run_atomic::<Real>(apply.len()),
+        }
+    }
 }
 
 /// Panics unless a payload fits the weights, and both are whole blocks.
@@ -252,6 +264,17 @@ kernels! {
         self.take(Take::<Forget>::new(w, last, None, pos, Some(out), None), writes)
     }
 
+    /// [`take_forget`] with everything in shared memory, racy: `d = w - last; w = last = pos + d;
+    /// out = d`. Here `w` may hold -0.0; `d` never does. Whole blocks.
+    fn take_view(self, w: WeightsView, last: WeightsView, pos: WeightsView, out: WeightsView) -> Taken {
+        self.run(TakeView::new(w, last, pos, out))
+    }
+
+    /// `w += x` with both in shared memory. Whole blocks.
+    fn add_view(self, w: WeightsView, x: WeightsView) {
+        self.run(AddView::new(w, x))
+    }
+
     /// Takes the first position ever: `w = last = pos; sent = 0`. Whole blocks.
     fn adopt(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8]) {
         self.run(Adopt::new(w, last, sent, pos))
@@ -261,14 +284,12 @@ kernels! {
     /// done). The caller has refused it if [`any_non_finite`], and has begun the journal at
     /// the same weight. Whole blocks.
     fn apply_delta(self, w: WeightsView, delta: &[u8], first_weight: u32, journal: &Journal, writes: Writes) {
-        let apply = Apply::new(w, delta, first_weight, journal);
-        match writes {
-            Writes::Racy => {
-                apply.run_atomic::<Real>(apply.whole_blocks());
-                self.run(apply);
-            }
-            Writes::Atomic => apply.run_atomic::<Real>(w.len()),
-        }
+        self.apply(Apply::new(w, delta, first_weight, journal), writes);
+    }
+
+    /// [`apply_delta`] from shared memory: what came down from a device.
+    fn apply_view(self, w: WeightsView, delta: WeightsView, first_weight: u32, journal: &Journal, writes: Writes) {
+        self.apply(Apply::new(w, delta, first_weight, journal), writes);
     }
 }
 

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::lanes::{Arith, Lanes, Memory};
+use super::views::Delta;
 use super::{Kernel, Taken};
 use crate::weights::BLOCK;
 use crate::weights::journal::{Entry, Journal, mark};
@@ -244,21 +245,16 @@ impl<R: Rule> Kernel for Take<'_, R> {
 
 /// A delta added to a chunk from weight `first` on.
 #[derive(Clone, Copy)]
-pub(super) struct Apply<'a> {
+pub(super) struct Apply<'a, D> {
     w: WeightsView<'a>,
-    delta: &'a [u8],
+    delta: D,
     first: usize,
     journal: &'a Journal,
 }
 
-impl<'a> Apply<'a> {
-    pub(super) fn new(
-        w: WeightsView<'a>,
-        delta: &'a [u8],
-        first: u32,
-        journal: &'a Journal,
-    ) -> Self {
-        super::check_blocks(w.len(), delta.len());
+impl<'a, D: Delta> Apply<'a, D> {
+    pub(super) fn new(w: WeightsView<'a>, delta: D, first: u32, journal: &'a Journal) -> Self {
+        super::check_blocks(w.len(), delta.bytes());
         Self {
             w,
             delta,
@@ -270,7 +266,7 @@ impl<'a> Apply<'a> {
     /// Weight by weight, until `end`.
     pub(super) fn run_atomic<M: Memory>(self, end: usize) {
         for i in self.first..end {
-            let delta = float(&self.delta[i * 4..i * 4 + 4]);
+            let delta = self.delta.one(i);
             let word = self.w.word(i);
             loop {
                 let bits = word.load(Relaxed);
@@ -285,6 +281,11 @@ impl<'a> Apply<'a> {
         M::store_mark(&self.journal.mark, mark(end.max(self.first), 0));
     }
 
+    /// Weights of the chunk.
+    pub(super) fn len(&self) -> usize {
+        self.w.len()
+    }
+
     /// Where the whole blocks begin: a delta may have been interrupted within one, if it was
     /// applied weight by weight.
     pub(super) fn whole_blocks(self) -> usize {
@@ -292,7 +293,7 @@ impl<'a> Apply<'a> {
     }
 }
 
-impl Kernel for Apply<'_> {
+impl<D: Delta> Kernel for Apply<'_, D> {
     type Out = ();
 
     #[inline(always)]
@@ -300,7 +301,7 @@ impl Kernel for Apply<'_> {
         for i in (self.whole_blocks()..self.w.len()).step_by(BLOCK) {
             // SAFETY: `w` and `delta` have the same length, a multiple of a block; see `new`.
             unsafe {
-                let delta = V::load_bytes(self.delta.as_ptr().add(i * 4));
+                let delta = self.delta.block::<V>(i);
                 let x = V::load(self.w.as_ptr().add(i));
                 let next = x.plus(delta);
                 note_block(self.journal, i, [x, next], None);
@@ -383,6 +384,6 @@ fn note_one<M: Memory>(journal: &Journal, i: usize, values: [u32; 3]) {
     M::store_mark(&journal.mark, mark(i + 1, 1));
 }
 
-fn float(bytes: &[u8]) -> f32 {
+pub(super) fn float(bytes: &[u8]) -> f32 {
     f32::from_le_bytes(bytes.try_into().expect("four bytes"))
 }

@@ -5,6 +5,7 @@
 mod compare;
 mod conserve;
 mod fleet;
+mod gpu;
 mod hogwild;
 mod link;
 mod machine;
@@ -41,6 +42,8 @@ enum Command {
     Conserve(conserve::Args),
     /// How many updates racing solvers lose to each other
     Hogwild(hogwild::HogwildArgs),
+    /// How fast a device is kept in step with a buffer, beside plain copies
+    Gpu(gpu::Args),
     /// A part of another benchmark
     #[command(hide = true)]
     Component {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Stream(args) => args.run(),
         Command::Conserve(args) => args.run(),
         Command::Hogwild(args) => hogwild::run(&args),
+        Command::Gpu(args) => args.run(),
         Command::Component {
             part: Part::Stream(args),
         } => args.run(),

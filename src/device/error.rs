@@ -1,0 +1,62 @@
+//! Why a device did not do what it was asked.
+
+/// Why a device did not do what it was asked. `device` is [`Device::name`](super::Device::name).
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No room on it.
+    #[error("{device} has no room for {bytes} bytes: {why}; use a smaller batch or another device")]
+    NoMemory {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        bytes: usize,
+        /// What the system says.
+        why: String,
+    },
+    /// A library that it needs is not here.
+    #[error("{what}: {how}")]
+    Missing {
+        /// What is missing.
+        what: &'static str,
+        /// How to get it.
+        how: &'static str,
+    },
+    /// No such device.
+    #[error("no CUDA device {index}; there are: {}", list(there))]
+    NoSuch {
+        /// What was asked for.
+        index: usize,
+        /// The devices there are.
+        there: Vec<String>,
+    },
+    /// Its memory cannot be handed to other processes.
+    #[error(
+        "{device} has no memory that other processes can open: only CUDA devices have (--device 0)"
+    )]
+    NotShared {
+        /// The device.
+        device: String,
+    },
+    /// A stream could not be made.
+    #[error("{device}: no further stream: {why}; raise the limit of threads (ulimit -u)")]
+    NoStream {
+        /// The device.
+        device: String,
+        /// What the system says.
+        why: String,
+    },
+    /// Something on a stream failed; nothing later on it can be trusted.
+    #[error("{device} failed: {why}; start the component again")]
+    Failed {
+        /// The device.
+        device: String,
+        /// What failed, and how.
+        why: String,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    let numbered = names.iter().enumerate();
+    let names: Vec<String> = numbered.map(|(i, name)| format!("{i} ({name})")).collect();
+    names.join(", ")
+}

@@ -1,0 +1,285 @@
+//! What every device promises, checked on the host device (and, where there is one, on a GPU).
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::host::HostDevice;
+use super::kernels::{self, TOLD};
+use super::*;
+use crate::weights::WeightsView;
+
+fn host(values: impl IntoIterator<Item = f32>) -> HostMemory {
+    let values: Vec<f32> = values.into_iter().collect();
+    let memory = HostMemory::zeroed(values.len()).unwrap();
+    for (i, x) in values.into_iter().enumerate() {
+        memory.view().word(i).store(x.to_bits(), Relaxed);
+    }
+    memory
+}
+
+fn values(memory: &HostMemory) -> Vec<f32> {
+    (0..memory.len()).map(|i| memory.view().load(i)).collect()
+}
+
+/// A gate that host kernels wait at, so that a test decides when a stream goes on.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    const fn new() -> Self {
+        Self {
+            open: Mutex::new(false),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn pass(&self) {
+        let open = self.open.lock().unwrap();
+        drop(self.changed.wait_while(open, |open| !*open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+/// A kernel that only the host device has.
+const fn kernel(name: &'static str, host: fn(&[WeightsView<'_>], &[Number])) -> Kernel {
+    Kernel {
+        name,
+        source: "",
+        plan: |_, _| Shape::of(0),
+        host,
+    }
+}
+
+fn goes_up_and_down<D: Device>(device: &D) {
+    let stream = device.stream().unwrap();
+    let memory = device.alloc(100).unwrap();
+    let (from, to) = (host((0..40).map(|i| i as f32)), host([9.0; 100]));
+    device.pin(&from).unwrap();
+    device.pin(&to).unwrap();
+    device.pin(&to).unwrap();
+    stream
+        .upload(from.part(10..40), memory.part(50..80))
+        .unwrap();
+    stream.download(memory.all(), to.all()).unwrap();
+    stream.finish().unwrap();
+    let want: Vec<f32> = (0..100)
+        .map(|i| {
+            if (50..80).contains(&i) {
+                (i - 40) as f32
+            } else {
+                0.0
+            }
+        })
+        .collect();
+    assert_eq!(values(&to), want);
+}
+
+fn takes_a_position<D: Device>(device: &D) {
+    let n = 32;
+    let stream = device.stream().unwrap();
+    let [w, last, pos] = [(); 3].map(|()| device.alloc(n).unwrap());
+    let out = device.alloc(n + TOLD).unwrap();
+    let here = host((0..n).map(|i| if i == 3 { f32::NAN } else { i as f32 * 1.5 }));
+    let position = host((0..n).map(|i| 100.0 - i as f32));
+    stream.upload(here.all(), w.all()).unwrap();
+    stream.upload(position.all(), pos.all()).unwrap();
+    let tell = |tag| {
+        kernels::take_position(&stream, w.all(), last.all(), pos.all(), out.all(), tag).unwrap();
+        let (now, told) = (host(vec![0.0; n]), host(vec![0.0; n + TOLD]));
+        stream.download(w.all(), now.all()).unwrap();
+        stream.download(out.all(), told.all()).unwrap();
+        stream.finish().unwrap();
+        let told_words = [0, 1].map(|i| told.view().word(i).load(Relaxed));
+        (values(&now), values(&told)[TOLD..].to_vec(), told_words)
+    };
+    let delta = |i: usize| if i == 3 { 0.0 } else { i as f32 * 1.5 };
+    let (now, deltas, told) = tell(7);
+    assert_eq!(deltas, (0..n).map(delta).collect::<Vec<_>>());
+    assert_eq!(
+        now,
+        (0..n)
+            .map(|i| 100.0 - i as f32 + delta(i))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(told, [1, 7], "one weight healed, and some moved");
+    let (now, deltas, told) = tell(8);
+    assert_eq!(deltas, vec![0.0; n], "nothing has moved since");
+    assert_eq!(now, values(&position));
+    assert_eq!(told, [1, 7]);
+}
+
+fn several_devices_do_not_see_each_other<D: Device>(devices: &[D]) {
+    let memories: Vec<_> = devices
+        .iter()
+        .map(|d| (d, d.stream().unwrap(), d.alloc(16).unwrap()))
+        .collect();
+    for (k, (_, stream, memory)) in memories.iter().enumerate() {
+        stream
+            .upload(host([k as f32; 16]).all(), memory.all())
+            .unwrap();
+    }
+    for (k, (_, stream, memory)) in memories.iter().enumerate() {
+        let back = host([-1.0; 16]);
+        stream.download(memory.all(), back.all()).unwrap();
+        stream.finish().unwrap();
+        assert_eq!(values(&back), [k as f32; 16]);
+    }
+}
+
+#[test]
+fn the_host_device_keeps_what_every_device_promises() {
+    let device = HostDevice::new(0);
+    goes_up_and_down(&device);
+    takes_a_position(&device);
+    several_devices_do_not_see_each_other(&[device, HostDevice::new(1), HostDevice::new(2)]);
+}
+
+#[test]
+fn a_gpu_keeps_what_every_device_promises() {
+    #[cfg(feature = "cuda")]
+    match cuda::CudaDevice::open(0) {
+        Ok(device) => {
+            goes_up_and_down(&device);
+            takes_a_position(&device);
+            // Several logical devices on one GPU.
+            let others = [(); 2].map(|()| cuda::CudaDevice::open(0).unwrap());
+            several_devices_do_not_see_each_other(&[device, others[0].clone(), others[1].clone()]);
+        }
+        Err(error) => {
+            assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
+            dogwild_lab::skip::elsewhere(&error.to_string(), "where there is a GPU (docs/gpu.md)");
+        }
+    }
+}
+
+#[test]
+fn nothing_runs_before_its_turn_and_the_caller_does_not_wait() {
+    static GATE: Gate = Gate::new();
+    static WAIT: Kernel = kernel("wait", |_, _| GATE.pass());
+    let device = HostDevice::new(0);
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let memory = device.alloc(16).unwrap();
+    let (early, late) = (host([0.0; 16]), host([0.0; 16]));
+    first.launch(&WAIT, &[], &[]).unwrap();
+    let from = host([1.0; 16]);
+    first.upload(from.all(), memory.all()).unwrap();
+    let uploaded = first.record().unwrap();
+    // The other stream goes on meanwhile: it sees the memory before the upload.
+    second.download(memory.all(), early.all()).unwrap();
+    second.finish().unwrap();
+    assert!(!uploaded.is_done().unwrap());
+    assert_eq!(values(&early), [0.0; 16]);
+    second.wait(&uploaded).unwrap();
+    second.download(memory.all(), late.all()).unwrap();
+    let end = second.record().unwrap();
+    assert!(!end.is_done().unwrap());
+    // An upload reads its source when its turn comes, not before.
+    for i in 0..16 {
+        from.view().store(i, 2.0);
+    }
+    GATE.open();
+    end.wait().unwrap();
+    assert!(uploaded.is_done().unwrap() && end.is_done().unwrap());
+    assert_eq!(values(&late), [2.0; 16]);
+}
+
+#[test]
+fn memory_lives_as_long_as_the_work_that_uses_it() {
+    static GATE: Gate = Gate::new();
+    static WAIT: Kernel = kernel("wait", |_, _| GATE.pass());
+    struct Owner(HostMemory, Arc<AtomicBool>);
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.1.store(true, Relaxed);
+        }
+    }
+    let device = HostDevice::new(0);
+    let stream = device.stream().unwrap();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let memory = device.alloc(16).unwrap();
+    stream.launch(&WAIT, &[], &[]).unwrap();
+    {
+        let owner = Arc::new(Owner(host([3.0; 16]), dropped.clone()));
+        let lent = HostMemory::of(owner, |owner| owner.0.view());
+        stream.upload(lent.all(), memory.all()).unwrap();
+    }
+    assert!(!dropped.load(Relaxed), "the queue still holds it");
+    GATE.open();
+    let back = host([0.0; 16]);
+    stream.download(memory.all(), back.all()).unwrap();
+    drop(stream);
+    assert!(dropped.load(Relaxed));
+    assert_eq!(
+        values(&back),
+        [3.0; 16],
+        "a dropped stream finishes its work"
+    );
+}
+
+#[test]
+fn a_failure_reaches_everybody_who_waits() {
+    static BAD: Kernel = kernel("bad", |_, _| panic!("on purpose"));
+    let device = HostDevice::new(4);
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let memory = device.alloc(16).unwrap();
+    first.launch(&BAD, &[], &[]).unwrap();
+    // The queue may have failed already: then the call says so itself.
+    let failed = first.record().and_then(|event| {
+        second.wait(&event)?;
+        event.wait()
+    });
+    let error = failed.unwrap_err().to_string();
+    assert!(
+        error.contains("host device 4") && error.contains("bad: on purpose"),
+        "{error}"
+    );
+    let back = host([5.0; 16]);
+    assert!(first.download(memory.all(), back.all()).is_err());
+    assert!(matches!(first.finish(), Err(DeviceError::Failed { .. })));
+}
+
+#[test]
+fn what_waits_for_a_failed_stream_fails_too() {
+    static GATE: Gate = Gate::new();
+    static BAD: Kernel = kernel("bad", |_, _| {
+        GATE.pass();
+        panic!("on purpose")
+    });
+    let device = HostDevice::new(0);
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    first.launch(&BAD, &[], &[]).unwrap();
+    let event = first.record().unwrap();
+    second.wait(&event).unwrap();
+    let back = host([5.0; 16]);
+    second
+        .download(device.alloc(16).unwrap().all(), back.all())
+        .unwrap();
+    let end = second.record().unwrap();
+    GATE.open();
+    assert!(end.wait().is_err() && end.is_done().is_err());
+    assert_eq!(values(&back), [5.0; 16]);
+}
+
+#[test]
+#[should_panic(expected = "words 90..101 of 100")]
+fn a_part_lies_within_its_memory() {
+    HostDevice::new(0).alloc(100).unwrap().part(90..101);
+}
+
+#[test]
+#[should_panic(expected = "take_position of 32 weights")]
+fn a_kernel_refuses_parts_that_do_not_fit() {
+    let device = HostDevice::new(0);
+    let stream = device.stream().unwrap();
+    let memory = device.alloc(32).unwrap();
+    let all = || memory.all();
+    // `out` lacks the words before the deltas.
+    let _ = kernels::take_position(&stream, all(), all(), all(), all(), 1);
+}

@@ -1,0 +1,254 @@
+//! The GPU component: keeps the weights of a device in step with the buffer, and trains on them if asked.
+//!
+//! One thread runs the [`GpuSyncer`], another the device's solver. Never waits for anybody but the device.
+//! The device's weights die with the process: what it had not sent is gone with a `kill -9`; what had
+//! come down is added by the next one (`GpuState`). A stop by signal sends everything first.
+
+mod syncer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::clock::cpu_ns;
+use super::privileges::drop_privileges;
+use crate::device::{Device, DeviceError};
+use crate::watch::GpuMeter as Meter;
+use crate::weights::{
+    Damaged, Expect, GpuState, METERS, OpenError, Role, SharedWeights, SlotError, StateError,
+    Writes,
+};
+
+pub use syncer::{Counts, GpuSyncer, slot_words};
+
+/// Time between two publications of the counters.
+const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// Longest time whose unused rate is kept.
+const BURST: Duration = Duration::from_millis(20);
+
+/// What a GPU component is started with.
+#[derive(Clone, Debug)]
+pub struct GpuJob {
+    /// The buffer.
+    pub buffer: PathBuf,
+    /// This component's number on this buffer, from 0.
+    pub index: u32,
+    /// How local solvers write.
+    pub writes: Writes,
+    /// Weights of a chunk; `None`: the fastest of some that are tried.
+    pub chunk_weights: Option<usize>,
+    /// Bytes per second that go up at most; `None`: as fast as it can.
+    pub rate_bytes_per_s: Option<f64>,
+    /// Write the handle of the device's weights to the file [`ipc_beside`].
+    pub ipc: bool,
+}
+
+/// Why a GPU component could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// The buffer.
+    #[error(transparent)]
+    Buffer(#[from] OpenError),
+    /// The component slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+    /// The component's own state file.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The state file is damaged.
+    #[error("{path}: {source}", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Damaged,
+    },
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The file with the IPC handle.
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Ipc {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The kernel will not take capabilities back.
+    #[error("cannot give up capabilities: {0}")]
+    Privileges(#[from] caps::errors::CapsError),
+}
+
+/// Runs the component on `device` until the buffer says so or `stop` is set. This thread gives up its capabilities.
+///
+/// # Errors
+/// See [`GpuError`].
+pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result<(), GpuError> {
+    let shared = Arc::new(SharedWeights::open(&job.buffer, &Expect::default())?);
+    let path = GpuState::path_beside(&job.buffer, job.index);
+    let ids = [shared.session(), shared.fingerprint()];
+    let words = slot_words(shared.used());
+    let (state, _) = GpuState::open_or_create(&path, ids, shared.used(), words)?;
+    let state = Arc::new(state);
+    let slot = shared.claim_slot(Role::Gpu, job.index)?;
+    drop_privileges()?;
+    let recovered = state
+        .recover(shared.view(), job.writes)
+        .map_err(|source| GpuError::Damaged { path, source })?;
+    if recovered > 0 {
+        log::info!("{recovered} delta(s) of a killed GPU component added to the buffer");
+    }
+    Meter::DeltasRecovered.add(slot.meters(), recovered as u64);
+    let mut syncer = GpuSyncer::new(device, &shared, &state, job.writes)?;
+    let _shared_handle = match job.ipc {
+        true => Some(IpcFile::write(device, &syncer, job)?),
+        false => None,
+    };
+    choose_chunk(&mut syncer, job)?;
+    log::info!(
+        "{} holds {} weights of {} in chunks of {}",
+        device.name(),
+        shared.used(),
+        job.buffer.display(),
+        syncer.chunk()
+    );
+    let mut publisher = Publisher {
+        base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
+        meters: slot.meters(),
+        last: None,
+    };
+    let mut pace = Pace::new(job.rate_bytes_per_s, syncer.counts().bytes_up);
+    while !stop.load(Relaxed) && shared.globals().stop.load(Relaxed) == 0 {
+        syncer.step()?;
+        if publisher.is_due() {
+            publisher.publish(&syncer);
+            slot.heartbeat();
+        }
+        pace.keep(&syncer);
+    }
+    // Everything that the device has done goes to the buffer before its memory goes.
+    syncer.drain()?;
+    syncer.set_chunk(syncer.chunk())?;
+    syncer.cycle()?;
+    syncer.drain()?;
+    publisher.publish(&syncer);
+    Ok(())
+}
+
+/// The name of the file with the IPC handle of component `index` of the buffer `buffer`.
+pub fn ipc_beside(buffer: &Path, index: u32) -> PathBuf {
+    let mut name = GpuState::path_beside(buffer, index).into_os_string();
+    name.push(".ipc");
+    name.into()
+}
+
+/// The file with the IPC handle, which goes with the memory that it names.
+struct IpcFile(PathBuf);
+
+impl IpcFile {
+    fn write<D: Device>(device: &D, syncer: &GpuSyncer<D>, job: &GpuJob) -> Result<Self, GpuError> {
+        let handle = device.share(syncer.weights())?;
+        let text = serde_json::json!({ "pid": std::process::id(), "weights": handle });
+        let path = ipc_beside(&job.buffer, job.index);
+        // Readers find a whole file or none.
+        let mut new = path.clone().into_os_string();
+        new.push(".new");
+        let done =
+            std::fs::write(&new, format!("{text:#}\n")).and_then(|()| std::fs::rename(&new, &path));
+        match done {
+            Ok(()) => Ok(Self(path)),
+            Err(source) => Err(GpuError::Ipc { path, source }),
+        }
+    }
+}
+
+impl Drop for IpcFile {
+    fn drop(&mut self) {
+        // If it stays, whoever opens the handle hears from the driver that it is gone.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn choose_chunk<D: Device>(syncer: &mut GpuSyncer<D>, job: &GpuJob) -> Result<(), DeviceError> {
+    if let Some(weights) = job.chunk_weights {
+        return syncer.set_chunk(weights);
+    }
+    let tried = syncer.measure()?;
+    let tried: Vec<String> = tried
+        .iter()
+        .map(|(size, rate)| format!("{size}: {:.2} GB/s", rate / 1e9))
+        .collect();
+    log::info!(
+        "chunks of {} weights are fastest (up and down together: {})",
+        syncer.chunk(),
+        tried.join(", ")
+    );
+    Ok(())
+}
+
+/// Puts the counts where others see them.
+struct Publisher<'a> {
+    meters: &'a [AtomicU64; METERS],
+    base: [u64; METERS],
+    last: Option<Instant>,
+}
+
+impl Publisher<'_> {
+    fn is_due(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= PUBLISH_EVERY)
+    }
+
+    fn publish<D: Device>(&mut self, syncer: &GpuSyncer<D>) {
+        self.last = Some(Instant::now());
+        let counts = syncer.counts();
+        let totals = [
+            (Meter::Cycles, counts.cycles),
+            (Meter::Chunks, counts.chunks),
+            (Meter::BytesUp, counts.bytes_up),
+            (Meter::BytesDown, counts.bytes_down),
+            (Meter::DeltasApplied, counts.deltas),
+            (Meter::HealedWeights, counts.healed),
+            (Meter::WaitNs, counts.wait_ns),
+        ];
+        for (meter, total) in totals {
+            meter.set(self.meters, self.base[meter as usize] + total);
+        }
+        Meter::ChunkWeights.set(self.meters, syncer.chunk() as u64);
+        Meter::CpuNs.set(self.meters, self.base[Meter::CpuNs as usize] + cpu_ns());
+    }
+}
+
+/// Holds the bytes that go up to a rate.
+struct Pace {
+    bytes_per_s: Option<f64>,
+    /// When, and at how many bytes, the present stretch began.
+    since: (Instant, u64),
+}
+
+impl Pace {
+    fn new(bytes_per_s: Option<f64>, bytes: u64) -> Self {
+        Self {
+            bytes_per_s,
+            since: (Instant::now(), bytes),
+        }
+    }
+
+    /// Sleeps while more has gone up than may.
+    fn keep<D: Device>(&mut self, syncer: &GpuSyncer<D>) {
+        let Some(rate) = self.bytes_per_s else {
+            return;
+        };
+        let bytes = syncer.counts().bytes_up;
+        let due = Duration::from_secs_f64((bytes - self.since.1) as f64 / rate);
+        match due.checked_sub(self.since.0.elapsed()) {
+            Some(early) => std::thread::sleep(early),
+            // Late by more than a burst: what was missed is not made up for.
+            None if self.since.0.elapsed() - due > BURST => self.since = (Instant::now(), bytes),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

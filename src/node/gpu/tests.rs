@@ -1,0 +1,293 @@
+//! The syncer against a host device: what the device does reaches the buffer once, what the buffer
+//! does reaches the device, whoever else is at work and whoever is killed.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+use crate::device::host::HostDevice;
+use crate::device::kernels::add_scalar;
+use crate::device::{HostMemory, Memory, Stream};
+use crate::weights::{BufferSpec, Created, Existing, Manifest};
+
+fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
+    let spec = BufferSpec {
+        session: 5,
+        manifest: Manifest::new(vec![("w".to_owned(), vec![n])]).unwrap(),
+    };
+    Arc::new(
+        match SharedWeights::create(path, &spec, Existing::Resume).unwrap() {
+            Created::New(new) => new.ready(),
+            Created::Resumed(old) => old,
+        },
+    )
+}
+
+fn state(shared: &SharedWeights, index: u32) -> Arc<GpuState> {
+    let path = GpuState::path_beside(shared.path(), index);
+    let ids = [shared.session(), shared.fingerprint()];
+    let words = slot_words(shared.used());
+    Arc::new(
+        GpuState::open_or_create(&path, ids, shared.used(), words)
+            .unwrap()
+            .0,
+    )
+}
+
+fn syncer(shared: &Arc<SharedWeights>, index: u32, writes: Writes) -> GpuSyncer<HostDevice> {
+    let device = HostDevice::new(index as usize);
+    GpuSyncer::new(&device, shared, &state(shared, index), writes).unwrap()
+}
+
+fn on_device(syncer: &GpuSyncer<HostDevice>) -> Vec<f32> {
+    let back = HostMemory::zeroed(syncer.weights().len()).unwrap();
+    let stream = syncer.stream();
+    stream.download(syncer.weights().all(), back.all()).unwrap();
+    stream.finish().unwrap();
+    (0..back.len()).map(|i| back.view().load(i)).collect()
+}
+
+fn on_host(shared: &SharedWeights, n: usize) -> Vec<f32> {
+    (0..n).map(|i| shared.view().load(i)).collect()
+}
+
+#[test]
+fn both_sides_end_with_the_sum_of_what_both_did() {
+    let folder = tempfile::tempdir().unwrap();
+    // Not a multiple of the chunk, nor of a block.
+    let n = 1001;
+    let shared = buffer(&folder.path().join("w"), n);
+    let start = |i: usize| i as f32 * 0.5;
+    (0..n).for_each(|i| shared.view().store(i, start(i)));
+    for chunk in [16, 48, 320, 1008, 1 << 20] {
+        let before = on_host(&shared, n);
+        let mut syncer = syncer(&shared, 0, Writes::Racy);
+        syncer.set_chunk(chunk).unwrap();
+        syncer.cycle().unwrap();
+        syncer.drain().unwrap();
+        assert_eq!(syncer.counts().deltas, 0, "the first cycle only takes");
+        assert_eq!(on_device(&syncer)[..n], before);
+        for round in 0..5 {
+            add_scalar(syncer.stream(), syncer.weights().part(0..n), 2.0).unwrap();
+            (0..n).for_each(|i| shared.view().racy_add(i, 1.0));
+            syncer.cycle().unwrap();
+            if round % 2 == 0 {
+                syncer.drain().unwrap();
+            }
+        }
+        syncer.cycle().unwrap();
+        syncer.drain().unwrap();
+        let want: Vec<f32> = before.iter().map(|x| x + 15.0).collect();
+        assert_eq!(on_host(&shared, n), want, "chunks of {chunk}");
+        assert_eq!(on_device(&syncer)[..n], want, "chunks of {chunk}");
+        assert_eq!(shared.view().load(n), 0.0, "the tail stays zero");
+        assert_eq!(syncer.counts().cycles, 7);
+    }
+}
+
+#[test]
+fn several_devices_share_one_buffer() {
+    let folder = tempfile::tempdir().unwrap();
+    let n = 4096;
+    let shared = buffer(&folder.path().join("w"), n);
+    let mut syncers = [0, 1, 2].map(|index| {
+        // Atomic: three threads add to the same weights, and not one addition may be lost.
+        let mut syncer = syncer(&shared, index, Writes::Atomic);
+        syncer.set_chunk(512).unwrap();
+        syncer
+    });
+    std::thread::scope(|scope| {
+        for (k, syncer) in syncers.iter_mut().enumerate() {
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    let part = syncer.weights().part(syncer.next());
+                    add_scalar(syncer.stream(), part, (k + 1) as f32).unwrap();
+                    syncer.step().unwrap();
+                }
+                syncer.drain().unwrap();
+            });
+        }
+    });
+    // 200 steps of 8 chunks: each chunk 25 times.
+    assert_eq!(on_host(&shared, n), vec![25.0 * 6.0; n]);
+    for syncer in &mut syncers {
+        syncer.cycle().unwrap();
+        syncer.drain().unwrap();
+        assert_eq!(on_device(syncer), vec![25.0 * 6.0; n]);
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_heal() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = buffer(&folder.path().join("w"), 64);
+    let mut syncer = syncer(&shared, 0, Writes::Racy);
+    add_scalar(syncer.stream(), syncer.weights().part(3..5), f32::NAN).unwrap();
+    add_scalar(syncer.stream(), syncer.weights().part(8..9), f32::INFINITY).unwrap();
+    add_scalar(syncer.stream(), syncer.weights().part(20..21), 4.0).unwrap();
+    syncer.cycle().unwrap();
+    syncer.drain().unwrap();
+    assert_eq!(syncer.counts().healed, 3);
+    let want = |i| if i == 20 { 4.0 } else { 0.0 };
+    assert_eq!(on_host(&shared, 64), (0..64).map(want).collect::<Vec<_>>());
+    syncer.cycle().unwrap();
+    syncer.drain().unwrap();
+    assert_eq!(on_device(&syncer), on_host(&shared, 64));
+    assert_eq!(syncer.counts().healed, 3);
+}
+
+#[test]
+fn the_chunk_size_is_one_of_those_that_were_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = buffer(&folder.path().join("w"), 100_000);
+    let mut syncer = syncer(&shared, 0, Writes::Racy);
+    let tried = syncer.measure().unwrap();
+    let sizes: Vec<usize> = tried.iter().map(|tried| tried.0).collect();
+    assert_eq!(sizes, [1 << 14, 1 << 16, 100_000]);
+    let best = tried.iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+    assert_eq!(syncer.chunk(), best.0);
+    assert!(tried.iter().all(|tried| tried.1 > 0.0));
+}
+
+const CHILD: &str = "DOGWILD_TEST_GPU_CHILD";
+const WEIGHTS: usize = 1 << 18;
+const CHUNK: usize = 1 << 16;
+
+/// What the killed process does: each step adds 1 to the weights of the next chunk, so that each
+/// delta that lands is 1 everywhere.
+fn child(path: &Path) {
+    let shared = buffer(path, WEIGHTS);
+    let state = state(&shared, 0);
+    state.recover(shared.view(), Writes::Racy).unwrap();
+    let mut syncer = GpuSyncer::new(&HostDevice::new(0), &shared, &state, Writes::Racy).unwrap();
+    syncer.set_chunk(CHUNK).unwrap();
+    // On a line of its own: the test runner has begun one.
+    println!("\nup");
+    loop {
+        let part = syncer.weights().part(syncer.next());
+        add_scalar(syncer.stream(), part, 1.0).unwrap();
+        syncer.step().unwrap();
+    }
+}
+
+#[test]
+fn killed_and_started_again_it_loses_and_doubles_nothing() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        return child(Path::new(&path));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    let seed = 20_261_121;
+    println!("seed {seed}");
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let (mut recovered, mut landed) = (0, 0);
+    let (_, name) = module_path!().split_once("::").unwrap();
+    for kills in 1.. {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let test = format!("{name}::killed_and_started_again_it_loses_and_doubles_nothing");
+        command.args(["--exact", &test, "--nocapture", "--test-threads", "1"]);
+        command
+            .env(CHILD, &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        dogwild_lab::process::die_with_parent(&mut command);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "up"));
+        // Any moment will do: the test asserts nothing about how far it has come.
+        std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        let shared = buffer(&path, WEIGHTS);
+        let state = state(&shared, 0);
+        recovered += state.recover(shared.view(), Writes::Racy).unwrap();
+        let w = on_host(&shared, WEIGHTS);
+        let chunks: Vec<&[f32]> = w.chunks(CHUNK).collect();
+        for chunk in &chunks {
+            assert!(
+                chunk.iter().all(|x| x == &chunk[0]),
+                "a chunk was added in part"
+            );
+        }
+        let sum: f32 = chunks.iter().map(|chunk| chunk[0]).sum();
+        assert_eq!(
+            sum as u64,
+            state.landed(),
+            "each landed delta is there once"
+        );
+        assert!(state.landed() >= landed);
+        landed = state.landed();
+        // Until some kills have met a delta between landing and the end of its addition.
+        if kills >= 100 && recovered >= 5 {
+            println!("{kills} kills, {landed} deltas, {recovered} of them recovered");
+            break;
+        }
+        assert!(kills < 3000, "no kill meets a delta that has landed");
+    }
+}
+
+#[test]
+fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    let shared = buffer(&path, 5000);
+    (0..5000).for_each(|i| shared.view().store(i, i as f32));
+    let job = GpuJob {
+        buffer: path.clone(),
+        index: 2,
+        writes: Writes::Racy,
+        chunk_weights: Some(1024),
+        rate_bytes_per_s: Some(50e6),
+        ipc: false,
+    };
+    // Left by a killed one: has landed, was not added.
+    let left = state(&shared, 2);
+    (0..LANDED).for_each(|i| left.landing().store(crate::weights::LANDING_HEAD + i, 0.5));
+    left.land(0, 512, LANDED);
+    drop(left);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| run_gpu(&HostDevice::new(0), &job, &stop));
+        let done = || {
+            let slots = shared.slots();
+            let slot = slots.iter().find(|slot| slot.role == Role::Gpu);
+            slot.map_or(0, |slot| Meter::Cycles.of(&slot.meters))
+        };
+        while done() < 3 && !running.is_finished() {
+            std::thread::yield_now();
+        }
+        let second = run_gpu(&HostDevice::new(1), &job, &stop)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            second.contains("in use") || second.contains("held"),
+            "{second}"
+        );
+        stop.store(true, Relaxed);
+        running.join().unwrap().unwrap();
+    });
+    let want = |i: usize| {
+        i as f32
+            + if (512..512 + LANDED).contains(&i) {
+                0.5
+            } else {
+                0.0
+            }
+    };
+    assert_eq!(
+        on_host(&shared, 5000),
+        (0..5000).map(want).collect::<Vec<_>>()
+    );
+    let slots = shared.slots();
+    let slot = slots.iter().find(|slot| slot.role == Role::Gpu).unwrap();
+    assert_eq!((slot.index, slot.pid), (2, 0));
+    assert_eq!(Meter::DeltasRecovered.of(&slot.meters), 1);
+    assert_eq!(Meter::ChunkWeights.of(&slot.meters), 1024);
+}
+
+const LANDED: usize = 256;
