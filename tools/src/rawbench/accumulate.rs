@@ -144,7 +144,8 @@ impl Args {
                     iteration_ms: found.iteration_s * 1e3,
                     weak_scaling_efficiency: alone.iteration_s / found.iteration_s,
                     cores_busy,
-                    cores_allow: cores_busy < BUSY,
+                    machine_busy: found.machine_busy,
+                    cores_allow: found.machine_busy < BUSY,
                 });
             }
         }

@@ -46,6 +46,8 @@ pub(super) struct Found {
     /// CPU time of this process, and time.
     pub(super) cpu_s: f64,
     pub(super) wall_s: f64,
+    /// Share of all cores that this machine kept busy meanwhile, by whatever it did.
+    pub(super) machine_busy: f64,
 }
 
 /// What one device's thread found.
@@ -54,6 +56,37 @@ struct Own {
     /// Its measured iterations: when they began and ended, and CPU time then.
     span: Range<Instant>,
     cpu_ns: Range<u64>,
+    machine: Range<Cores>,
+}
+
+/// What all cores have done so far, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cores {
+    all: u64,
+    idle: u64,
+}
+
+impl Cores {
+    fn now() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The first line of /proc/stat: user, nice, system, idle, iowait and others.
+    fn parse(text: &str) -> Self {
+        let line = text.lines().next().unwrap_or_default();
+        let ticks = line.split_ascii_whitespace().skip(1).take(8);
+        let ticks: Vec<u64> = ticks.filter_map(|ticks| ticks.parse().ok()).collect();
+        Self {
+            all: ticks.iter().sum(),
+            idle: ticks.iter().skip(3).take(2).sum(),
+        }
+    }
+
+    /// Share of the ticks up to `end` that were not idle.
+    fn busy(self, end: Self) -> f64 {
+        let all = (end.all - self.all).max(1);
+        1.0 - (end.idle - self.idle).min(all) as f64 / all as f64
+    }
 }
 
 impl<'r> Replay<'r> {
@@ -121,7 +154,7 @@ impl<'r> Replay<'r> {
 
     fn found(&self, all: &[Own]) -> Result<Found> {
         let mut waits_ns = Histogram::new_with_bounds(1, WAIT_NS_MAX, 3)?;
-        let (mut longest, mut cpu_s) = (Duration::ZERO, 0.0);
+        let (mut longest, mut cpu_s, mut machine_busy) = (Duration::ZERO, 0.0, 0.0);
         for own in all {
             own.waits_ns
                 .iter()
@@ -130,6 +163,7 @@ impl<'r> Replay<'r> {
             if took > longest {
                 longest = took;
                 cpu_s = (own.cpu_ns.end - own.cpu_ns.start) as f64 / 1e9;
+                machine_busy = own.machine.start.busy(own.machine.end);
             }
         }
         Ok(Found {
@@ -137,6 +171,7 @@ impl<'r> Replay<'r> {
             iteration_s: longest.as_secs_f64() / f64::from(self.iterations),
             cpu_s,
             wall_s: longest.as_secs_f64(),
+            machine_busy,
         })
     }
 
@@ -156,10 +191,12 @@ impl<'r> Replay<'r> {
         let mut waits_ns = Vec::new();
         let mut span = Instant::now()..Instant::now();
         let mut cpu = cpu_ns()..0;
+        let mut machine = Cores::now()..Cores::default();
         for t in 0..WARM_UP + self.iterations {
             if t == WARM_UP {
                 span.start = Instant::now();
                 cpu.start = cpu_ns();
+                machine.start = Cores::now();
             }
             let mut at = Instant::now();
             let mut spend = |time| {
@@ -187,10 +224,25 @@ impl<'r> Replay<'r> {
         }
         span.end = Instant::now();
         cpu.end = cpu_ns();
+        machine.end = Cores::now();
         Ok(Own {
             waits_ns,
             span,
             cpu_ns: cpu,
+            machine,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_is_what_is_not_idle() {
+        let start = Cores::parse("cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 1 2 3\n");
+        let end = Cores::parse("cpu  20 0 30 80 10 0 0 0 0 0\n");
+        assert!((start.busy(end) - 0.75).abs() < 1e-9);
+        assert_eq!(Cores::default().busy(Cores::parse("rubbish")), 1.0);
     }
 }

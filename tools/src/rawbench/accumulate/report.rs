@@ -88,8 +88,10 @@ pub(super) struct RunReport {
     pub(super) iteration_ms: f64,
     /// One device alone's iteration time over this one.
     pub(super) weak_scaling_efficiency: f64,
-    /// Share of all cores that was busy; copies and sums need it, replayed computing does not.
+    /// Share of all cores that this program kept busy: copies and sums; replayed computing does not.
     pub(super) cores_busy: f64,
+    /// Share of all cores that was busy, with whatever else runs on this machine.
+    pub(super) machine_busy: f64,
     /// False if copies and sums had to wait for cores, so that efficiency says nothing about the scheme.
     pub(super) cores_allow: bool,
 }
@@ -153,16 +155,10 @@ impl Report {
             println!("{}", net.table());
             doubt |= net.runs.iter().any(|run| !run.cores_allow);
         }
-        if self.load > self.cores as f64 {
-            println!(
-                "\nothers keep this machine busy (load {}): waits are theirs, too",
-                self.load
-            );
-        }
         if doubt {
             println!(
-                "\n* more than {} % of the {} cores were busy: copies and sums waited for cores, so this efficiency is \
-                 the machine's and not the scheme's. Use more cores, a larger --batch, or --scale",
+                "\n* more than {} % of the {} cores were busy: copies and sums waited for cores, so waits and \
+                 efficiency are the machine's and not the scheme's. End other load; use more cores, a larger --batch, or --scale",
                 BUSY * 100.0,
                 self.cores
             );
@@ -182,6 +178,7 @@ impl NetReport {
             "iteration",
             "weak scaling",
             "cores busy",
+            "with others",
         ]);
         for run in &self.runs {
             table.add_row([
@@ -196,6 +193,7 @@ impl NetReport {
                     if run.cores_allow { "" } else { " *" }
                 ),
                 format!("{:.0} %", run.cores_busy * 100.0),
+                format!("{:.0} %", run.machine_busy * 100.0),
             ]);
         }
         if let Some(paper) = &self.paper {
@@ -210,11 +208,13 @@ impl NetReport {
                 format!("{} times faster", paper.speed_up),
                 format!("over {:.0} %", paper.weak_scaling_efficiency_least * 100.0),
                 none(),
+                none(),
             ]);
             table.add_row([
                 paper.devices.to_string(),
                 of(false),
                 said(paper.wait_before_us),
+                none(),
                 none(),
                 none(),
                 none(),
