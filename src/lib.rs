@@ -5,10 +5,11 @@
 //! [`stream`] (master and slave as state machines), [`solver`] (SGD on the buffer), [`node`] (the
 //! loops that join them to transports and clocks), [`job`] (whole jobs on one machine), [`cli`].
 //! [`poseidon`] is the reliable, layer-aware path beside [`stream`]. [`device`] is what a GPU can do, and
-//! who can do it here.
+//! who can do it here; [`accumulate`] adds the gradients of several on the CPU.
 //! Beside them [`watch`] (counters and curves), [`snapshot`] (safetensors) and [`sim`] (a virtual
 //! network over the same state machines). `docs/architecture.md` walks them.
 
+pub mod accumulate;
 pub mod cli;
 pub mod device;
 pub mod job;

@@ -8,11 +8,26 @@ use std::sync::atomic::AtomicU32;
 use dogwild::node::poseidon::Overlap;
 use dogwild::node::{Transforms, bound_net};
 use dogwild::poseidon::{Partition, Policy, Scheme};
-use dogwild::solver::data::{self, Batches, Shard};
+use dogwild::solver::data::{self, Batches, Images, Shard};
 use dogwild::solver::{Phase, SolverSpec, update};
 use dogwild::weights::WeightsView;
 
 use crate::cluster::{Cluster, Setup, force, lenet, setup};
+
+/// The batches of `of` threads, each with its share of the pictures in the order of its seed.
+fn shares(setup: &Setup, images: &Arc<Images>, of: u32) -> Vec<Batches> {
+    let batch = setup.spec.net.batch_size(Phase::Train);
+    let batch = batch.expect("a batch size");
+    let transform = Transforms::of(&setup.spec, images).train;
+    let share = |index| {
+        let seed = setup.seed ^ u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let shard = Shard { index, of };
+        let (images, transform) = (images.clone(), transform.clone());
+        let phase = data::Phase::Train;
+        Batches::new(images, transform, phase, batch, shard, seed, 0).expect("batches")
+    };
+    (0..of).map(share).collect()
+}
 
 /// Weights of one process that makes all steps on the batches of all workers.
 fn one_worker(setup: &Setup) -> Vec<f32> {
@@ -38,17 +53,8 @@ fn one_worker(setup: &Setup) -> Vec<f32> {
         set.train.classes,
     )
     .expect("a net");
-    let transform = Transforms::of(&setup.spec, &set.train).train;
     let images = Arc::new(set.train);
-    let mut batches: Vec<Batches> = (0..workers)
-        .map(|index| {
-            let seed = setup.seed ^ u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let shard = Shard { index, of: workers };
-            let (images, transform) = (images.clone(), transform.clone());
-            Batches::new(images, transform, data::Phase::Train, batch, shard, seed, 0)
-                .expect("batches")
-        })
-        .collect();
+    let mut batches = shares(setup, &images, workers);
     let words = || {
         (0..net.extent())
             .map(|_| AtomicU32::new(0))
@@ -190,4 +196,52 @@ fn one_worker_makes_the_plain_solvers_steps_bit_for_bit() {
         .zip(&expected)
         .filter(|(a, b)| a.to_bits() != b.to_bits());
     assert_eq!(differ.count(), 0);
+}
+
+/// Weights of one process that computes the batches of all threads of one worker one after the other,
+/// and adds their gradients in the order of the threads.
+fn synchronous_sum(setup: &Setup) -> Vec<f32> {
+    let batch = setup.spec.net.batch_size(Phase::Train);
+    let batch = batch.expect("a batch size");
+    let images = Arc::new(setup.data.load().expect("data").train);
+    let (shape, classes) = (images.shape, images.classes);
+    let bound = bound_net(&setup.spec.net, Phase::Train, batch, shape, classes);
+    let (mut net, _) = bound.expect("a net");
+    let mean = SolverSpec {
+        iter_size: setup.threads as u64,
+        ..setup.spec.clone()
+    };
+    let words = || (0..net.extent()).map(|_| AtomicU32::new(0));
+    let (w, history): (Vec<_>, Vec<_>) = (words().collect(), words().collect());
+    let (w, history) = (WeightsView::of(&w), WeightsView::of(&history));
+    net.initialise(w, setup.seed);
+    let mut shares = shares(setup, &images, setup.threads as u32);
+    let mut grads = vec![0.0; net.extent()];
+    for clock in 0..setup.wish.clocks {
+        let mut sum = vec![0.0; net.extent()];
+        for share in &mut shares {
+            let batch = share.next();
+            net.forward_backward(w, &batch.images, &batch.labels, &mut grads);
+            sum.iter_mut().zip(&grads).for_each(|(s, g)| *s += g);
+        }
+        update(&mean, &net, w, &sum, history, mean.rate_at(clock));
+    }
+    (0..net.extent()).map(|i| w.load(i)).collect()
+}
+
+#[test]
+fn threads_of_a_worker_make_the_synchronous_sum_bit_for_bit() {
+    for threads in [2, 4] {
+        for overlap in [Overlap::Wfbp, Overlap::None] {
+            let mut setup = setup(force(Scheme::Ps), 1, 1, 10);
+            (setup.threads, setup.overlap) = (threads, overlap);
+            let expected = synchronous_sum(&setup);
+            let found = Cluster::new(setup).run().remove(0);
+            let differ = found
+                .iter()
+                .zip(&expected)
+                .filter(|(a, b)| a.to_bits() != b.to_bits());
+            assert_eq!(differ.count(), 0, "{threads} threads, {overlap:?}");
+        }
+    }
 }

@@ -8,15 +8,23 @@ use crate::source::{Source, file, files};
 /// other of its own; the program (`cli`, `main.rs`) stands above all.
 const FLOORS: [&[&str]; 3] = [
     &["weights", "wire", "watch"],
-    &["stream", "poseidon", "solver", "device", "snapshot"],
+    &[
+        "stream",
+        "poseidon",
+        "solver",
+        "device",
+        "accumulate",
+        "snapshot",
+    ],
     &["node", "job", "sim"],
 ];
 
 /// Rooms of the top floor may name each other; the two below may not, but for these.
-const SAME_FLOOR: [(&str, &str); 3] = [
+const SAME_FLOOR: [(&str, &str); 4] = [
     ("watch", "weights"),
     ("watch", "wire"),
     ("solver", "device"),
+    ("accumulate", "device"),
 ];
 
 /// State machines: time, randomness and frames are arguments.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::checkpoint::CheckpointError;
 use super::link::LinkError;
+use crate::accumulate::AccumulateError;
 use crate::node::{NetError, SolverError};
 use crate::poseidon::{Breach, PlanError, RecordingError};
 use crate::snapshot::LoadError;
@@ -117,6 +118,9 @@ pub enum PoseidonError {
     /// Nothing to compute with.
     #[error("--threads-per-worker 0: give 1 or more")]
     NoThreads,
+    /// The threads of this worker cannot add up their gradients.
+    #[error("adding the gradients of this worker's threads: {0}")]
+    Accumulate(#[from] AccumulateError),
     /// A thread has panicked; its message is in the log.
     #[error("a thread of this process has panicked; see its message above")]
     Panicked,

@@ -1,11 +1,13 @@
 //! A worker's process: threads that compute, a syncer per layer, connections to servers and peers.
 //!
 //! Holds what a worker is started with and how it is set up. `hub` has the syncers and the
-//! connections, `pass` the threads that compute, `lead` the loop over iterations.
+//! connections, `pass` the threads that compute, `local` adds up what they give, `lead` has the loop
+//! over iterations.
 
 mod budget;
 mod hub;
 mod lead;
+mod local;
 mod pass;
 
 use std::net::{TcpListener, TcpStream};
@@ -233,6 +235,7 @@ impl Worker<'_> {
         let (threads, local) = pass::threads(self, plan, input, saved.as_ref())?;
         let (hub, local) = (&hub, &local);
         std::thread::scope(|scope| {
+            let adding = local.closing();
             hub.reading(scope, move |hub| {
                 hear(&mut incoming, &who, hub.fate, |message| hub.told(&message));
             });
@@ -246,9 +249,13 @@ impl Worker<'_> {
                         });
                     }
                     hub.start(scope);
+                    for thread in 0..self.job.model.threads {
+                        scope.spawn(move || local.work(thread, hub));
+                    }
                     let lead = Lead::new(self, hub, &book, meters, heartbeat, saved.as_ref())?;
                     lead.run(scope, threads, local, hub, tester)
                 });
+            drop(adding);
             if let Err(error) = trained {
                 fate.fail(error);
             }

@@ -1,13 +1,11 @@
 //! `dogwild-plan`: what synchronising a net costs a cluster, before anybody builds it.
 //!
-//! Holds the command line. `layers` and `models` say what the net is, `cluster` who sends what,
+//! Holds the command line. `dogwild_tools::nets` says what the net is, `cluster` who sends what,
 //! `schedule` how long an iteration takes, `emulate` runs it, `report` prints. The model is in
 //! docs/plan.md.
 
 mod cluster;
 mod emulate;
-mod layers;
-mod models;
 mod report;
 mod schedule;
 
@@ -17,12 +15,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use dogwild::cli::finish;
-use dogwild::poseidon::{Cluster, Partition, RecordedLayer, Recording};
+use dogwild::poseidon::{Cluster, Partition, Recording};
+use dogwild_tools::nets::{self, Engine, Layer, Stated};
 
 use cluster::Place;
 use emulate::Part;
-use layers::Layer;
-use models::Engine;
 use report::Report;
 use schedule::Next;
 
@@ -31,7 +28,7 @@ use schedule::Next;
 #[derive(Debug, Parser)]
 #[command(name = "dogwild-plan", version, max_term_width = 100)]
 struct Cli {
-    /// alexnet, vgg19, vgg19-22k, googlenet, inception-v3, resnet-152, a net prototxt, or a layer
+    /// alexnet, vgg16, vgg19, vgg19-22k, googlenet, inception-v3, resnet-152, a net prototxt, or a layer
     /// table (.csv)
     net: String,
     /// Workers, one on each node
@@ -117,7 +114,7 @@ pub(crate) struct Task {
 
 impl Task {
     fn new(cli: &Cli) -> Result<Self> {
-        let (layers, stated) = models::find(&cli.net, cli.input)?;
+        let (layers, stated) = nets::find(&cli.net, cli.input)?;
         let servers = cli.servers.unwrap_or(cli.nodes);
         let cluster = Cluster::new(cli.nodes, servers, cli.batch)?;
         let place = Place {
@@ -137,8 +134,7 @@ impl Task {
         let (images_per_s, throughput_source) = match cli.throughput {
             Some(given) => (given, "--throughput".to_owned()),
             None => {
-                let wanted =
-                    |stated: &&models::Stated| cli.engine.is_none_or(|e| e == stated.engine);
+                let wanted = |stated: &&Stated| cli.engine.is_none_or(|e| e == stated.engine);
                 let found = stated.iter().find(wanted).with_context(|| {
                     let net = &cli.net;
                     format!("the papers state no such throughput for `{net}`: give --throughput IMG_PER_S")
@@ -149,7 +145,7 @@ impl Task {
         let alone_s = f64::from(cli.batch) / images_per_s;
         Ok(Self {
             net: cli.net.clone(),
-            times: times(&layers, alone_s),
+            times: nets::times(&layers, alone_s),
             alone_s,
             layers,
             place,
@@ -180,30 +176,9 @@ impl Task {
 
     /// What a worker replays to take as long.
     pub(crate) fn recording(&self) -> Recording {
-        let us = |seconds: f64| (seconds * 1e6).round() as u64;
-        let layers = self.layers.iter().zip(&self.times);
-        let recorded = |(layer, [forward, backward]): (&Layer, &[f64; 2])| RecordedLayer {
-            name: layer.name.clone(),
-            shape: layer.shape,
-            forward_us: us(*forward),
-            backward_us: us(*backward),
-        };
-        Recording {
-            images: self.place.cluster.batch() as u32,
-            layers: layers.map(recorded).collect(),
-        }
+        let images = self.place.cluster.batch() as u32;
+        nets::recording(&self.layers, &self.times, images)
     }
-}
-
-/// Seconds of each layer, forward and backward: the iteration of one node alone, divided in
-/// proportion to operations, of which the backward pass has twice as many.
-fn times(layers: &[Layer], alone_s: f64) -> Vec<[f64; 2]> {
-    let total: u64 = layers.iter().map(|layer| layer.flops).sum();
-    let time = |layer: &Layer| alone_s / 3.0 * layer.flops as f64 / total as f64;
-    layers
-        .iter()
-        .map(|layer| [time(layer), 2.0 * time(layer)])
-        .collect()
 }
 
 fn main() -> ExitCode {

@@ -2,6 +2,7 @@
 //!
 //! Holds the command line; each benchmark has its own file.
 
+mod accumulate;
 mod compare;
 mod conserve;
 mod fleet;
@@ -44,6 +45,8 @@ enum Command {
     Hogwild(hogwild::HogwildArgs),
     /// How fast a device is kept in step with a buffer, beside plain copies
     Gpu(gpu::Args),
+    /// How long devices wait for the sums of their gradients, overlapped with the backward pass and not
+    Accumulate(accumulate::Args),
     /// A part of another benchmark
     #[command(hide = true)]
     Component {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Conserve(args) => args.run(),
         Command::Hogwild(args) => hogwild::run(&args),
         Command::Gpu(args) => args.run(),
+        Command::Accumulate(args) => args.run(),
         Command::Component {
             part: Part::Stream(args),
         } => args.run(),

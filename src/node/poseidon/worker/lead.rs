@@ -9,7 +9,8 @@ use super::super::checkpoint::Loaded;
 use super::super::error::PoseidonError;
 use super::super::member::identity;
 use super::hub::Hub;
-use super::pass::{Local, Passed, Thread};
+use super::local::Local;
+use super::pass::{Passed, Thread};
 use super::{Meters, Worker};
 use crate::node::{Clock, SolverError, Tester, cpu_ns};
 use crate::poseidon::{Book, Checkpoint};
@@ -39,12 +40,16 @@ impl Helper {
         let (answer, passed) = channel();
         let at = [thread.cursor, thread.passes()];
         scope.spawn(move || {
+            let watch = local.watch(thread.index);
             for clock in told {
                 let passed = thread.pass(clock, hub, local);
                 let at = [thread.cursor, thread.passes()];
                 if answer.send((passed, at)).is_err() {
-                    return;
+                    break;
                 }
+            }
+            if let Some(watch) = watch {
+                watch.done();
             }
         });
         Self { go, passed, at }
@@ -186,6 +191,8 @@ impl<'l> Lead<'l> {
             sum.images += passed.images;
             helper.at = at;
         }
+        // What of the last layers is still being added.
+        local.wait(own.index)?;
         let loss = sum.loss / (1 + helpers.len()) as f32;
         if !loss.is_finite() {
             return Err(PoseidonError::Diverged { loss, iteration: t });

@@ -1,46 +1,25 @@
-//! The threads of a worker that compute, and how they add up their gradients before they are sent.
+//! The threads of a worker that compute.
 //!
-//! Each thread has a net, its share of the pictures and gradients of its own. The last one to be
-//! done with a layer adds up those of all, in the order of the threads, and sends the sum.
+//! Each thread has a net, its share of the pictures and gradients of its own; `local` makes one
+//! contribution of what they give.
 
-use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::checkpoint::Loaded;
 use super::super::error::PoseidonError;
-use super::super::fate::lock;
 use super::hub::Hub;
+use super::local::{Layer, Local, compact};
 use super::{Overlap, Worker};
 use crate::node::model::train_batch;
 use crate::node::{SolverError, Transforms, bound_net};
-use crate::poseidon::{Contribution, Plan, PlanLayer, Recording};
+use crate::poseidon::{Plan, Recording};
 use crate::solver::data::{Batches, Images, Phase as DataPhase};
-use crate::solver::{Factors, Net, Phase};
-
-/// A layer as this file sees it.
-#[derive(Clone, Debug)]
-struct Layer {
-    extent: Range<usize>,
-    /// Outputs and inputs, if factors travel instead of gradients.
-    factored: Option<[usize; 2]>,
-}
-
-impl Layer {
-    fn of(layer: &PlanLayer) -> Self {
-        let first = layer.tensors.first().map_or(0, |t| t.offset);
-        let end = layer.tensors.last().map_or(0, |t| t.offset + t.len);
-        let sizes = [layer.shape.outputs as usize, layer.shape.inputs as usize];
-        Self {
-            extent: first..end,
-            factored: layer.scheme.sends_factors().then_some(sizes),
-        }
-    }
-}
+use crate::solver::{Net, Phase};
 
 /// One thread that computes.
 pub(super) struct Thread {
-    index: usize,
+    pub(super) index: usize,
     work: Work,
     grads: Vec<f32>,
     layers: Vec<Layer>,
@@ -63,18 +42,6 @@ pub(super) enum Input {
 enum Work {
     Train { net: Box<Net>, batches: Batches },
     Replay(Recording),
-}
-
-/// What threads of one worker have added up of a layer.
-#[derive(Default)]
-struct Parts {
-    of: Vec<(usize, Vec<f32>)>,
-}
-
-/// Where the threads of one worker meet.
-pub(super) struct Local {
-    threads: usize,
-    layers: Vec<(Layer, Mutex<Parts>)>,
 }
 
 /// What a pass of one thread gave.
@@ -120,13 +87,7 @@ pub(super) fn threads(
             cursor,
         });
     }
-    let local = Local {
-        threads: count,
-        layers: layers
-            .into_iter()
-            .map(|layer| (layer, Mutex::default()))
-            .collect(),
-    };
+    let local = Local::new(plan, layers, count)?;
     Ok((threads, local))
 }
 
@@ -268,115 +229,5 @@ impl Thread {
             loss: 0.0,
             images: images as u64,
         }
-    }
-}
-
-impl Local {
-    /// Takes a thread's gradients of a layer; sends the sum when those of all threads are there.
-    fn give(
-        &self,
-        hub: &Hub<'_>,
-        clock: u64,
-        thread: usize,
-        layer: usize,
-        grads: &[f32],
-        factors: Vec<Vec<f32>>,
-    ) {
-        let (info, parts) = &self.layers[layer];
-        let own = |factors| match info.factored {
-            Some(sizes) => join(factors, sizes),
-            None => Vec::new(),
-        };
-        if self.threads == 1 {
-            let contribution = match info.factored {
-                Some(_) => Contribution::Factors(own(factors)),
-                None => Contribution::Gradient {
-                    from: 0,
-                    values: grads,
-                },
-            };
-            return hub.send_layer(layer, clock, contribution);
-        }
-        let part = match info.factored {
-            Some(_) => own(factors),
-            None => grads[info.extent.clone()].to_vec(),
-        };
-        let mut parts = lock(parts);
-        parts.of.push((thread, part));
-        if parts.of.len() < self.threads {
-            return;
-        }
-        let mut all = std::mem::take(&mut parts.of);
-        all.sort_by_key(|(thread, _)| *thread);
-        let mut all = all.into_iter().map(|(_, part)| part);
-        if let Some(sizes) = info.factored {
-            let factors = join(all.collect(), sizes);
-            return hub.send_layer(layer, clock, Contribution::Factors(factors));
-        }
-        let mut sum = all.next().unwrap_or_default();
-        for part in all {
-            sum.iter_mut().zip(part).for_each(|(s, g)| *s += g);
-        }
-        let values = &sum;
-        let from = info.extent.start;
-        hub.send_layer(layer, clock, Contribution::Gradient { from, values });
-    }
-}
-
-/// Factors without the padding between them: u, then v. None of a layer that no loss reaches.
-fn compact(factors: Option<Factors<'_>>, [outputs, inputs]: [usize; 2]) -> Vec<f32> {
-    let Some(Factors {
-        u,
-        v,
-        images,
-        stride,
-    }) = factors
-    else {
-        return Vec::new();
-    };
-    let mut packed = Vec::with_capacity((outputs + inputs) * images);
-    for row in u.chunks_exact(stride).chain(v.chunks_exact(stride)) {
-        packed.extend_from_slice(&row[..images]);
-    }
-    packed
-}
-
-/// Factors of several batches as those of one: each row goes on with the next batch's.
-fn join(mut parts: Vec<Vec<f32>>, [outputs, inputs]: [usize; 2]) -> Vec<f32> {
-    let rows = outputs + inputs;
-    if parts.len() < 2 {
-        return parts.pop().unwrap_or_default();
-    }
-    let mut joined = Vec::with_capacity(parts.iter().map(Vec::len).sum());
-    for row in 0..rows {
-        for part in &parts {
-            let images = part.len() / rows;
-            joined.extend_from_slice(&part[row * images..(row + 1) * images]);
-        }
-    }
-    joined
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn factors_of_two_batches_are_those_of_one() {
-        let f = |u: &'static [f32], v: &'static [f32], images, stride| {
-            Some(Factors {
-                u,
-                v,
-                images,
-                stride,
-            })
-        };
-        let a = compact(f(&[1., 2., 0., 3., 4., 0.], &[5., 6., 0.], 2, 3), [2, 1]);
-        assert_eq!(a, [1., 2., 3., 4., 5., 6.]);
-        let b = compact(f(&[7., 8.], &[9.], 1, 1), [2, 1]);
-        assert_eq!(
-            join(vec![a, b, compact(None, [2, 1])], [2, 1]),
-            [1., 2., 7., 3., 4., 8., 5., 6., 9.]
-        );
     }
 }

@@ -15,14 +15,18 @@ use serde::Serialize;
 /// What a layer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// A convolution.
     Conv,
+    /// Fully connected.
     Fc,
+    /// Scale and shift of a batch normalisation.
     Norm,
 }
 
 impl Kind {
-    pub(crate) fn name(self) -> &'static str {
+    /// As tables write it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Conv => "conv",
             Self::Fc => "fc",
@@ -33,12 +37,15 @@ impl Kind {
 
 /// A layer with weights.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Layer {
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
-    pub(crate) shape: LayerShape,
+pub struct Layer {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub kind: Kind,
+    /// Its weights.
+    pub shape: LayerShape,
     /// Forward, for one image.
-    pub(crate) flops: u64,
+    pub flops: u64,
 }
 
 const HEADER: [&str; 6] = ["layer", "kind", "m", "n", "bias", "flops"];
@@ -48,14 +55,14 @@ const MAX_SIDE: u64 = 1 << 26;
 
 /// Reads the file at `path`: a table (`.csv`) or a Caffe net. `input` is the shape of one image, for
 /// nets that do not say it.
-pub(crate) fn read(path: &Path, input: Option<[usize; 3]>) -> Result<Vec<Layer>> {
+pub(super) fn read(path: &Path, input: Option<[usize; 3]>) -> Result<Vec<Layer>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the net {}", path.display()))?;
     parse(&path.display().to_string(), &text, input)
 }
 
 /// As [`read`], from text; `name` is for messages, and tells by its end what the text is.
-pub(crate) fn parse(name: &str, text: &str, input: Option<[usize; 3]>) -> Result<Vec<Layer>> {
+pub(super) fn parse(name: &str, text: &str, input: Option<[usize; 3]>) -> Result<Vec<Layer>> {
     let layers = if Path::new(name).extension().is_some_and(|end| end == "csv") {
         table(name, text)?
     } else {
