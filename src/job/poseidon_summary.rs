@@ -80,6 +80,10 @@ pub struct WorkerSummary {
     pub train_loss: f32,
     /// Share of the time that it waited for the steps of others.
     pub wait_share: f64,
+    /// Steps that were missing in the weights when an iteration began, on average: at most the staleness.
+    pub steps_missing_mean: f64,
+    /// The most that were missing at once.
+    pub steps_missing_max: u64,
     /// Bytes sent, headers included, since its last start.
     pub bytes_sent: u64,
     /// Bytes received.
@@ -102,6 +106,9 @@ impl WorkerSummary {
             images_per_s: SolverMeter::Images.of(meters) as f64 / train_s.max(f64::MIN_POSITIVE),
             train_loss: f32::from_bits(SolverMeter::LossBits.of(meters) as u32),
             wait_share: waited / (waited + trained).max(1.0),
+            steps_missing_mean: SyncMeter::StepsMissing.of(meters) as f64
+                / shared.globals().iterations().max(1) as f64,
+            steps_missing_max: SyncMeter::StepsMissingMax.of(meters),
             bytes_sent: SyncMeter::BytesSent.of(meters),
             bytes_received: SyncMeter::BytesReceived.of(meters),
             traffic: traffic(plan, "worker", worker),
@@ -189,6 +196,9 @@ impl PoseidonSummary {
         row("iterations", &|w| w.iterations.to_string());
         row("images/s", &|w| format!("{:.0}", w.images_per_s));
         row("train loss", &|w| format!("{:.4}", w.train_loss));
+        row("steps missing, mean (most)", &|w| {
+            format!("{:.2} ({})", w.steps_missing_mean, w.steps_missing_max)
+        });
         row("waiting", &|w| format!("{:.1} %", w.wait_share * 100.0));
         let per_step = |bytes: u64, w: &WorkerSummary| {
             format!("{:.3} MB", bytes as f64 / 1e6 / w.iterations.max(1) as f64)

@@ -107,12 +107,14 @@ pub enum PoseidonError {
     #[error("--bandwidth {0}: give more than 0 bytes per second")]
     Bandwidth(f64),
     /// The loss is NaN or infinite.
-    #[error("training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr")]
+    #[error("training has diverged: the loss is {loss} at iteration {iteration}. {remedy}")]
     Diverged {
         /// The loss.
         loss: f32,
         /// Iteration.
         iteration: u64,
+        /// What to do.
+        remedy: &'static str,
     },
     /// Nothing to compute with.
     #[error("--threads-per-worker 0: give 1 or more")]
