@@ -218,7 +218,7 @@ impl Plan {
     /// # Errors
     /// See [`PlanError`].
     pub fn check(&self) -> Result<(), PlanError> {
-        Cluster::new(self.workers.into(), self.servers.into(), self.images)?;
+        self.cluster()?;
         if self.pair_bytes < 4 || self.pair_bytes > MAX_PAIR_BYTES {
             return Err(PlanError::PairBytes(self.pair_bytes));
         }
@@ -243,6 +243,11 @@ impl Plan {
             return Err(PlanError::Book(book));
         }
         Ok(())
+    }
+
+    /// The machines, as costs count them.
+    pub(super) fn cluster(&self) -> Result<Cluster, ClusterError> {
+        Cluster::new(self.workers.into(), self.servers.into(), self.images)
     }
 
     fn check_drop(&self, quorum: f64) -> Result<(), PlanError> {
