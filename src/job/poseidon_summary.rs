@@ -39,6 +39,8 @@ pub struct PoseidonSummary {
     pub cluster: Vec<String>,
     /// How each worker worked, as arguments.
     pub worker: Vec<String>,
+    /// Bytes per second that each worker and each server sent at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
     /// Seed of weights and pictures.
     pub seed: u64,
     /// Why the job ended: iterations, target_accuracy or interrupted.
@@ -161,6 +163,7 @@ pub(super) fn summarise(
         threads_per_worker: plan.threads,
         cluster: plan.cluster_args.clone(),
         worker: plan.worker_args.clone(),
+        bandwidth_bytes_per_s: plan.bandwidth_bytes_per_s,
         seed: plan.seed,
         ended_by: match (interrupted, first.globals().stop.load(Relaxed) != 0) {
             (true, _) => "interrupted",

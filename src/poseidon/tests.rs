@@ -406,7 +406,13 @@ fn reads_are_as_old_as_staleness_allows_and_no_older() {
 
 #[test]
 fn a_straggler_is_left_behind_and_its_updates_are_counted() {
-    let plan = plan(Scheme::Ps, 3, 2, 0, Stragglers::Drop(0.6));
+    for scheme in [Scheme::Ps, Scheme::Adam, Scheme::OneBit] {
+        left_behind(scheme);
+    }
+}
+
+fn left_behind(scheme: Scheme) {
+    let plan = plan(scheme, 3, 2, 0, Stragglers::Drop(0.6));
     let mut world = World::new(plan.clone(), 1);
     // It has computed iteration 0 and then stands still, with its updates on the way.
     assert!(world.compute(2));

@@ -79,7 +79,7 @@ fn a_member_that_does_not_fit_is_told_why() {
     assert!(message.contains("begins with other weights"), "{message}");
     let message = of_worker_1(&|job| job.member.index = 7);
     assert!(message.contains("there is no worker 7"), "{message}");
-    let message = of_worker_1(&|job| job.bandwidth_bytes_per_s = Some(0.0));
+    let message = of_worker_1(&|job| job.member.bandwidth_bytes_per_s = Some(0.0));
     assert!(message.contains("--bandwidth 0"), "{message}");
 }
 

@@ -38,6 +38,8 @@ pub struct MemberJob {
     pub key: Option<Key>,
     /// File for what was sent and received, as JSON.
     pub report: Option<PathBuf>,
+    /// Bytes per second it sends at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
 }
 
 impl MemberJob {
@@ -51,6 +53,14 @@ impl MemberJob {
             folder.clear()?;
         }
         Ok(Some(folder))
+    }
+
+    /// Its budget, if it has one; it must be positive.
+    pub(super) fn bandwidth(&self) -> Result<Option<f64>, PoseidonError> {
+        match self.bandwidth_bytes_per_s {
+            Some(rate) if rate <= 0.0 || rate.is_nan() => Err(PoseidonError::Bandwidth(rate)),
+            rate => Ok(rate),
+        }
     }
 
     pub(super) fn listener(&self) -> Result<TcpListener, PoseidonError> {
