@@ -4,6 +4,7 @@ use std::io::Write;
 
 use dogwild::node::poseidon::{Key, run_coordinator};
 use dogwild::poseidon::{Book, Hello, Kind, Member, Message, Policy, Role, Scheme, Stragglers};
+use dogwild::solver::data::Source;
 
 use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
 use crate::stranger::Stranger;
@@ -77,6 +78,15 @@ fn a_member_that_does_not_fit_is_told_why() {
     assert!(message.contains("9 images per iteration"), "{message}");
     let message = of_worker_1(&|job| job.model.seed = 99);
     assert!(message.contains("begins with other weights"), "{message}");
+    let message = of_worker_1(&|job| job.member.coordinator = "127.0.0.1".into());
+    assert!(message.contains("--coordinator 127.0.0.1: "), "{message}");
+    assert!(message.contains("give HOST:PORT"), "{message}");
+    let few = "digits:1,train=15,test=100".parse().expect("a source");
+    let message = of_worker_1(&|job| job.data = Source::clone(&few));
+    assert!(
+        message.contains("worker 1 has 7 pictures to itself"),
+        "{message}"
+    );
     let message = of_worker_1(&|job| job.member.index = 7);
     assert!(message.contains("there is no worker 7"), "{message}");
     let message = of_worker_1(&|job| job.member.bandwidth_bytes_per_s = Some(0.0));
