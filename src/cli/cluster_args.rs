@@ -155,6 +155,9 @@ pub struct MemberArgs {
     /// Go on from the newest checkpoint that all members have
     #[arg(long, requires = "checkpoints")]
     pub resume: bool,
+    /// Bytes per second to send at most, as 10MB; what matters most goes first
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    pub bandwidth: Option<f64>,
     /// How connections are secured
     #[command(flatten)]
     pub key: KeyArgs,
@@ -279,6 +282,7 @@ impl MemberArgs {
             checkpoints: self.checkpoints.clone(),
             resume: self.resume,
             report: self.report.clone(),
+            bandwidth_bytes_per_s: bandwidth(self.bandwidth)?,
             key: self.key.key()?,
         })
     }

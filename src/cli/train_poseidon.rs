@@ -72,7 +72,8 @@ pub(super) struct PoseidonArgs {
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads_per_worker: usize,
-    /// Bytes per second that a worker sends at most, as 10MB; what matters most goes first
+    /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most goes
+    /// first
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     bandwidth: Option<f64>,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
@@ -124,9 +125,6 @@ impl Args {
             None => default_iterations.div_ceil(u64::from(own.cluster.workers.max(1))),
         });
         let mut worker_args = vec!["--overlap".to_owned(), name(&own.overlap)];
-        if let Some(rate) = bandwidth(own.bandwidth)? {
-            worker_args.extend(["--bandwidth".into(), rate.to_string()]);
-        }
         if let Some(Slow { worker, factor }) = own.slow {
             ensure!(
                 worker < own.cluster.workers,
@@ -149,6 +147,7 @@ impl Args {
             checkpoints: own.cluster.checkpoint_every > 0,
             resume: own.resume,
             cluster_args: own.cluster.to_args(),
+            bandwidth_bytes_per_s: bandwidth(own.bandwidth)?,
             member_args,
             worker_args,
             spec,

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::args;
-use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow, bandwidth};
+use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow};
 use crate::node::poseidon::{WorkerJob, run_worker};
 use crate::node::stop_on_signals;
 
@@ -21,9 +20,6 @@ pub struct Args {
     /// When layers are sent
     #[arg(long, value_enum, default_value = "wfbp")]
     overlap: OverlapArg,
-    /// Bytes per second to send at most, as 10MB; what matters most goes first
-    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
-    bandwidth: Option<f64>,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
     #[arg(long, value_name = "WORKER:FACTOR")]
     slow: Option<Slow>,
@@ -64,7 +60,6 @@ impl Args {
             data: self.model.data,
             private_data: self.private_data,
             overlap: self.overlap.overlap(),
-            bandwidth_bytes_per_s: bandwidth(self.bandwidth)?,
             seed: self.model.seed,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,

@@ -40,6 +40,8 @@ pub struct PoseidonPlan {
     pub member_args: Vec<String>,
     /// Arguments of workers besides.
     pub worker_args: Vec<String>,
+    /// Bytes per second that each worker and each server sends at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
     /// The model, checked.
     pub spec: SolverSpec,
     /// The model as named on the command line.
@@ -303,6 +305,9 @@ impl Watched<'_> {
         add("--listen", "127.0.0.1:0".into());
         let report = plan.out.join(format!("{role}{index}-traffic.json"));
         add("--report", report.display().to_string());
+        if let Some(rate) = plan.bandwidth_bytes_per_s {
+            add("--bandwidth", rate.to_string());
+        }
         if plan.checkpoints {
             add("--checkpoints", plan.checkpoints().display().to_string());
         }

@@ -39,6 +39,8 @@ pub struct PoseidonSummary {
     pub cluster: Vec<String>,
     /// How each worker worked, as arguments.
     pub worker: Vec<String>,
+    /// Bytes per second that each worker and each server sent at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
     /// Seed of weights and pictures.
     pub seed: u64,
     /// Why the job ended: iterations, target_accuracy or interrupted.
@@ -80,6 +82,10 @@ pub struct WorkerSummary {
     pub train_loss: f32,
     /// Share of the time that it waited for the steps of others.
     pub wait_share: f64,
+    /// Steps that were missing in the weights when an iteration began, on average: at most the staleness.
+    pub steps_missing_mean: f64,
+    /// The most that were missing at once.
+    pub steps_missing_max: u64,
     /// Bytes sent, headers included, since its last start.
     pub bytes_sent: u64,
     /// Bytes received.
@@ -102,6 +108,9 @@ impl WorkerSummary {
             images_per_s: SolverMeter::Images.of(meters) as f64 / train_s.max(f64::MIN_POSITIVE),
             train_loss: f32::from_bits(SolverMeter::LossBits.of(meters) as u32),
             wait_share: waited / (waited + trained).max(1.0),
+            steps_missing_mean: SyncMeter::StepsMissing.of(meters) as f64
+                / shared.globals().iterations().max(1) as f64,
+            steps_missing_max: SyncMeter::StepsMissingMax.of(meters),
             bytes_sent: SyncMeter::BytesSent.of(meters),
             bytes_received: SyncMeter::BytesReceived.of(meters),
             traffic: traffic(plan, "worker", worker),
@@ -154,6 +163,7 @@ pub(super) fn summarise(
         threads_per_worker: plan.threads,
         cluster: plan.cluster_args.clone(),
         worker: plan.worker_args.clone(),
+        bandwidth_bytes_per_s: plan.bandwidth_bytes_per_s,
         seed: plan.seed,
         ended_by: match (interrupted, first.globals().stop.load(Relaxed) != 0) {
             (true, _) => "interrupted",
@@ -189,6 +199,9 @@ impl PoseidonSummary {
         row("iterations", &|w| w.iterations.to_string());
         row("images/s", &|w| format!("{:.0}", w.images_per_s));
         row("train loss", &|w| format!("{:.4}", w.train_loss));
+        row("steps missing, mean (most)", &|w| {
+            format!("{:.2} ({})", w.steps_missing_mean, w.steps_missing_max)
+        });
         row("waiting", &|w| format!("{:.1} %", w.wait_share * 100.0));
         let per_step = |bytes: u64, w: &WorkerSummary| {
             format!("{:.3} MB", bytes as f64 / 1e6 / w.iterations.max(1) as f64)

@@ -2,10 +2,11 @@
 //!
 //! A queue of messages that wait for their share of a budget in bytes per second, in the order of
 //! the relative magnitude of the update (its length over that of the weights), upper layers before
-//! lower ones when equal, first come first served when equal in that too. Time is an argument.
+//! lower ones when equal, first come first served when equal in that too. Messages about the same
+//! subject keep their order: the weight of the newest lets the oldest go. Time is an argument.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 /// Time for which an unused budget may be saved up.
 const BURST_NS: u64 = 5_000_000;
@@ -19,14 +20,15 @@ pub struct Weight {
     pub layer: u32,
 }
 
-struct Waiting<T> {
+/// A turn for the oldest message about a subject.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
     weight: Weight,
     order: u64,
-    bytes: u64,
-    item: T,
+    subject: u64,
 }
 
-impl<T> Ord for Waiting<T> {
+impl Ord for Turn {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |w: &Self| (w.weight.layer, std::cmp::Reverse(w.order));
         let magnitude = self.weight.magnitude.total_cmp(&other.weight.magnitude);
@@ -34,19 +36,19 @@ impl<T> Ord for Waiting<T> {
     }
 }
 
-impl<T> PartialOrd for Waiting<T> {
+impl PartialOrd for Turn {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> PartialEq for Waiting<T> {
+impl PartialEq for Turn {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<T> Eq for Waiting<T> {}
+impl Eq for Turn {}
 
 /// What [`Bandwidth::pop`] gave.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,7 +66,9 @@ pub struct Bandwidth<T> {
     ns_per_byte: f64,
     free_at_ns: f64,
     orders: u64,
-    waiting: BinaryHeap<Waiting<T>>,
+    turns: BinaryHeap<Turn>,
+    /// By subject: messages and their bytes, the oldest first; as many as turns.
+    waiting: HashMap<u64, VecDeque<(T, u64)>>,
 }
 
 impl<T> Bandwidth<T> {
@@ -74,42 +78,46 @@ impl<T> Bandwidth<T> {
             ns_per_byte: 1e9 / bytes_per_s.max(f64::MIN_POSITIVE),
             free_at_ns: 0.0,
             orders: 0,
-            waiting: BinaryHeap::new(),
+            turns: BinaryHeap::new(),
+            waiting: HashMap::new(),
         }
     }
 
-    /// Adds a message of so many bytes on the wire.
-    pub fn push(&mut self, item: T, bytes: usize, weight: Weight) {
+    /// Adds a message about `subject`, of so many bytes on the wire.
+    pub fn push(&mut self, item: T, subject: u64, bytes: usize, weight: Weight) {
         self.orders += 1;
-        self.waiting.push(Waiting {
+        self.turns.push(Turn {
             weight,
             order: self.orders,
-            bytes: bytes as u64,
-            item,
+            subject,
         });
+        let of_subject = self.waiting.entry(subject).or_default();
+        of_subject.push_back((item, bytes as u64));
     }
 
     /// The message that matters most, as soon as the budget allows.
     pub fn pop(&mut self, now_ns: u64) -> Next<T> {
-        if self.free_at_ns > now_ns as f64 && !self.waiting.is_empty() {
+        if self.free_at_ns > now_ns as f64 && !self.turns.is_empty() {
             return Next::At(self.free_at_ns.ceil() as u64);
         }
-        let Some(next) = self.waiting.pop() else {
+        let turn = self.turns.pop();
+        let queue = turn.and_then(|turn| self.waiting.get_mut(&turn.subject));
+        let Some((item, bytes)) = queue.and_then(VecDeque::pop_front) else {
             return Next::Empty;
         };
         let earliest = now_ns.saturating_sub(BURST_NS) as f64;
-        self.free_at_ns = self.free_at_ns.max(earliest) + next.bytes as f64 * self.ns_per_byte;
-        Next::Now(next.item)
+        self.free_at_ns = self.free_at_ns.max(earliest) + bytes as f64 * self.ns_per_byte;
+        Next::Now(item)
     }
 
     /// Messages that wait.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.turns.len()
     }
 
     /// True if none waits.
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.turns.is_empty()
     }
 }
 
@@ -124,14 +132,14 @@ mod tests {
     #[test]
     fn what_matters_most_goes_first() {
         let mut queue = Bandwidth::new(1e12);
-        for (name, magnitude, layer) in [
+        for (subject, (name, magnitude, layer)) in (0..).zip([
             ("small", 0.01, 9),
             ("low layer", 0.5, 1),
             ("high layer", 0.5, 3),
             ("high layer, later", 0.5, 3),
             ("large", 2.0, 0),
-        ] {
-            queue.push(name, 1, weight(magnitude, layer));
+        ]) {
+            queue.push(name, subject, 1, weight(magnitude, layer));
         }
         let order: Vec<_> = std::iter::from_fn(|| match queue.pop(u64::MAX / 4) {
             Next::Now(name) => Some(name),
@@ -148,11 +156,30 @@ mod tests {
         assert_eq!(order, expected);
     }
 
+    /// A step must not overtake the one before it, however much larger it is.
+    #[test]
+    fn messages_about_the_same_keep_their_order() {
+        let mut queue = Bandwidth::new(1e12);
+        for (name, subject, magnitude) in [
+            ("a1", 1, 0.1),
+            ("b1", 2, 0.5),
+            ("a2", 1, 2.0),
+            ("b2", 2, 0.01),
+        ] {
+            queue.push(name, subject, 1, weight(magnitude, 0));
+        }
+        assert_eq!(queue.len(), 4);
+        for expected in ["a1", "b1", "a2", "b2"] {
+            assert_eq!(queue.pop(u64::MAX / 4), Next::Now(expected));
+        }
+        assert!(queue.is_empty());
+    }
+
     #[test]
     fn the_budget_is_kept() {
         // 1,000 bytes at 1 MB/s: one message per millisecond.
         let mut queue = Bandwidth::new(1e6);
-        (0..100).for_each(|i| queue.push(i, 1000, weight(1.0, 0)));
+        (0..100).for_each(|i| queue.push(i, i, 1000, weight(1.0, 0)));
         let (start, mut now, mut sent) = (1_000_000_000u64, 1_000_000_000u64, 0u64);
         loop {
             match queue.pop(now) {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::cost::Scheme;
+use super::cost::{self, Cluster, LayerShape, Scheme};
 use super::plan::{Plan, PlanError};
 
 /// What a member does.
@@ -117,7 +117,7 @@ pub enum Refusal {
 }
 
 /// What can be asked for.
-const KEYS: &str = "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, book";
+const KEYS: &str = "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, cost:LAYER, book";
 
 /// The coordinator of one cluster.
 #[derive(Debug)]
@@ -250,12 +250,34 @@ impl Coordinator {
             "pairs" => plan.pairs().len().into(),
             "layers" => plan.layers.iter().map(|l| l.name.as_str()).collect(),
             "book" => serde_json::to_value(self.book()).map_err(|_| unknown())?,
-            _ => {
-                let layer = key.strip_prefix("scheme:").ok_or_else(unknown)?;
-                let scheme = self.best_scheme(layer).ok_or_else(unknown)?;
-                serde_json::to_value(scheme).map_err(|_| unknown())?
-            }
+            _ => match key.split_once(':') {
+                Some(("scheme", layer)) => {
+                    let scheme = self.best_scheme(layer).ok_or_else(unknown)?;
+                    serde_json::to_value(scheme).map_err(|_| unknown())?
+                }
+                Some(("cost", layer)) => self.costs(layer).ok_or_else(unknown)?,
+                _ => return Err(unknown()),
+            },
         })
+    }
+
+    /// Floats that each scheme would send for a layer in one iteration, by role (see [`cost`]); null
+    /// where a layer has no factors.
+    fn costs(&self, layer: &str) -> Option<serde_json::Value> {
+        let layer = self.plan.layers.iter().find(|l| l.name == layer)?.shape;
+        let cluster = self.plan.cluster().ok()?;
+        let of_role = |floats: fn(Scheme, LayerShape, Cluster) -> f64| -> serde_json::Value {
+            let can = |scheme: &Scheme| layer.fully_connected || !scheme.sends_factors();
+            let cost = |scheme: Scheme| can(&scheme).then(|| floats(scheme, layer, cluster));
+            let costs = Scheme::ALL.map(|scheme| (scheme.to_string(), cost(scheme).into()));
+            serde_json::Map::from_iter(costs).into()
+        };
+        Some(serde_json::json!({
+            "worker": of_role(cost::worker_floats),
+            "server": of_role(cost::server_floats),
+            "node": of_role(cost::node_floats),
+            "cluster": of_role(cost::cluster_floats),
+        }))
     }
 
     /// `member` has said goodbye.

@@ -62,6 +62,17 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The same choice where a server must count the updates of every layer, as one must to leave a late
+    /// worker out for everybody: what a rule would give to `sfb` takes the rule's other scheme. A forced
+    /// scheme stays.
+    pub fn choose_on_servers(self, layer: LayerShape, cluster: Cluster) -> Scheme {
+        match (self, self.choose(layer, cluster)) {
+            (Self::HybComm, Scheme::Sfb) => Scheme::Ps,
+            (Self::Sacp, Scheme::Sfb) => Scheme::Adam,
+            (_, scheme) => scheme,
+        }
+    }
+
     /// The scheme of a layer. A layer that is not fully connected has no factors: it takes `ps`
     /// whatever the policy, unless `onebit` is forced.
     pub fn choose(self, layer: LayerShape, cluster: Cluster) -> Scheme {

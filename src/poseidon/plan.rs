@@ -136,15 +136,10 @@ pub enum PlanError {
     StalenessAndDrop(u32),
     /// Replicas that rebuild gradients themselves must all rebuild the same ones.
     #[error(
-        "--stragglers drop with scheme {scheme} (layer {layer}): only a server can leave a late worker out for \
-         everybody. Use --scheme ps or adam"
+        "--stragglers drop with --scheme sfb (layer {0}): factors go from worker to worker, and only a server can \
+         leave a late worker out for everybody. Use --scheme hybcomm, sacp, ps, adam or onebit"
     )]
-    SchemeAndDrop {
-        /// The scheme, as written on the command line.
-        scheme: &'static str,
-        /// The first layer that takes it.
-        layer: String,
-    },
+    SfbAndDrop(String),
     /// A share that is none.
     #[error("--quorum {0}: give a share above 0 and at most 1")]
     Quorum(f64),
@@ -191,7 +186,10 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let cluster = Cluster::new(wish.workers.into(), wish.servers.into(), wish.images)?;
         let layers = layers.into_iter().map(|(name, shape, tensors)| PlanLayer {
-            scheme: wish.policy.choose(shape, cluster),
+            scheme: match wish.stragglers {
+                Stragglers::Wait => wish.policy.choose(shape, cluster),
+                Stragglers::Drop(_) => wish.policy.choose_on_servers(shape, cluster),
+            },
             name,
             shape,
             tensors,
@@ -218,7 +216,7 @@ impl Plan {
     /// # Errors
     /// See [`PlanError`].
     pub fn check(&self) -> Result<(), PlanError> {
-        Cluster::new(self.workers.into(), self.servers.into(), self.images)?;
+        self.cluster()?;
         if self.pair_bytes < 4 || self.pair_bytes > MAX_PAIR_BYTES {
             return Err(PlanError::PairBytes(self.pair_bytes));
         }
@@ -245,6 +243,11 @@ impl Plan {
         Ok(())
     }
 
+    /// The machines, as costs count them.
+    pub(super) fn cluster(&self) -> Result<Cluster, ClusterError> {
+        Cluster::new(self.workers.into(), self.servers.into(), self.images)
+    }
+
     fn check_drop(&self, quorum: f64) -> Result<(), PlanError> {
         if !(quorum > 0.0 && quorum <= 1.0) {
             return Err(PlanError::Quorum(quorum));
@@ -252,16 +255,8 @@ impl Plan {
         if self.staleness > 0 {
             return Err(PlanError::StalenessAndDrop(self.staleness));
         }
-        let replicated = |layer: &&PlanLayer| matches!(layer.scheme, Scheme::Sfb | Scheme::OneBit);
-        match self.layers.iter().find(replicated) {
-            Some(layer) => Err(PlanError::SchemeAndDrop {
-                scheme: if layer.scheme == Scheme::Sfb {
-                    "sfb"
-                } else {
-                    "onebit"
-                },
-                layer: layer.name.clone(),
-            }),
+        match self.layers.iter().find(|l| l.scheme == Scheme::Sfb) {
+            Some(layer) => Err(PlanError::SfbAndDrop(layer.name.clone())),
             None => Ok(()),
         }
     }

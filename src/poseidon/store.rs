@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 
 use super::arithmetic::{Arithmetic, add, rebuild};
+use super::bandwidth::Weight;
 use super::cost::Scheme;
 use super::message::{Body, Kind, Message};
 use super::onebit;
@@ -193,7 +194,8 @@ impl KvStore {
         while let Some((clock, updates)) = self.units[at].rounds.take(self.plan.quorum()) {
             let updates = updates.into_iter().map(|(_, message)| message).collect();
             let layer = &self.plan.layers[self.units[at].layer];
-            self.units[at].step(layer, clock, updates, math, &mut self.scratch);
+            let workers = self.plan.workers.into();
+            self.units[at].step(layer, clock, updates, workers, math, &mut self.scratch);
             // Sums must all arrive; of weights only the newest count.
             if self.units[at].scheme != Scheme::OneBit {
                 out.clear();
@@ -211,6 +213,29 @@ impl KvStore {
             .iter()
             .filter(|unit| unit.scheme != Scheme::OneBit);
         units.flat_map(|unit| unit.weights(self.server)).collect()
+    }
+
+    /// How much the last step of a pair matters: its length over that of the pair's weights. The
+    /// history of the solver's momentum is what the step took off the weights. Of sums of bits, whose
+    /// weights are not here, only the layer is known.
+    pub fn weight_of(&self, pair: u32) -> Weight {
+        let shards = self.units.iter().flat_map(|unit| &unit.shards);
+        let Some(shard) = shards.into_iter().find(|shard| shard.pair.id == pair) else {
+            return Weight {
+                magnitude: 0.0,
+                layer: 0,
+            };
+        };
+        let length = |words: &[AtomicU32]| {
+            let values = WeightsView::of(words);
+            let squares = (0..words.len()).map(|i| values.load(i) * values.load(i));
+            squares.sum::<f32>().sqrt()
+        };
+        let weights = length(&shard.weights).max(f32::MIN_POSITIVE);
+        Weight {
+            magnitude: length(&shard.history) / weights,
+            layer: shard.pair.layer as u32,
+        }
     }
 
     /// Updates that came too late, by worker.
@@ -278,12 +303,13 @@ impl KvStore {
 }
 
 impl Unit {
-    /// Makes step `clock` from the updates of some workers, in their order.
+    /// Makes step `clock` from the updates of some of so many workers, in their order.
     fn step(
         &mut self,
         layer: &PlanLayer,
         clock: u64,
         updates: Vec<Message>,
+        workers: usize,
         math: &dyn Arithmetic,
         scratch: &mut Vec<f32>,
     ) {
@@ -307,6 +333,11 @@ impl Unit {
             }
         }
         if self.scheme == Scheme::OneBit {
+            // Who makes the step takes this for the sum over all workers.
+            if contributions < workers {
+                let share = workers as f32 / contributions as f32;
+                scratch.iter_mut().for_each(|sum| *sum *= share);
+            }
             return;
         }
         let first = self.shards.first().map_or(0, |shard| shard.pair.in_layer);

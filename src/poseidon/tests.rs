@@ -156,6 +156,8 @@ struct World {
     rng: Xoshiro256PlusPlus,
     /// Largest number of iterations that one worker was ahead of another.
     lead: u64,
+    /// What each iteration was computed from: its clock, and the weights when it began.
+    read: Vec<(u64, Vec<f32>)>,
 }
 
 impl World {
@@ -181,6 +183,7 @@ impl World {
                 .collect(),
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             lead: 0,
+            read: Vec::new(),
             plan,
         }
     }
@@ -197,6 +200,7 @@ impl World {
             return false;
         }
         worker.syncers.iter_mut().for_each(Syncer::begin);
+        self.read.push((clock, values(&worker.w)));
         let (all, factors) = gradients(k as u16, clock);
         let mut sent = Vec::new();
         for (l, syncer) in worker.syncers.iter_mut().enumerate().rev() {
@@ -284,9 +288,10 @@ impl World {
     }
 }
 
-/// What one process makes of the same gradients.
-fn reference(plan: &Plan) -> Vec<f32> {
+/// What one process makes of the same gradients: the weights after no step, one step, and so on.
+fn trajectory(plan: &Plan) -> Vec<Vec<f32>> {
     let (w, history) = (words(), zeros());
+    let mut all_steps = vec![values(&w)];
     for clock in 0..plan.clocks {
         let mut sum = vec![0.0; WEIGHTS];
         for worker in 0..plan.workers {
@@ -298,8 +303,13 @@ fn reference(plan: &Plan) -> Vec<f32> {
             let [w, h] = [&w, &history].map(|x| WeightsView::of(&x[at.clone()]));
             Math.step(&pair, clock, plan.workers.into(), &sum[at], w, h);
         }
+        all_steps.push(values(&w));
     }
-    values(&w)
+    all_steps
+}
+
+fn reference(plan: &Plan) -> Vec<f32> {
+    trajectory(plan).pop().unwrap()
 }
 
 #[test]
@@ -362,9 +372,47 @@ fn nobody_runs_further_ahead_than_staleness() {
     }
 }
 
+/// What an iteration is computed from: each pair as it was after one of the steps t - s to t, whole,
+/// and never older. The oldest that is allowed does occur.
+#[test]
+fn reads_are_as_old_as_staleness_allows_and_no_older() {
+    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam] {
+        for staleness in [0, 1, 3] {
+            let plan = plan(scheme, 3, 2, staleness, Stragglers::Wait);
+            let mut world = World::new(plan.clone(), 7 + u64::from(staleness));
+            world.run(Some(1));
+            world.run(None);
+            let steps = trajectory(&plan);
+            let mut oldest = 0;
+            for (t, read) in &world.read {
+                for pair in plan.pairs() {
+                    let at = pair.offset..pair.offset + pair.len;
+                    let is_step = |c: u64| {
+                        let mut both = read[at.clone()].iter().zip(&steps[c as usize][at.clone()]);
+                        both.all(|(a, b)| (a - b).abs() < 1e-5)
+                    };
+                    let first = t.saturating_sub(staleness.into());
+                    let found = (first..=*t).rev().find(|c| is_step(*c));
+                    let found = found.unwrap_or_else(|| {
+                        panic!("{scheme:?}, staleness {staleness}: iteration {t} read pair {} otherwise", pair.id)
+                    });
+                    oldest = oldest.max(t - found);
+                }
+            }
+            assert_eq!(oldest, u64::from(staleness), "{scheme:?}");
+        }
+    }
+}
+
 #[test]
 fn a_straggler_is_left_behind_and_its_updates_are_counted() {
-    let plan = plan(Scheme::Ps, 3, 2, 0, Stragglers::Drop(0.6));
+    for scheme in [Scheme::Ps, Scheme::Adam, Scheme::OneBit] {
+        left_behind(scheme);
+    }
+}
+
+fn left_behind(scheme: Scheme) {
+    let plan = plan(scheme, 3, 2, 0, Stragglers::Drop(0.6));
     let mut world = World::new(plan.clone(), 1);
     // It has computed iteration 0 and then stands still, with its updates on the way.
     assert!(world.compute(2));

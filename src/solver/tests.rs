@@ -633,3 +633,19 @@ fn mangled_files_never_panic() {
         }
     }
 }
+
+/// Weights that are no numbers give a loss that is none: training says that it has diverged.
+#[test]
+fn a_loss_of_broken_weights_is_no_number() {
+    let mut net = Net::new(&small_net(), Phase::Train, 20, [1, 8, 8], 4).expect("a net");
+    let words: Vec<AtomicU32> = (0..net.extent()).map(|_| AtomicU32::new(0)).collect();
+    net.initialise(WeightsView::of(&words), 1);
+    let (images, labels) = bars(&mut Xoshiro256PlusPlus::seed_from_u64(1), 20);
+    let mut grads = vec![0.0; net.extent()];
+    let mut loss = || net.forward_backward(WeightsView::of(&words), &images, &labels, &mut grads);
+    assert!(loss().is_finite());
+    words
+        .iter()
+        .for_each(|word| word.store(f32::NAN.to_bits(), Relaxed));
+    assert!(loss().is_nan());
+}

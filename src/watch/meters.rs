@@ -180,11 +180,21 @@ pub enum SyncMeter {
     BytesSent,
     /// Bytes received.
     BytesReceived,
+    /// Steps that were missing in the weights when iterations began, summed over iterations.
+    StepsMissing,
+    /// The most that were missing at once.
+    StepsMissingMax,
 }
 
 impl SyncMeter {
     /// All, in the order of their words.
-    pub const ALL: &[Self] = &[Self::WaitNs, Self::BytesSent, Self::BytesReceived];
+    pub const ALL: &[Self] = &[
+        Self::WaitNs,
+        Self::BytesSent,
+        Self::BytesReceived,
+        Self::StepsMissing,
+        Self::StepsMissingMax,
+    ];
 
     /// Name in summaries and metrics.
     pub fn name(self) -> &'static str {
@@ -192,6 +202,8 @@ impl SyncMeter {
             Self::WaitNs => "sync_wait_ns",
             Self::BytesSent => "sync_bytes_sent",
             Self::BytesReceived => "sync_bytes_received",
+            Self::StepsMissing => "sync_steps_missing",
+            Self::StepsMissingMax => "sync_steps_missing_max",
         }
     }
 
@@ -211,6 +223,11 @@ impl SyncMeter {
             meters,
             meters[self as usize].load(Relaxed).wrapping_add(value),
         );
+    }
+
+    /// Raises it in a slot to `value`, if it is lower.
+    pub fn raise(self, meters: &[AtomicU64; METERS], value: u64) {
+        self.set(meters, meters[self as usize].load(Relaxed).max(value));
     }
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Cluster {
     /// Workers that are not started here: somebody else plays them.
     pub(crate) absent: u16,
     pub(crate) key: Option<Key>,
+    pub(crate) worker_bytes_per_s: Option<f64>,
+    pub(crate) server_bytes_per_s: Option<f64>,
     pub(crate) folder: TempDir,
     shm: TempDir,
 }
@@ -86,6 +88,8 @@ impl Cluster {
             setup,
             absent: 0,
             key: None,
+            worker_bytes_per_s: None,
+            server_bytes_per_s: None,
             folder: tempfile::tempdir().expect("a folder"),
             shm: tempfile::tempdir_in("/dev/shm").expect("a folder in /dev/shm"),
         }
@@ -125,6 +129,7 @@ impl Cluster {
             checkpoints: saves.then(|| self.folder.path().join("checkpoints")),
             resume,
             key: self.key.clone(),
+            bandwidth_bytes_per_s: None,
             report: None,
         }
     }
@@ -134,6 +139,7 @@ impl Cluster {
         ServerJob {
             member: MemberJob {
                 report,
+                bandwidth_bytes_per_s: self.server_bytes_per_s,
                 ..self.member(index, coordinator, resume)
             },
             session: SESSION,
@@ -166,6 +172,7 @@ impl Cluster {
             slow: 1.0,
             member: MemberJob {
                 report,
+                bandwidth_bytes_per_s: self.worker_bytes_per_s,
                 ..self.member(index, coordinator, resume)
             },
             buffer: path,
@@ -173,7 +180,6 @@ impl Cluster {
             data: self.setup.data.clone(),
             private_data: false,
             overlap: self.setup.overlap,
-            bandwidth_bytes_per_s: None,
             seed: self.setup.seed,
             test_every: 0,
             test_images: 0,

@@ -1,9 +1,11 @@
 //! The reliable path with real sockets on loopback: equality with one worker, bytes on the wire,
-//! restarts, refusals. `cluster` starts members as threads of the test.
+//! restarts, refusals, the papers' numbers. `cluster` starts members as threads of the test.
 
 mod cluster;
 mod equality;
+mod golden;
 mod refusals;
 mod restart;
+mod stranger;
 mod train;
 mod wire;

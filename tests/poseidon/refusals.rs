@@ -1,14 +1,13 @@
 //! What cannot be is named, who sends rubbish is dropped and named, and who dies is named to all.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 
 use dogwild::node::poseidon::{Key, run_coordinator};
-use dogwild::poseidon::{
-    Book, HEADER_LEN, Hello, Kind, Member, Message, Policy, Role, Scheme, Sizes, Stragglers,
-};
+use dogwild::poseidon::{Book, Hello, Kind, Member, Message, Policy, Role, Scheme, Stragglers};
+use dogwild::solver::data::Source;
 
 use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
+use crate::stranger::Stranger;
 
 fn said(ended: &[(String, Ended)], who: &str) -> String {
     let (_, ended) = ended
@@ -79,9 +78,18 @@ fn a_member_that_does_not_fit_is_told_why() {
     assert!(message.contains("9 images per iteration"), "{message}");
     let message = of_worker_1(&|job| job.model.seed = 99);
     assert!(message.contains("begins with other weights"), "{message}");
+    let message = of_worker_1(&|job| job.member.coordinator = "127.0.0.1".into());
+    assert!(message.contains("--coordinator 127.0.0.1: "), "{message}");
+    assert!(message.contains("give HOST:PORT"), "{message}");
+    let few = "digits:1,train=15,test=100".parse().expect("a source");
+    let message = of_worker_1(&|job| job.data = Source::clone(&few));
+    assert!(
+        message.contains("worker 1 has 7 pictures to itself"),
+        "{message}"
+    );
     let message = of_worker_1(&|job| job.member.index = 7);
     assert!(message.contains("there is no worker 7"), "{message}");
-    let message = of_worker_1(&|job| job.bandwidth_bytes_per_s = Some(0.0));
+    let message = of_worker_1(&|job| job.member.bandwidth_bytes_per_s = Some(0.0));
     assert!(message.contains("--bandwidth 0"), "{message}");
 }
 
@@ -131,46 +139,6 @@ fn a_checkpoint_of_another_cluster() {
         message.contains("there and") && message.contains("here"),
         "{message}"
     );
-}
-
-/// Somebody who speaks the protocol as far as the test wants.
-struct Stranger {
-    stream: TcpStream,
-}
-
-impl Stranger {
-    fn call(address: &str) -> Self {
-        let stream = TcpStream::connect(address).expect("somebody listens");
-        Self { stream }
-    }
-
-    fn say(&mut self, message: &Message) {
-        // The other end may have had enough already.
-        let _ = self.stream.write_all(&message.header());
-        let _ = self.stream.write_all(message.body.bytes());
-    }
-
-    /// The next message of this kind; none if the connection ends before.
-    fn hear(&mut self, kind: Kind) -> Option<Message> {
-        loop {
-            let mut bytes = vec![0; HEADER_LEN];
-            self.stream.read_exact(&mut bytes).ok()?;
-            let payload = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            bytes.resize(HEADER_LEN + payload as usize, 0);
-            self.stream.read_exact(&mut bytes[HEADER_LEN..]).ok()?;
-            // Weights cannot be read without the plan, and are not what is waited for.
-            if let Ok((message, _)) = Message::parse(&bytes, &Sizes::default())
-                && message.kind == kind
-            {
-                return Some(message);
-            }
-        }
-    }
-
-    fn hello(&mut self, hello: &Hello) {
-        let text = serde_json::to_string(hello).expect("JSON");
-        self.say(&Message::text(Kind::Hello, hello.member.index, text));
-    }
 }
 
 /// Joins `cluster` as worker 1, which is absent; connects to server 0.

@@ -1,4 +1,4 @@
-//! `kill -9` of any process, at iterations drawn from a seed: the run ends bit for bit with the
+//! `kill -9` of any process, at iterations drawn from a seed (printed; `DOGWILD_SEED=N` repeats it): the run ends bit for bit with the
 //! weights of one that nobody disturbed. Real processes, as a user starts them.
 
 use std::path::Path;
@@ -121,15 +121,36 @@ fn summary(folder: &Path, out: &str) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Kills a worker, a server and the coordinator, one after the other.
-fn killed_runs_end_the_same(scheme: &str, seed: u64, more: &[&str]) {
+/// The seed of this run: `DOGWILD_SEED`, or another one each time. It is printed.
+fn seed() -> u64 {
+    let given = std::env::var("DOGWILD_SEED").map(|text| text.parse().expect("a number"));
+    let seed = given.unwrap_or_else(|_| {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        since.map_or(0, |since| since.as_nanos() as u64)
+    });
+    println!("DOGWILD_SEED={seed}");
+    seed
+}
+
+/// Kills a worker, a server and the coordinator, in any order, at any iteration.
+fn killed_runs_end_the_same(scheme: &str, more: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     let args: Vec<&str> = ["--scheme", scheme].iter().chain(more).copied().collect();
     end(train(folder.path(), "unbroken", &args));
     let mut broken = train(folder.path(), "broken", &args);
+    let seed = seed();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut said = format!("seed {seed}");
-    for (third, victim) in (0..).zip(["worker --index 1", "server --index 0", "coordinator"]) {
+    let which = ["worker", "server"].map(|role| {
+        let index = rng.random_range(0..2);
+        format!("{role} --index {index}")
+    });
+    let mut victims = [which[0].as_str(), which[1].as_str(), "coordinator"];
+    victims.rotate_left(rng.random_range(0..3));
+    if rng.random_range(0..2) == 1 {
+        victims.swap(0, 1);
+    }
+    let mut said = format!("DOGWILD_SEED={seed}");
+    for (third, victim) in (0..).zip(victims) {
         let steps = third * 40 + rng.random_range(1..30u64);
         said += &format!(", {victim} at {steps}");
         kill(&mut broken, victim, steps);
@@ -137,24 +158,34 @@ fn killed_runs_end_the_same(scheme: &str, seed: u64, more: &[&str]) {
     end(broken);
     let summary = summary(folder.path(), "broken");
     assert_eq!(summary["restarts"], 3, "{said}: {summary}");
-    assert_eq!(summary["replicas_identical"], true);
+    assert_eq!(summary["replicas_identical"], true, "{said}");
     let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
     assert!(same, "{scheme}: {said}: other weights");
 }
 
 #[test]
+fn parameter_servers_survive_kills() {
+    killed_runs_end_the_same("ps", &[]);
+}
+
+#[test]
+fn sufficient_factors_survive_kills() {
+    killed_runs_end_the_same("sfb", &[]);
+}
+
+#[test]
 fn hybcomm_survives_kills() {
-    killed_runs_end_the_same("hybcomm", 1, &[]);
+    killed_runs_end_the_same("hybcomm", &[]);
 }
 
 #[test]
 fn adam_with_two_threads_survives_kills() {
-    killed_runs_end_the_same("adam", 2, &["--threads-per-worker", "2"]);
+    killed_runs_end_the_same("adam", &["--threads-per-worker", "2"]);
 }
 
 #[test]
 fn one_bit_survives_kills() {
-    killed_runs_end_the_same("onebit", 3, &[]);
+    killed_runs_end_the_same("onebit", &[]);
 }
 
 /// The launcher itself is killed, and started again with --resume.

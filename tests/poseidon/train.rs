@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use dogwild::poseidon::{Scheme, Stragglers};
+use dogwild::poseidon::{Policy, Scheme, Stragglers};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, force, setup};
@@ -126,8 +126,15 @@ fn arguments_of_the_other_path_are_refused() {
 /// I/O.
 #[test]
 fn stale_and_dropping_runs_come_to_their_ends() {
-    for (staleness, stragglers) in [(3, Stragglers::Wait), (0, Stragglers::Drop(0.6))] {
-        let mut setup = setup(force(Scheme::Ps), 3, 2, 20);
+    let (wait, drop) = (Stragglers::Wait, Stragglers::Drop(0.6));
+    for (policy, staleness, stragglers) in [
+        (force(Scheme::Ps), 3, wait),
+        (force(Scheme::Ps), 0, drop),
+        (force(Scheme::OneBit), 0, drop),
+        (Policy::HybComm, 0, drop),
+        (Policy::Sacp, 0, drop),
+    ] {
+        let mut setup = setup(policy, 3, 2, 20);
         setup.wish.staleness = staleness;
         setup.wish.stragglers = stragglers;
         let found = Cluster::new(setup).run();
@@ -135,17 +142,42 @@ fn stale_and_dropping_runs_come_to_their_ends() {
     }
 }
 
+/// Workers and servers each keep theirs, and nothing but time changes: the weights are those of a run
+/// without budgets.
 #[test]
 fn a_budget_is_kept() {
-    let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 3));
-    let start = Instant::now();
-    for (name, ended) in cluster.run_with(false, |job| job.bandwidth_bytes_per_s = Some(10e6)) {
-        ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let unbounded = Cluster::new(setup(force(Scheme::Ps), 2, 1, 3)).run();
+    // Bytes of a gradient, or of the weights.
+    let bytes = 4.0 * 431_080.0;
+    let (rate, pair_bytes) = (20e6, 200_000);
+    // Three gradients of a worker; first weights and three steps, each to two workers.
+    for (who, sent) in [("worker", 3.0 * bytes), ("server", 8.0 * bytes)] {
+        let mut setup = setup(force(Scheme::Ps), 2, 1, 3);
+        setup.wish.pair_bytes = pair_bytes;
+        let mut cluster = Cluster::new(setup);
+        match who {
+            "worker" => cluster.worker_bytes_per_s = Some(rate),
+            _ => cluster.server_bytes_per_s = Some(rate),
+        }
+        let start = Instant::now();
+        let found = cluster.run();
+        // Less the last message, which is not waited for, and a burst of 5 ms.
+        let least = Duration::from_secs_f64((sent - 2.0 * pair_bytes as f64) / rate - 0.005);
+        let took = start.elapsed();
+        assert!(took >= least, "{who}: {took:?}, not {least:?}");
+        assert!(found.iter().all(|w| *w == unbounded[0]), "{who}");
     }
-    // Three times 431,080 gradients of 4 bytes at 10 MB/s, less one burst.
-    assert!(
-        start.elapsed() >= Duration::from_millis(500),
-        "{:?}",
-        start.elapsed()
-    );
+}
+
+/// What a budget holds back keeps its order, so that steps never go back, however stale reads may be.
+#[test]
+fn budgets_go_with_staleness_and_every_scheme() {
+    for scheme in Scheme::ALL {
+        let mut setup = setup(force(scheme), 3, 2, 12);
+        (setup.wish.staleness, setup.wish.pair_bytes) = (2, 200_000);
+        let mut cluster = Cluster::new(setup);
+        (cluster.worker_bytes_per_s, cluster.server_bytes_per_s) = (Some(100e6), Some(100e6));
+        let found = cluster.run();
+        assert!(found.iter().all(|w| *w == found[0]), "{scheme}");
+    }
 }

@@ -75,6 +75,22 @@ fn googlenets_thin_layer_goes_to_the_servers() {
     assert_eq!((&last["m"], &last["n"]), (&1000.into(), &1024.into()));
 }
 
+/// What the papers report stands beside what is predicted, where they report it.
+#[test]
+fn the_papers_ratios_stand_beside_the_predictions() {
+    let found = report("vgg19-22k --nodes 32 --batch 32 --bandwidth 14gbit --engine tensorflow");
+    let way = |policy: &str| {
+        let mut ways = found["ways"].as_array().expect("ways").iter();
+        ways.find(|way| way["policy"] == policy).expect(policy)
+    };
+    let (ps, hybrid) = (way("ps"), way("hybcomm"));
+    assert_eq!(ps["wfbp"]["paper"], 21.5);
+    assert_eq!(ps["no_overlap"]["paper"], Value::Null);
+    assert_eq!(hybrid["wfbp"]["paper"], 29.5);
+    let other = report("vgg19-22k --nodes 8 --batch 32 --bandwidth 10gbit");
+    assert_eq!(other["ways"][0]["wfbp"]["paper"], Value::Null);
+}
+
 /// Whatever the bandwidth: overlap never costs, and the hybrid sends no more than servers alone.
 #[test]
 fn predictions_keep_their_order() {
@@ -242,6 +258,13 @@ fn an_emulated_cluster_sends_what_was_predicted() {
         let [predicted, measured] =
             ["predicted", "measured"].map(|side| number(&format!("/{side}/bytes_per_node_mean")));
         assert!(measured > 0.5 * predicted, "{run}");
+        let of_nodes = run["bytes_per_node"].as_array().expect("each node").iter();
+        let of_nodes: Vec<f64> = of_nodes.filter_map(Value::as_f64).collect();
+        let largest = of_nodes.iter().copied().fold(0.0, f64::max);
+        assert_eq!(
+            (of_nodes.len(), largest),
+            (3, number("/measured/bytes_per_node_max"))
+        );
         // Nobody is faster than its own computing: 4 images at 400 a second.
         assert!(number("/measured/iteration_s") >= 0.01 * 0.999, "{run}");
     }

@@ -22,20 +22,20 @@ const KEPT: usize = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Reading or writing failed.
-    #[error("checkpoint {}: {source}", path.display())]
+    #[error("checkpoint {}: {why}", path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// Not of the format.
-    #[error("checkpoint {} is damaged: {source}; remove it, and the run goes on from an older one", path.display())]
+    #[error("checkpoint {} is damaged: {why}; remove it, and the run goes on from an older one", path.display())]
     Format {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: SafeTensorError,
+        why: SafeTensorError,
     },
     /// Of another cluster.
     #[error(
@@ -85,9 +85,9 @@ impl Folder {
     /// # Errors
     /// The folder cannot be made.
     pub fn new(folder: &Path, member: Member) -> Result<Self, CheckpointError> {
-        fs::create_dir_all(folder).map_err(|source| CheckpointError::File {
+        fs::create_dir_all(folder).map_err(|why| CheckpointError::File {
             path: folder.into(),
-            source,
+            why,
         })?;
         let role = match member.role {
             Role::Worker => "worker",
@@ -109,9 +109,9 @@ impl Folder {
     /// # Errors
     /// The folder cannot be read.
     pub fn clocks(&self) -> Result<Vec<u64>, CheckpointError> {
-        let error = |source| CheckpointError::File {
+        let error = |why| CheckpointError::File {
             path: self.folder.clone(),
-            source,
+            why,
         };
         let mut clocks = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(error)? {
@@ -138,7 +138,7 @@ impl Folder {
 
     fn remove(&self, clock: u64) -> Result<(), CheckpointError> {
         let path = self.path(clock);
-        fs::remove_file(&path).map_err(|source| CheckpointError::File { path, source })
+        fs::remove_file(&path).map_err(|why| CheckpointError::File { path, why })
     }
 
     /// Writes a checkpoint with its notes, and removes those that are no longer needed.
@@ -149,9 +149,9 @@ impl Folder {
     ) -> Result<(), CheckpointError> {
         let path = self.path(checkpoint.clock);
         let new = path.with_extension("new");
-        let format = |source| CheckpointError::Format {
+        let format = |why| CheckpointError::Format {
             path: path.clone(),
-            source,
+            why,
         };
         let mut views = Vec::with_capacity(checkpoint.arrays.len());
         for (name, values) in &checkpoint.arrays {
@@ -160,9 +160,9 @@ impl Folder {
         }
         let notes = Some(notes.into_iter().collect());
         safetensors::serialize_to_file(views, notes, &new).map_err(format)?;
-        let error = |source| CheckpointError::File {
+        let error = |why| CheckpointError::File {
             path: path.clone(),
-            source,
+            why,
         };
         // On the disk before it has its name: a host that fails leaves the older one.
         File::open(&new)
@@ -183,13 +183,13 @@ impl Folder {
         identity: &BTreeMap<String, String>,
     ) -> Result<Loaded, CheckpointError> {
         let path = self.path(clock);
-        let bytes = fs::read(&path).map_err(|source| CheckpointError::File {
+        let bytes = fs::read(&path).map_err(|why| CheckpointError::File {
             path: path.clone(),
-            source,
+            why,
         })?;
-        let format = |source| CheckpointError::Format {
+        let format = |why| CheckpointError::Format {
             path: path.clone(),
-            source,
+            why,
         };
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(format)?;
         let notes = metadata.metadata().clone().unwrap_or_default();

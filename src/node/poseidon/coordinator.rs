@@ -60,12 +60,10 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
     }
     let core = Coordinator::new(job.session, model.manifest.fingerprint(), plan, job.resume)?;
     let listener = listen(job.listen)?;
-    let address = listener
-        .local_addr()
-        .map_err(|source| PoseidonError::System {
-            what: "learn the own address",
-            source,
-        })?;
+    let address = listener.local_addr().map_err(|why| PoseidonError::System {
+        what: "learn the own address",
+        why,
+    })?;
     log::info!("listening on {address}");
     if let Some(file) = &job.address_file {
         write_whole(file, &address.to_string())?;

@@ -36,28 +36,51 @@ pub enum PoseidonError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// No listening.
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {why}; give another --listen, or port 0 for any that is free"
+    )]
     Listen {
         /// The address.
         address: String,
         /// Why.
-        source: io::Error,
+        why: io::Error,
+    },
+    /// No address.
+    #[error("--coordinator {address}: {why}; give HOST:PORT, as 10.0.0.1:7700")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        why: io::Error,
+    },
+    /// Less data than work.
+    #[error(
+        "{who} has {images} pictures to itself, less than one batch of {batch}: use fewer workers or threads, a smaller \
+         batch_size, or more data"
+    )]
+    Share {
+        /// Worker and thread.
+        who: String,
+        /// Pictures in its share.
+        images: usize,
+        /// Pictures of a batch.
+        batch: usize,
     },
     /// A file that others wait for.
-    #[error("cannot write {path}: {source}")]
+    #[error("cannot write {path}: {why}")]
     Write {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// The system gives no thread or no socket.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {why}")]
     System {
         /// What was tried.
         what: &'static str,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// The coordinator, or another member, has not let this one in.
     #[error("{who} refuses this member: {why}")]
@@ -108,12 +131,14 @@ pub enum PoseidonError {
     #[error("--bandwidth {0}: give more than 0 bytes per second")]
     Bandwidth(f64),
     /// The loss is NaN or infinite.
-    #[error("training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr")]
+    #[error("training has diverged: the loss is {loss} at iteration {iteration}. {remedy}")]
     Diverged {
         /// The loss.
         loss: f32,
         /// Iteration.
         iteration: u64,
+        /// What to do.
+        remedy: &'static str,
     },
     /// Nothing to compute with.
     #[error("--threads-per-worker 0: give 1 or more")]

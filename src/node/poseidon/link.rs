@@ -17,6 +17,9 @@ use crate::poseidon::{HEADER_LEN, Header, Kind, Member, Message, ParseError, Siz
 
 /// A peer that sends nothing for so long is dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// It is counted in so many parts, each of which must pass while this process runs: who was stopped, or
+/// got no processor, for long has not heard others be silent.
+const SLICES: u32 = 10;
 /// Time between two signs of life.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of a message that its sender writes itself if nothing else waits.
@@ -87,6 +90,41 @@ impl Incoming {
     }
 }
 
+/// A socket whose time-out is [`SILENCE`], of time in which this process could have heard.
+struct Patient {
+    stream: TcpStream,
+}
+
+impl Patient {
+    /// Tries until something moves, or nothing has for all slices in a row.
+    fn wait_out(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+        for _ in 1..SLICES {
+            match attempt() {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                moved => return moved,
+            }
+        }
+        attempt()
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        Self::wait_out(|| self.stream.read(to))
+    }
+}
+
+impl Write for Patient {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        Self::wait_out(|| self.stream.write(from))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// Where the thread that writes and those that send meet.
 struct Pipe {
     to: Mutex<BufWriter<Box<dyn Write + Send>>>,
@@ -143,17 +181,22 @@ pub(super) fn open(
     calls: bool,
 ) -> Result<(Link, Incoming), LinkError> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SILENCE))?;
-    let raw_read = BufReader::with_capacity(BUFFER, stream.try_clone()?);
-    let raw_write = stream.try_clone()?;
+    stream.set_read_timeout(Some(SILENCE / SLICES))?;
+    stream.set_write_timeout(Some(SILENCE / SLICES))?;
+    let patient = |stream: TcpStream| Patient { stream };
+    let mut raw_read = patient(stream.try_clone()?);
+    let mut raw_write = patient(stream.try_clone()?);
     let (read, write): (Box<dyn Read + Send>, Box<dyn Write + Send>) = match key {
         Some(key) => {
-            let state = shake(&stream, key, calls)?;
+            let state = shake(&mut raw_read, &mut raw_write, key, calls)?;
             let sealed = Sealed::new(raw_write, state.clone());
+            let raw_read = BufReader::with_capacity(BUFFER, raw_read);
             (Box::new(Opened::new(raw_read, state)), Box::new(sealed))
         }
-        None => (Box::new(raw_read), Box::new(raw_write)),
+        None => {
+            let raw_read = BufReader::with_capacity(BUFFER, raw_read);
+            (Box::new(raw_read), Box::new(raw_write))
+        }
     };
     let pipe = Arc::new(Pipe {
         to: Mutex::new(BufWriter::with_capacity(BUFFER, write)),
@@ -221,4 +264,31 @@ impl Pipe {
 fn write(to: &mut impl Write, message: &Message) -> io::Result<()> {
     to.write_all(&message.header())?;
     to.write_all(message.body.bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_silence_in_a_row_is_silence() {
+        let mut late = 0;
+        let heard = Patient::wait_out(|| {
+            late += 1;
+            match late < SLICES {
+                true => Err(ErrorKind::WouldBlock.into()),
+                false => Ok(7),
+            }
+        });
+        assert_eq!(heard.unwrap(), 7);
+        let mut tried = 0;
+        let silent = Patient::wait_out(|| {
+            tried += 1;
+            Err(ErrorKind::WouldBlock.into())
+        });
+        assert!(silent.is_err());
+        assert_eq!(tried, SLICES);
+        let reset = Patient::wait_out(|| Err(ErrorKind::ConnectionReset.into()));
+        assert_eq!(reset.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
 }

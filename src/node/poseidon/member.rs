@@ -1,6 +1,7 @@
 //! What servers and workers have in common: how they join, and how they end.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use crate::poseidon::{Book, Hello, Kind, Member, Message};
 
 /// Time between two looks at sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Time between two lines that say who is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Time given to last words to arrive.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -38,6 +41,8 @@ pub struct MemberJob {
     pub key: Option<Key>,
     /// File for what was sent and received, as JSON.
     pub report: Option<PathBuf>,
+    /// Bytes per second it sends at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
 }
 
 impl MemberJob {
@@ -51,6 +56,14 @@ impl MemberJob {
             folder.clear()?;
         }
         Ok(Some(folder))
+    }
+
+    /// Its budget, if it has one; it must be positive.
+    pub(super) fn bandwidth(&self) -> Result<Option<f64>, PoseidonError> {
+        match self.bandwidth_bytes_per_s {
+            Some(rate) if rate <= 0.0 || rate.is_nan() => Err(PoseidonError::Bandwidth(rate)),
+            rate => Ok(rate),
+        }
     }
 
     pub(super) fn listener(&self) -> Result<TcpListener, PoseidonError> {
@@ -71,17 +84,17 @@ impl MemberJob {
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), PoseidonError> {
     let new = path.with_extension("new");
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
-    written.map_err(|source| PoseidonError::Write {
+    written.map_err(|why| PoseidonError::Write {
         path: path.into(),
-        source,
+        why,
     })
 }
 
 /// Listens without blocking.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, PoseidonError> {
-    let error = |source| PoseidonError::Listen {
+    let error = |why| PoseidonError::Listen {
         address: address.to_string(),
-        source,
+        why,
     };
     let listener = TcpListener::bind(address).map_err(error)?;
     listener.set_nonblocking(true).map_err(error)?;
@@ -159,15 +172,15 @@ pub(super) fn join(
     stop: &AtomicBool,
 ) -> Result<Option<Joined>, PoseidonError> {
     let who = format!("the coordinator ({})", job.coordinator);
-    let Some(stream) = reach(&job.coordinator, stop) else {
+    let Some(stream) = reach(&job.coordinator, stop)? else {
         return Ok(None);
     };
     let addresses = listener
         .local_addr()
         .and_then(|own| Ok((own, stream.local_addr()?)));
-    let (own, local) = addresses.map_err(|source| PoseidonError::System {
+    let (own, local) = addresses.map_err(|why| PoseidonError::System {
         what: "learn the own address",
-        source,
+        why,
     })?;
     let ip: IpAddr = if own.ip().is_unspecified() {
         local.ip()
@@ -207,13 +220,17 @@ pub(super) fn join(
 }
 
 /// Connects as soon as somebody listens there; `None` if told to stop meanwhile.
-fn reach(address: &str, stop: &AtomicBool) -> Option<TcpStream> {
-    let mut said = false;
+fn reach(address: &str, stop: &AtomicBool) -> Result<Option<TcpStream>, PoseidonError> {
+    let mut say = Instant::now();
     loop {
         match TcpStream::connect(address) {
-            Ok(stream) => return Some(stream),
-            Err(why) if !said => {
-                said = true;
+            Ok(stream) => return Ok(Some(stream)),
+            Err(why) if why.kind() == ErrorKind::InvalidInput => {
+                let address = address.to_owned();
+                return Err(PoseidonError::Address { address, why });
+            }
+            Err(why) if Instant::now() >= say => {
+                say = Instant::now() + SAY_EVERY;
                 log::info!("waiting for a coordinator at {address} ({why})");
             }
             Err(_) => {}
@@ -221,7 +238,7 @@ fn reach(address: &str, stop: &AtomicBool) -> Option<TcpStream> {
         let end = Instant::now() + Duration::from_millis(200);
         while Instant::now() < end {
             if stop.load(Relaxed) {
-                return None;
+                return Ok(None);
             }
             std::thread::sleep(LOOK_EVERY);
         }

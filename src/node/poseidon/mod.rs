@@ -6,6 +6,7 @@
 //! from the newest checkpoint that all members have.
 
 mod arithmetic;
+mod budget;
 mod checkpoint;
 mod coordinator;
 mod error;

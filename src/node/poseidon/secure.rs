@@ -5,7 +5,6 @@
 //! bytes of ciphertext with its tag. A block that was changed, left out, repeated or moved fails.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,7 +62,8 @@ pub(super) struct Sealed<W> {
 
 /// Shakes hands over `stream`; `calls` on the side that has connected.
 pub(super) fn shake(
-    mut stream: &TcpStream,
+    from: &mut impl Read,
+    to: &mut impl Write,
     key: &Key,
     calls: bool,
 ) -> Result<Arc<StatelessTransportState>, LinkError> {
@@ -79,12 +79,10 @@ pub(super) fn shake(
         let mut message = [0; HANDSHAKE];
         if ours {
             let len = state.write_message(&[], &mut message).map_err(noise)?;
-            stream.write_all(&message[..len])?;
+            to.write_all(&message[..len])?;
         } else {
             // Both messages have the same length: who sends less closes, or is silent.
-            stream
-                .read_exact(&mut message)
-                .map_err(|_| LinkError::Key)?;
+            from.read_exact(&mut message).map_err(|_| LinkError::Key)?;
             state.read_message(&message, &mut []).map_err(noise)?;
         }
     }
@@ -168,6 +166,7 @@ impl<W: Write> Write for Sealed<W> {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+    use std::net::TcpStream;
 
     fn key(byte: u8) -> Key {
         Key(Arc::new([byte; 32]))
@@ -180,10 +179,10 @@ mod tests {
         std::thread::scope(|scope| {
             let called = scope.spawn(|| {
                 let stream = listener.accept().unwrap().0;
-                shake(&stream, b, false).map(|state| (stream, state))
+                shake(&mut &stream, &mut &stream, b, false).map(|state| (stream, state))
             });
             let stream = TcpStream::connect(address).unwrap();
-            let calls = shake(&stream, a, true).map(|state| (stream, state));
+            let calls = shake(&mut &stream, &mut &stream, a, true).map(|state| (stream, state));
             [calls, called.join().unwrap()]
         })
     }

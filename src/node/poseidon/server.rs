@@ -2,10 +2,11 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::arithmetic::SolverArithmetic;
+use super::budget::Budget;
 use super::checkpoint::Folder;
 use super::error::PoseidonError;
 use super::fate::{Fate, lock};
@@ -33,6 +34,15 @@ pub struct ServerJob {
     pub model: ModelJob,
 }
 
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// All workers that are there.
+    All,
+    /// One of them.
+    Worker(usize),
+}
+
 /// Everything the threads of a server share.
 struct Server<'s> {
     book: Book,
@@ -43,6 +53,9 @@ struct Server<'s> {
     links: Mutex<Vec<Option<Link>>>,
     left: AtomicUsize,
     readers: AtomicUsize,
+    budget: Option<Budget<To>>,
+    /// Nothing more will be sent.
+    done: AtomicBool,
     math: SolverArithmetic,
     folder: Option<Folder>,
     identity: std::collections::BTreeMap<String, String>,
@@ -57,6 +70,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         role: Role::Server,
         index: job.member.index,
     };
+    let budget = job.member.bandwidth()?.map(Budget::new);
     let model = job.model.open()?;
     let weights = job.model.first_weights(&model)?;
     let folder = job.member.folder(member)?;
@@ -94,6 +108,8 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         links: Mutex::new((0..book.plan.workers).map(|_| None).collect()),
         left: AtomicUsize::new(0),
         readers: AtomicUsize::new(0),
+        budget,
+        done: AtomicBool::new(false),
         math: arithmetic(&job.model, &model),
         traffic: Traffic::new(&book.plan, start),
         hello: joined.hello.clone(),
@@ -134,6 +150,12 @@ impl Server<'_> {
                 hear(&mut incoming, &who, self.fate, |_| {});
                 self.readers.fetch_sub(1, Relaxed);
             });
+            if let Some(budget) = &self.budget {
+                let over = || self.done.load(Relaxed);
+                scope.spawn(move || {
+                    budget.keep(over, self.fate, |to, message| self.put(to, &message));
+                });
+            }
             let (mut listener, mut late) = (Some(listener), Late::new());
             while !self.fate.over() && self.left.load(Relaxed) < workers {
                 if let Some((stream, from)) = listener.as_ref().and_then(accept) {
@@ -148,6 +170,7 @@ impl Server<'_> {
                 late.look(&self.store);
                 std::thread::sleep(LOOK_EVERY);
             }
+            self.done.store(true, Relaxed);
             let links = std::mem::take(&mut *lock(&self.links));
             let links: Vec<Link> = links.into_iter().flatten().chain([link]).collect();
             if !self.fate.over() {
@@ -190,11 +213,16 @@ impl Server<'_> {
                 link.send(Arc::new(Message::text(Kind::Abort, 0, text)));
                 return;
             }
+            links[place] = Some(link);
+            drop(links);
             // Under the lock of the store: no step may come between these weights and the next.
             for message in store.weights() {
-                self.send(&link, Arc::new(message));
+                self.send(To::Worker(place), message, &store);
             }
-            links[place] = Some(link);
+        }
+        // No step before all are here: who came later would miss it, and bits cannot be caught up with.
+        while !self.fate.over() && lock(&self.links).iter().any(Option::is_none) {
+            std::thread::sleep(LOOK_EVERY);
         }
         while !self.fate.over() {
             match incoming.next() {
@@ -238,20 +266,38 @@ impl Server<'_> {
                 folder.save(&checkpoint, self.identity.clone())?;
             }
         }
-        let links = lock(&self.links);
         for message in out {
-            let message = Arc::new(message);
-            links
-                .iter()
-                .flatten()
-                .for_each(|link| self.send(link, message.clone()));
+            self.send(To::All, message, &store);
         }
         Ok(())
     }
 
-    fn send(&self, link: &Link, message: Arc<Message>) {
-        self.traffic.sent(&message);
-        link.send(message);
+    /// Sends at once, or when the budget allows: first weights, which all wait for, before steps.
+    fn send(&self, to: To, message: Message, store: &MutexGuard<'_, KvStore>) {
+        let Some(budget) = &self.budget else {
+            return self.put(to, &Arc::new(message));
+        };
+        let mut weight = store.weight_of(message.subject);
+        let copies = match to {
+            To::All => lock(&self.links).iter().flatten().count(),
+            To::Worker(_) => {
+                weight.magnitude = f32::INFINITY;
+                1
+            }
+        };
+        budget.push(to, Arc::new(message), copies, weight);
+    }
+
+    fn put(&self, to: To, message: &Arc<Message>) {
+        let links = lock(&self.links);
+        let to = match to {
+            To::All => &links[..],
+            To::Worker(place) => links.get(place..=place).unwrap_or_default(),
+        };
+        for link in to.iter().flatten() {
+            self.traffic.sent(message);
+            link.send(message.clone());
+        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! connections, `pass` the threads that compute, `local` adds up what they give, `lead` has the loop
 //! over iterations.
 
-mod budget;
 mod hub;
 mod lead;
 mod local;
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::arithmetic::SolverArithmetic;
+use super::budget::Budget;
 use super::checkpoint::{Folder, Loaded};
 use super::error::PoseidonError;
 use super::fate::Fate;
@@ -27,10 +27,9 @@ use super::model::{Model, ModelJob, hash};
 use super::server::hear;
 use super::traffic::Traffic;
 use crate::node::{SolverError, Tester, Transforms};
-use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer};
+use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer, To};
 use crate::solver::data::{Images, Shard, Source, Transform};
 use crate::weights::{Expect, Role as Component, SharedWeights, SolverState, WeightsView, kernels};
-use budget::Budget;
 use hub::Hub;
 use lead::Lead;
 use pass::Input;
@@ -61,8 +60,6 @@ pub struct WorkerJob {
     pub overlap: Overlap,
     /// Its passes take so many times longer than they need, by resting after each; 1: no rest.
     pub slow: f64,
-    /// Bytes per second it sends at most.
-    pub bandwidth_bytes_per_s: Option<f64>,
     /// Seed of the order of pictures and of mirroring and cropping.
     pub seed: u64,
     /// Iterations between tests by worker 0; 0: no tests.
@@ -77,12 +74,7 @@ pub struct WorkerJob {
 
 /// Trains until all iterations are done, the target is reached, or the first error.
 pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
-    if let Some(rate) = job
-        .bandwidth_bytes_per_s
-        .filter(|rate| *rate <= 0.0 || rate.is_nan())
-    {
-        return Err(PoseidonError::Bandwidth(rate));
-    }
+    let budget = job.member.bandwidth()?.map(Budget::new);
     let work = input(job)?;
     let model = job.model.open()?;
     let fingerprint = model.manifest.fingerprint();
@@ -127,9 +119,18 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     };
     let saved = worker.begin(&joined, WeightsView::of(&first))?;
     let fate = Fate::new(stop);
-    let traffic = worker.run(joined, listener, work, saved, &fate, slot.meters(), &|| {
-        slot.heartbeat();
-    })?;
+    let traffic = worker.run(
+        joined,
+        listener,
+        work,
+        saved,
+        budget,
+        &fate,
+        slot.meters(),
+        &|| {
+            slot.heartbeat();
+        },
+    )?;
     fate.result()?;
     job.member.write_report(&traffic.report())
 }
@@ -207,6 +208,7 @@ impl Worker<'_> {
         listener: TcpListener,
         (input, test): (Input, Option<TestPictures>),
         saved: Option<Loaded>,
+        budget: Option<Budget<To>>,
         fate: &Fate<'_>,
         meters: &Meters,
         heartbeat: &dyn Fn(),
@@ -228,7 +230,6 @@ impl Worker<'_> {
             }
         }
         let math = SolverArithmetic::new(&self.job.model.spec, self.model, self.job.model.threads);
-        let budget = self.job.bandwidth_bytes_per_s.map(Budget::new);
         let views = [self.shared.view(), self.state.history()];
         let hub = Hub::new(&book, syncers, views, math, budget, fate);
         let tester = self.tester(test)?;

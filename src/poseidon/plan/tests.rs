@@ -135,6 +135,28 @@ fn what_cannot_be_is_named() {
         ..wish()
     });
     assert!(message.contains("sfb (layer ip1)"), "{message}");
+    // A rule goes for its other scheme instead.
+    for (policy, instead) in [
+        (Policy::HybComm, Scheme::Ps),
+        (Policy::Sacp, Scheme::Adam),
+        (Policy::Force(Scheme::OneBit), Scheme::OneBit),
+    ] {
+        let wish = Wish {
+            policy,
+            images: 1,
+            ..wish()
+        };
+        let scheme = |stragglers| {
+            let wish = Wish {
+                stragglers,
+                ..wish.clone()
+            };
+            plan(&wish).layers[1].scheme
+        };
+        assert_eq!(scheme(drop), instead);
+        let free = scheme(Stragglers::Wait);
+        assert_eq!(free == Scheme::Sfb, instead != Scheme::OneBit, "{policy:?}");
+    }
     let message = refused(&Wish {
         stragglers: Stragglers::Drop(0.0),
         ..wish()

@@ -85,7 +85,14 @@ impl Layer for SoftmaxWithLoss {
         let (mut sum, mut correct, mut count) = (0.0, 0, 0);
         for n in 0..pass.images {
             if let Some(label) = label_of(&pass, n, k, self.ignore_label) {
-                sum -= f64::from(self.shares[place(k, n, label)].max(f32::MIN_POSITIVE).ln());
+                let share = self.shares[place(k, n, label)];
+                // `max` would take a share that is no number for the smallest one, and hide that training
+                // has diverged.
+                let share = match share.is_nan() {
+                    true => share,
+                    false => share.max(f32::MIN_POSITIVE),
+                };
+                sum -= f64::from(share.ln());
                 correct += usize::from(hit(&self.shares, k, n, label, 1));
                 count += 1;
             }

@@ -8,7 +8,7 @@ mod models;
 use dogwild::poseidon::{RecordedLayer, Recording};
 
 pub use layers::{Kind, Layer};
-pub use models::{Engine, Stated, find};
+pub use models::{Engine, Stated, find, reported};
 
 /// Seconds of each layer, forward and backward: an iteration of `alone_s` seconds, divided in
 /// proportion to operations, of which the backward pass has twice as many.

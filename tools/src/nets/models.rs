@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use dogwild::poseidon::{Policy, Scheme};
 
 use super::layers::{self, Layer};
 
@@ -55,6 +56,26 @@ macro_rules! file {
             include_str!(concat!("../../../models/", $name)),
         )
     };
+}
+
+/// Speed-ups that the papers report (by way of the project's notes and the papers' abstracts): net,
+/// nodes, policy, whether layers are sent as soon as they are done.
+const REPORTED: [(&str, u64, Policy, bool, f64); 7] = [
+    ("alexnet", 8, Policy::Force(Scheme::Ps), false, 2.2),
+    ("alexnet", 8, Policy::Force(Scheme::Ps), true, 4.0),
+    ("alexnet", 8, Policy::Sacp, true, 6.0),
+    ("vgg19-22k", 32, Policy::Force(Scheme::Ps), true, 21.5),
+    ("vgg19-22k", 32, Policy::HybComm, true, 29.5),
+    ("vgg19", 16, Policy::Force(Scheme::Ps), true, 8.0),
+    ("inception-v3", 32, Policy::HybComm, true, 31.5),
+];
+
+/// The speed-up over one node that a paper reports, if it does.
+pub fn reported(net: &str, nodes: u64, policy: Policy, overlap: bool) -> Option<f64> {
+    let case = REPORTED
+        .iter()
+        .find(|case| (case.0, case.1, case.2, case.3) == (net, nodes, policy, overlap));
+    case.map(|case| case.4)
 }
 
 const MODELS: [Model; 7] = [

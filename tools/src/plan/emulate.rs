@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Task;
 use super::cluster::{payload_bytes, syncs};
-use super::report::{Way, plain};
+use super::report::{Way, paper, plain};
 use members::Members;
 pub(crate) use members::Part;
 
@@ -70,6 +70,10 @@ pub(crate) struct Run {
     pub(crate) overlap: bool,
     pub(crate) predicted: Figures,
     pub(crate) measured: Figures,
+    /// The speed-up that a paper reports for this net and so many nodes.
+    pub(crate) paper: Option<f64>,
+    /// Bytes through the interface of each node in one iteration, measured.
+    pub(crate) bytes_per_node: Vec<f64>,
     /// Segments that TCP sent again; what it takes for lost costs bandwidth that is not predicted.
     pub(crate) retransmitted: u64,
 }
@@ -118,13 +122,20 @@ pub(crate) fn run(task: &Task, settings: Settings) -> Result<Emulation> {
             WARM_UP + settings.iterations + 1,
         )?;
         let before = members::retransmitted(&lab)?;
-        let measured = measure(members, &small, settings.iterations)
+        let (measured, bytes_per_node) = measure(members, &small, settings.iterations)
             .with_context(|| format!("emulating {policy}, {name}"))?;
         runs.push(Run {
             policy: policy.to_string(),
             overlap,
             predicted: predict(&predicted, policy, overlap),
             measured,
+            paper: dogwild_tools::nets::reported(
+                &task.net,
+                small.place.cluster.workers(),
+                policy,
+                overlap,
+            ),
+            bytes_per_node,
             retransmitted: members::retransmitted(&lab)? - before,
         });
     }
@@ -175,8 +186,9 @@ fn predict(task: &Task, policy: Policy, overlap: bool) -> Figures {
 /// weights, and so those that servers greet with, which travelled before them.
 const WARM_UP: u64 = 2;
 
-/// Lets the members work, and measures what they do between the warm-up and the last iteration.
-fn measure(mut members: Members<'_>, task: &Task, iterations: u64) -> Result<Figures> {
+/// Lets the members work, and measures what they do between the warm-up and the last iteration: the
+/// figures, and bytes by node.
+fn measure(mut members: Members<'_>, task: &Task, iterations: u64) -> Result<(Figures, Vec<f64>)> {
     let (from, bytes_from) = members.wait_for(WARM_UP)?;
     let (to, bytes_to) = members.wait_for(WARM_UP + iterations)?;
     let payload_bytes = members.end()? as f64 / (WARM_UP + iterations + 1) as f64;
@@ -187,14 +199,15 @@ fn measure(mut members: Members<'_>, task: &Task, iterations: u64) -> Result<Fig
         .collect();
     let max = bytes.iter().copied().fold(0.0, f64::max);
     let mean = bytes.iter().sum::<f64>() / bytes.len() as f64;
-    Ok(Figures {
+    let figures = Figures {
         iteration_s,
         speedup: task.place.cluster.workers() as f64 * task.alone_s / iteration_s,
         bytes_per_node_max: max,
         bytes_per_node_mean: mean,
         imbalance: max / mean,
         payload_bytes,
-    })
+    };
+    Ok((figures, bytes))
 }
 
 impl Emulation {
@@ -208,13 +221,14 @@ impl Emulation {
             "ratio",
             "speed-up predicted",
             "measured",
+            "paper",
             "MB/node max predicted",
             "measured",
             "max/mean predicted",
             "measured",
             "sent again",
         ];
-        let mut table = plain(&head, 2..12);
+        let mut table = plain(&head, 2..13);
         for run in &self.runs {
             let (predicted, measured) = (&run.predicted, &run.measured);
             table.add_row([
@@ -225,6 +239,7 @@ impl Emulation {
                 format!("{:.2}", measured.iteration_s / predicted.iteration_s),
                 format!("{:.2}", predicted.speedup),
                 format!("{:.2}", measured.speedup),
+                paper(run.paper),
                 format!("{:.2}", predicted.bytes_per_node_max / 1e6),
                 format!("{:.2}", measured.bytes_per_node_max / 1e6),
                 format!("{:.2}", predicted.imbalance),
@@ -232,10 +247,18 @@ impl Emulation {
                 run.retransmitted.to_string(),
             ]);
         }
+        let mut each = String::new();
+        for run in &self.runs {
+            let bytes = run.bytes_per_node.iter();
+            let bytes: Vec<_> = bytes.map(|bytes| format!("{:.2}", bytes / 1e6)).collect();
+            let name = if run.overlap { "wfbp" } else { "no overlap" };
+            each += &format!("\n  {}, {name}: {}", run.policy, bytes.join("  "));
+        }
         format!(
             "emulated over TCP in network namespaces, {} times smaller (M, N and K by its root each), links of {:.3} Mbit/s\n\
              each way; workers sleep for the layers' times; {} iterations each. Predictions are of the smaller cluster and\n\
-             count with {:.1} % of the link, the rest being headers; measured bytes have headers and acknowledgements.\n\n{table}",
+             count with {:.1} % of the link, the rest being headers; measured bytes have headers and acknowledgements.\n\n{table}\n\n\
+             MB through each node's interface in one iteration, measured:{each}",
             self.scale,
             self.link_bits_per_s / 1e6,
             self.iterations,

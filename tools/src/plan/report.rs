@@ -95,6 +95,8 @@ pub(crate) struct Speed {
     pub(crate) iteration_s: f64,
     /// Over one node alone.
     pub(crate) speedup: f64,
+    /// What a paper reports for this net and so many nodes.
+    pub(crate) paper: Option<f64>,
 }
 
 impl Way {
@@ -119,9 +121,11 @@ impl Way {
                 next: task.next,
             });
             let speedup = place.cluster.workers() as f64 * task.alone_s / iteration_s;
+            let nodes = place.cluster.workers();
             Speed {
                 iteration_s,
                 speedup,
+                paper: dogwild_tools::nets::reported(&task.net, nodes, policy, overlap),
             }
         };
         Self {
@@ -286,10 +290,12 @@ impl Report {
             "max/mean",
             "no overlap ms",
             "speed-up",
+            "paper",
             "wfbp ms",
             "speed-up",
+            "paper",
         ];
-        let mut table = plain(&head, 1..8);
+        let mut table = plain(&head, 1..10);
         for way in &self.ways {
             table.add_row([
                 way.policy.clone(),
@@ -298,12 +304,19 @@ impl Report {
                 format!("{:.2}", way.imbalance),
                 format!("{:.1}", 1e3 * way.no_overlap.iteration_s),
                 format!("{:.2}", way.no_overlap.speedup),
+                paper(way.no_overlap.paper),
                 format!("{:.1}", 1e3 * way.wfbp.iteration_s),
                 format!("{:.2}", way.wfbp.speedup),
+                paper(way.wfbp.paper),
             ]);
         }
         table
     }
+}
+
+/// A speed-up that a paper reports, or a dash.
+pub(crate) fn paper(reported: Option<f64>) -> String {
+    reported.map_or("-".to_owned(), |speedup| format!("{speedup:.1}"))
 }
 
 /// A table without lines, whose `numbers` columns stand to the right.

@@ -11,12 +11,12 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use super::super::arithmetic::SolverArithmetic;
+use super::super::budget::{self, Budget};
 use super::super::error::PoseidonError;
 use super::super::fate::{Fate, lock, wait};
 use super::super::link::{Incoming, Link};
 use super::super::server::hear;
 use super::super::traffic::Traffic;
-use super::budget::Budget;
 use crate::poseidon::{
     Book, Completion, Contribution, Kind, Member, Message, Role, Saved, Sizes, Stragglers, Syncer,
     To,
@@ -56,7 +56,7 @@ pub(super) struct Hub<'h> {
     links: Mutex<Links>,
     readers: AtomicUsize,
     traffic: Arc<Traffic>,
-    budget: Option<Budget>,
+    budget: Option<Budget<To>>,
     /// Layers that a computing thread leaves to be moved by another.
     mover: Sender<usize>,
     to_move: Mutex<Option<Receiver<usize>>>,
@@ -76,7 +76,7 @@ impl<'h> Hub<'h> {
         syncers: Vec<Syncer>,
         [w, history]: [WeightsView<'h>; 2],
         math: SolverArithmetic,
-        budget: Option<Budget>,
+        budget: Option<Budget<To>>,
         fate: &'h Fate<'h>,
     ) -> Self {
         let (mover, to_move) = channel();
@@ -151,13 +151,8 @@ impl<'h> Hub<'h> {
             });
         }
         if let Some(budget) = &self.budget {
-            scope.spawn(move || {
-                while !self.done.load(Relaxed) || !budget.is_empty() && !self.fate.over() {
-                    if let Some((to, message)) = budget.next(LOOK_UP) {
-                        self.put(to, message);
-                    }
-                }
-            });
+            let over = || self.done.load(Relaxed) && budget.is_empty();
+            scope.spawn(move || budget.keep(over, self.fate, |to, message| self.put(to, message)));
         }
     }
 
@@ -262,7 +257,7 @@ impl<'h> Hub<'h> {
     pub(super) fn send_layer(&self, layer: usize, clock: u64, contribution: Contribution<'_>) {
         let weight = self.budget.as_ref().map(|_| {
             let extent = self.extent(layer);
-            super::budget::weight(layer, &contribution, extent, self.w)
+            budget::weight(layer, &contribution, extent, self.w)
         });
         let mut syncer = lock(&self.syncers[layer]);
         let outgoing = syncer.send(clock, contribution);

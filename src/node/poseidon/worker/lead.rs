@@ -140,6 +140,9 @@ impl<'l> Lead<'l> {
             if t >= self.hub.end_at() {
                 break;
             }
+            let missing = t.saturating_sub(self.hub.steps());
+            SyncMeter::StepsMissing.add(self.meters, missing);
+            SyncMeter::StepsMissingMax.raise(self.meters, missing);
             if due {
                 self.save(t, &own, &helpers)?;
             }
@@ -195,7 +198,17 @@ impl<'l> Lead<'l> {
         local.wait(own.index)?;
         let loss = sum.loss / (1 + helpers.len()) as f32;
         if !loss.is_finite() {
-            return Err(PoseidonError::Diverged { loss, iteration: t });
+            return Err(PoseidonError::Diverged {
+                loss,
+                iteration: t,
+                remedy: match self.book.plan.staleness {
+                    0 => "Lower base_lr",
+                    _ => {
+                        "Lower base_lr, the momentum or --staleness: gradients of old weights need smaller steps, with \
+                         momentum many times smaller (docs/poseidon.md)"
+                    }
+                },
+            });
         }
         let smoothed = self
             .loss

@@ -118,6 +118,14 @@ fn train(
         net.resume_passes(passes);
     }
     let shard = worker.shard(plan.workers, index);
+    let share = images.len() / shard.of.max(1) as usize;
+    if share < batch {
+        return Err(PoseidonError::Share {
+            who: format!("thread {index} of worker {}", job.member.index),
+            images: share,
+            batch,
+        });
+    }
     let transform = Transforms::of(spec, images).train;
     let (images, phase) = (images.clone(), DataPhase::Train);
     let batches = Batches::new(images, transform, phase, batch, shard, seed, cursor);

@@ -1,22 +1,25 @@
-//! The bandwidth manager at work: messages that wait for a node's budget, and how much they matter.
+//! The bandwidth manager at work: messages that wait for a process's budget, and how much they matter.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::super::fate::{lock, wait};
+use super::fate::{Fate, lock, wait};
 use crate::node::Clock;
-use crate::poseidon::{Bandwidth, Contribution, HEADER_LEN, Message, Next, To, Weight};
+use crate::poseidon::{Bandwidth, Contribution, HEADER_LEN, Message, Next, Weight};
 use crate::weights::{WeightsView, kernels};
 
-/// Messages that wait for the budget.
-pub(super) struct Budget {
+/// Longest time between two looks at whether there is still something to do.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Messages that wait for the budget of this process, and whom they are for.
+pub(super) struct Budget<To> {
     queue: Mutex<Bandwidth<(To, Arc<Message>)>>,
     more: Condvar,
     clock: Clock,
 }
 
-impl Budget {
+impl<To> Budget<To> {
     /// So many bytes per second, more than 0.
     pub(super) fn new(bytes_per_s: f64) -> Self {
         Self {
@@ -29,17 +32,34 @@ impl Budget {
     /// Adds a message that goes to `copies` others.
     pub(super) fn push(&self, to: To, message: Arc<Message>, copies: usize, weight: Weight) {
         let bytes = copies * (HEADER_LEN + message.body.bytes().len());
-        lock(&self.queue).push((to, message), bytes, weight);
+        let subject = (message.kind as u64) << 32 | u64::from(message.subject);
+        lock(&self.queue).push((to, message), subject, bytes, weight);
         self.more.notify_one();
     }
 
-    /// The next message that may go, if one may within `most`.
-    pub(super) fn next(&self, most: Duration) -> Option<(To, Arc<Message>)> {
+    /// Lets messages go as the budget allows, through `put`, until `over` or the end of everything.
+    pub(super) fn keep(
+        &self,
+        over: impl Fn() -> bool,
+        fate: &Fate<'_>,
+        put: impl Fn(To, Arc<Message>),
+    ) {
+        while !fate.over() && !over() {
+            if let Some((to, message)) = self.next() {
+                put(to, message);
+            }
+        }
+    }
+
+    /// The next message that may go, if one may soon.
+    fn next(&self) -> Option<(To, Arc<Message>)> {
         let mut queue = lock(&self.queue);
         let pause = match queue.pop(self.clock.now_ns()) {
             Next::Now(item) => return Some(item),
-            Next::At(ns) => Duration::from_nanos(ns.saturating_sub(self.clock.now_ns())).min(most),
-            Next::Empty => most,
+            Next::At(ns) => {
+                Duration::from_nanos(ns.saturating_sub(self.clock.now_ns())).min(LOOK_UP)
+            }
+            Next::Empty => LOOK_UP,
         };
         drop(wait(&self.more, queue, pause));
         None

@@ -1,0 +1,122 @@
+//! The papers' own numbers, from a running coordinator: over its socket, before anybody is there and
+//! from the book that real greetings have opened.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use dogwild::node::poseidon::{CoordinatorJob, run_coordinator};
+use dogwild::poseidon::{
+    Book, Hello, Kind, LayerShape, Member, Message, Policy, RecordedLayer, Recording, Role, Scheme,
+};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, SESSION, setup, wait_for_file};
+use crate::stranger::Stranger;
+
+/// A net of one fully connected layer without a bias, in which nothing is computed, and a convolution
+/// for servers to hold.
+fn net(outputs: u64, inputs: u64, images: u32) -> Recording {
+    let layer = |name: &str, outputs, inputs, fully_connected| RecordedLayer {
+        name: name.into(),
+        shape: LayerShape {
+            fully_connected,
+            ..LayerShape::dense(outputs, inputs)
+        },
+        forward_us: 1,
+        backward_us: 2,
+    };
+    Recording {
+        images,
+        layers: vec![
+            layer("conv", 64, 256, false),
+            layer("fc", outputs, inputs, true),
+        ],
+    }
+}
+
+/// What a coordinator says.
+struct Answers {
+    /// Floats by role and scheme.
+    cost: Value,
+    /// By the coordinator's answer, and in the book.
+    scheme: [Scheme; 2],
+}
+
+/// Starts the coordinator of a cluster of `nodes` workers and as many servers, greets it as each of
+/// them, and asks.
+fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
+    let mut setup = setup(policy, nodes, nodes, 1);
+    setup.wish.pair_bytes = 4096;
+    let cluster = Cluster::new(setup);
+    let mut job: CoordinatorJob = cluster.coordinator(false);
+    job.model.replay = Some(net.clone());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| run_coordinator(&job, &stop));
+        let file = cluster.folder.path().join("coordinator");
+        let at = wait_for_file(&file, || run.is_finished()).expect("an address");
+        let question = |key: &str| -> Value {
+            let mut asking = Stranger::call(&at);
+            asking.say(&Message::text(Kind::Query, 0, key.into()));
+            let answer = asking.hear(Kind::Answer).expect("an answer");
+            serde_json::from_str(answer.as_text()).expect("JSON")
+        };
+        let (cost, scheme) = (question("cost:fc"), question("scheme:fc"));
+        let recipe = question("recipe").as_str().expect("a text").to_owned();
+        let roles = [Role::Worker, Role::Server].into_iter();
+        let seats = roles.flat_map(|role| (0..nodes).map(move |index| Member { role, index }));
+        let mut members: Vec<Stranger> = seats
+            .map(|member| {
+                let mut stranger = Stranger::call(&at);
+                stranger.hello(&Hello {
+                    member,
+                    session: SESSION,
+                    fingerprint: net.manifest().expect("a manifest").fingerprint(),
+                    recipe: recipe.clone(),
+                    weights: 1,
+                    images: net.images,
+                    address: "127.0.0.1:1".into(),
+                    checkpoints: Vec::new(),
+                });
+                stranger
+            })
+            .collect();
+        let book = members[0].hear(Kind::Book).expect("a book");
+        let book: Book = serde_json::from_str(book.as_text()).expect("a book");
+        assert_eq!(book.workers.len(), usize::from(nodes));
+        stop.store(true, Relaxed);
+        run.join().expect("no panic").expect("a good end");
+        let scheme: Scheme = serde_json::from_value(scheme).expect("a scheme");
+        Answers {
+            cost,
+            scheme: [scheme, book.plan.layers[1].scheme],
+        }
+    })
+}
+
+/// Section 4.3: 18.9 M, 134.2 M and 75.5 M floats.
+#[test]
+fn numbers_of_the_2015_paper() {
+    let answers = ask(&net(4096, 4096, 256), 4, Policy::Sacp);
+    let cluster = &answers.cost["cluster"];
+    assert_eq!(cluster["sfb"], json!(18_874_368.0));
+    assert_eq!(cluster["ps"], json!(134_217_728.0));
+    assert_eq!(cluster["adam"], json!(75_497_472.0));
+    assert_eq!(answers.scheme, [Scheme::Sfb; 2]);
+}
+
+/// Section 3.2: 3.7 M, 33.6 M and 58.7 M floats.
+#[test]
+fn numbers_of_the_2017_paper() {
+    let answers = ask(&net(4096, 4096, 32), 8, Policy::HybComm);
+    assert_eq!(answers.cost["worker"]["sfb"], json!(3_670_016.0));
+    assert_eq!(answers.cost["worker"]["ps"], json!(33_554_432.0));
+    assert_eq!(answers.cost["node"]["ps"], json!(58_720_256.0));
+    assert_eq!(answers.scheme, [Scheme::Sfb; 2]);
+}
+
+/// GoogLeNet's last layer, batch 128, 16 nodes.
+#[test]
+fn the_thin_layer_of_googlenet_goes_to_the_servers() {
+    let answers = ask(&net(1000, 1024, 128), 16, Policy::HybComm);
+    assert_eq!(answers.scheme, [Scheme::Ps; 2]);
+}
