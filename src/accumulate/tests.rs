@@ -170,10 +170,10 @@ fn sums_are_the_synchronous_ones_bit_for_bit() {
 }
 
 /// Every device of a host trains through streams: its gradients come from a stream of its own.
-fn on_devices(sizes: &[usize], count: usize, rounds: u64, order: Order, seed: u64) {
+fn on_devices<D: Device>(devices: Vec<D>, sizes: &[usize], rounds: u64, order: Order, seed: u64) {
+    let count = devices.len();
     let layers = layers(sizes);
     let len = layers.last().unwrap().range.end;
-    let devices: Vec<_> = (0..count).map(HostDevice::new).collect();
     let memories = devices.iter().map(|device| device.alloc(len).unwrap());
     let memories: Vec<_> = memories.collect();
     let of = devices
@@ -183,7 +183,7 @@ fn on_devices(sizes: &[usize], count: usize, rounds: u64, order: Order, seed: u6
         .collect();
     let updated = Arc::new(AtomicUsize::new(0));
     let counts = updated.clone();
-    let work: Work<HostDevice> = Box::new(move |_, _, _, _| {
+    let work: Work<D> = Box::new(move |_, _, _, _| {
         counts.fetch_add(1, Relaxed);
         Ok(())
     });
@@ -233,7 +233,29 @@ fn on_devices(sizes: &[usize], count: usize, rounds: u64, order: Order, seed: u6
 fn every_device_gets_the_synchronous_sum_bit_for_bit() {
     for order in ORDERS {
         for count in [1, 2, 4] {
-            on_devices(&[3, 300_001, 1000, 17], count, 3, order, 9);
+            let devices = (0..count).map(HostDevice::new).collect();
+            on_devices(devices, &[3, 300_001, 1000, 17], 3, order, 9);
+        }
+    }
+}
+
+/// On real GPUs where there are some; several logical devices on each if they are fewer than devices.
+#[cfg(feature = "cuda")]
+#[test]
+fn every_gpu_gets_the_synchronous_sum_bit_for_bit() {
+    use crate::device::cuda::{CudaDevice, gpus};
+    let found = match gpus() {
+        Ok(found) => found,
+        Err(error) => {
+            let place = "where there is a GPU (docs/accumulate.md)";
+            return dogwild_lab::skip::elsewhere(&error.to_string(), place);
+        }
+    };
+    for order in ORDERS {
+        for count in [1, 2, 4] {
+            let open = |index| CudaDevice::open(index % found.len()).unwrap();
+            let devices = (0..count).map(open).collect();
+            on_devices(devices, &[3, 300_001, 1000, 17], 3, order, 9);
         }
     }
 }

@@ -97,6 +97,27 @@ fn recordings_of_real_times_are_replayed_beside_the_papers_figures() {
 }
 
 #[test]
+fn without_a_gpu_it_says_what_is_missing() {
+    let words = [
+        "--layers",
+        "googlenet",
+        "--devices",
+        "1",
+        "--iterations",
+        "1",
+        "--scale",
+        "1000",
+    ];
+    let output = run(&[&words[..], &["--device-kind", "cuda"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("panicked"), "{said}");
+    if !output.status.success() {
+        let missing = ["CUDA", "NVIDIA", "NVRTC", "GPU"];
+        assert!(missing.iter().any(|word| said.contains(word)), "{said}");
+    }
+}
+
+#[test]
 fn wrong_use_is_told() {
     let cases: [(&[&str], &str); 6] = [
         (&["--layers", "alexnot"], "no net `alexnot`"),

@@ -13,7 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use dogwild::accumulate::Order;
+#[cfg(feature = "cuda")]
+use dogwild::device::cuda;
 use dogwild::device::host::HostDevice;
+use dogwild::device::{Device, DeviceError};
 use dogwild::poseidon::Recording;
 use dogwild_tools::nets;
 use serde::Serialize;
@@ -65,7 +68,7 @@ pub(crate) struct Args {
 enum DeviceKind {
     /// Threads and memcpy
     Host,
-    /// GPUs
+    /// GPUs; several logical devices on each if there are fewer
     Cuda,
 }
 
@@ -90,11 +93,6 @@ impl Args {
             "--scale {}: give 1 or more",
             self.scale
         );
-        if self.device_kind == DeviceKind::Cuda {
-            bail!(
-                "--device-kind cuda: this program was built without CUDA devices; use --device-kind host"
-            );
-        }
         let machine = Machine::here("lo");
         let mut report = Report {
             processor: machine.processor,
@@ -108,7 +106,22 @@ impl Args {
             nets: Vec::new(),
         };
         for file in &self.layers {
-            report.nets.push(self.net(file, machine.cores)?);
+            report.nets.push(match self.device_kind {
+                DeviceKind::Host => {
+                    self.net(file, machine.cores, |index| Ok(HostDevice::new(index)))?
+                }
+                #[cfg(feature = "cuda")]
+                DeviceKind::Cuda => {
+                    let gpus = cuda::gpus()?.len();
+                    // More devices than GPUs: several logical ones on each.
+                    let open = |index: usize| cuda::CudaDevice::open(index % gpus.max(1));
+                    self.net(file, machine.cores, open)?
+                }
+                #[cfg(not(feature = "cuda"))]
+                DeviceKind::Cuda => bail!(
+                    "this dogwild-rawbench was built without CUDA: build it with `--features cuda`, or use --device-kind host"
+                ),
+            });
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
@@ -118,7 +131,13 @@ impl Args {
         Ok(())
     }
 
-    fn net(&self, file: &str, cores: usize) -> Result<NetReport> {
+    /// Measures one net on the devices that `open` opens by their numbers.
+    fn net<D: Device>(
+        &self,
+        file: &str,
+        cores: usize,
+        open: impl Fn(usize) -> Result<D, DeviceError>,
+    ) -> Result<NetReport> {
         let (mut recording, times_source) = self.recording(file)?;
         for layer in &mut recording.layers {
             let scaled = layer.shape.outputs as f64 / self.scale;
@@ -129,10 +148,10 @@ impl Args {
             OrderArg::Turns => Order::Turns,
         };
         let replay = Replay::new(&recording, self.iterations, order)?;
-        let alone = replay.run(&[HostDevice::new(0)], When::Never)?;
+        let alone = replay.run(&[open(0)?], When::Never)?;
         let mut runs = Vec::new();
         for &count in &self.devices {
-            let devices: Vec<_> = (0..count).map(HostDevice::new).collect();
+            let devices = (0..count).map(&open).collect::<Result<Vec<_>, _>>()?;
             for when in [When::EachLayer, When::AfterThePass] {
                 let found = replay.run(&devices, when)?;
                 let cores_busy = found.cpu_s / found.wall_s / cores as f64;
