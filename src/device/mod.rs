@@ -9,7 +9,7 @@
 //!   there. Streams wait for each other only through events; an event exists only once it is recorded, so
 //!   streams cannot wait for each other in a circle.
 //! - What is on a stream keeps the memory it uses alive (`Arc`s), so none of this needs `unsafe` from a caller.
-//! - Memory is 32-bit words that others may change at any time ([`WeightsView`]): a race
+//! - Memory is 32-bit words that others may change at any time ([`WeightsView`](crate::weights::WeightsView)): a race
 //!   decides what is read, never whether the program is sound. Who wants a definite result orders by events.
 //! - After an error of a stream everything later on it, and on streams that wait for it, fails too.
 #![allow(unsafe_code)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{DeviceKind, OrderArg};
 
-/// The paper's: Le Duc et al., "Involving CPUs into Multi-GPU Deep Learning", 2018, four P100 of one host.
+/// The paper's: Le Duc et al., "Involving CPUs into Multi-GPU Deep Learning", 2018, four GPUs of one host.
 struct Paper {
     net: &'static str,
     /// Waiting per iteration before and with its scheme, where it says so.
@@ -113,7 +113,7 @@ impl PaperReport {
         let paper = PAPER.iter().find(|paper| net == paper.net)?;
         let us = |which: usize| Some(paper.waited?[which].as_secs_f64() * 1e6);
         Some(Self {
-            source: "Le Duc et al. 2018, four P100",
+            source: "Le Duc et al. 2018, four GPUs",
             devices: 4,
             wait_before_us: us(0),
             wait_us: us(1),
