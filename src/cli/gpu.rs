@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Result;
 #[cfg(not(feature = "cuda"))]
 use anyhow::bail;
+use anyhow::{Result, ensure};
 
 use super::args::{self, Rate};
 use crate::device::Device;
 use crate::device::host::HostDevice;
-use crate::node::{GpuJob, run_gpu, stop_on_signals};
+use crate::node::{DeviceSolverJob, GpuJob, run_gpu, stop_on_signals};
+use crate::solver::data::{Shard, Source};
 use crate::weights::Writes;
 
 /// Bytes per second that go up to a host device unless told otherwise: it shares the processor with the solvers.
@@ -41,6 +42,32 @@ pub(super) struct Args {
     /// Let other processes use the device's weights in place: writes the CUDA IPC handle to FILE.gpuK.ipc
     #[arg(long)]
     ipc: bool,
+    /// Train on the device's weights: built-in model (lenet, lenet_no_momentum, ...) or a Caffe solver file
+    #[arg(long, value_name = "NAME|FILE")]
+    solver: Option<String>,
+    /// Pictures for --solver: digits, mnist:DIR, cifar10:DIR
+    #[arg(
+        long,
+        value_name = "SOURCE",
+        default_value = "digits",
+        requires = "solver"
+    )]
+    data: Source,
+    /// The device's solver's number among all solvers on this buffer
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    solver_index: u32,
+    /// Solvers on each node, those on devices too
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    solvers: u32,
+    /// This node, from 0
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    node: u16,
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    nodes: u16,
+    /// Seed of the order of pictures
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
 }
 
 /// Which device.
@@ -98,7 +125,36 @@ impl Args {
             chunk_weights: self.chunk.map(|chunk| chunk as usize),
             rate_bytes_per_s: self.rate.map_or(rate, |rate| rate.0),
             ipc: self.ipc,
+            solver: self.solver_job()?,
         };
         Ok(run_gpu(device, &job, stop)?)
+    }
+
+    fn solver_job(&self) -> Result<Option<DeviceSolverJob>> {
+        let Some(solver) = &self.solver else {
+            return Ok(None);
+        };
+        ensure!(
+            self.solver_index < self.solvers,
+            "--solver-index {} of --solvers {}: they count from 0",
+            self.solver_index,
+            self.solvers
+        );
+        ensure!(
+            self.node < self.nodes,
+            "--node {} of --nodes {}: they count from 0",
+            self.node,
+            self.nodes
+        );
+        Ok(Some(DeviceSolverJob {
+            spec: args::model(solver)?,
+            data: self.data.clone(),
+            index: self.solver_index,
+            shard: Shard {
+                index: u32::from(self.node) * self.solvers + self.solver_index,
+                of: u32::from(self.nodes) * self.solvers,
+            },
+            seed: self.seed,
+        }))
     }
 }

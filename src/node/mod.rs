@@ -16,7 +16,9 @@ mod tester;
 mod transport;
 
 pub use clock::{Clock, cpu_ns, stop_on_signals};
-pub use gpu::{Counts, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words};
+pub use gpu::{
+    Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
+};
 pub use model::{NetError, bound_net};
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{SolverError, SolverJob, run_solver};

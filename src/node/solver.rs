@@ -161,7 +161,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
 }
 
 /// Waits until the streamer has seen every range; says so. False if told to stop meanwhile.
-fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
+pub(super) fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
     let mut said = false;
     while shared.globals().ready.load(Relaxed) == 0 {
         if stop.load(Relaxed) || shared.globals().stop.load(Relaxed) != 0 {
@@ -185,6 +185,11 @@ fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// The smoothed loss after the newest.
+pub(super) fn smoothed(before: Option<f32>, loss: f32) -> f32 {
+    before.map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before))
 }
 
 /// A training net with its gradient memory.
@@ -310,9 +315,7 @@ impl Run<'_> {
         );
         globals.local_iterations.fetch_add(1, Relaxed);
         self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
-        let smoothed = self
-            .loss
-            .map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before));
+        let smoothed = smoothed(self.loss, loss);
         self.loss = Some(smoothed);
         Meter::Iterations.add(self.meters, 1);
         Meter::Images.add(self.meters, images);

@@ -25,10 +25,13 @@
 //! # }
 //! ```
 //!
-//! May touch: model files (reading), the weights through a view. No threads, no clock, no
+//! [`DeviceNet`] is a training net on a device.
+//!
+//! May touch: model files (reading), the weights through a view, a device. No threads, no clock, no
 //! global randomness. `unsafe` only in `gemm.rs`.
 
 pub mod data;
+mod device;
 mod error;
 mod filler;
 mod gemm;
@@ -45,6 +48,7 @@ mod update;
 #[cfg(test)]
 mod tests;
 
+pub use device::{DeviceNet, DeviceNetError};
 pub use error::{ModelError, Place};
 pub use filler::{Filler, VarianceNorm};
 pub use gemm::{add_outer_products, bare_product};

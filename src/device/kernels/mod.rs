@@ -3,14 +3,40 @@
 //! Touch only the parts they are given. [`ALL`] names every kernel, [`SOURCES`] every file of CUDA C; a
 //! test compiles the files and looks for each name in them.
 
+mod net;
 mod sync;
+mod train;
 
+pub use net::{
+    ADD_BIAS, COL2IM, Geometry, IM2COL, MAX_POOL, MAX_POOL_BACK, PRODUCT, SUM_ROWS, add_bias,
+    col2im, im2col, max_pool, max_pool_back, product, sum_rows,
+};
 pub use sync::{ADD_SCALAR, TAKE_POSITION, TOLD, add_scalar, take_position};
+pub use train::{
+    RELU, RELU_BACK, SGD_STEP, SOFTMAX_LOSS, StepFactors, relu, relu_back, sgd_step, softmax_loss,
+};
 
 use super::Kernel;
 
 /// Files of CUDA C: name and text.
-pub const SOURCES: [(&str, &str); 1] = [("sync.cu", include_str!("sync.cu"))];
+pub const SOURCES: [(&str, &str); 2] = [
+    ("sync.cu", include_str!("sync.cu")),
+    ("net.cu", include_str!("net.cu")),
+];
 
 /// Every kernel.
-pub static ALL: [&Kernel; 2] = [&TAKE_POSITION, &ADD_SCALAR];
+pub static ALL: [&Kernel; 13] = [
+    &TAKE_POSITION,
+    &ADD_SCALAR,
+    &IM2COL,
+    &COL2IM,
+    &MAX_POOL,
+    &MAX_POOL_BACK,
+    &PRODUCT,
+    &ADD_BIAS,
+    &SUM_ROWS,
+    &RELU,
+    &RELU_BACK,
+    &SOFTMAX_LOSS,
+    &SGD_STEP,
+];

@@ -4,6 +4,7 @@
 //! The device's weights die with the process: what it had not sent is gone with a `kill -9`; what had
 //! come down is added by the next one (`GpuState`). A stop by signal sends everything first.
 
+mod solver;
 mod syncer;
 
 use std::path::{Path, PathBuf};
@@ -13,13 +14,18 @@ use std::time::{Duration, Instant};
 
 use super::clock::cpu_ns;
 use super::privileges::drop_privileges;
+use super::solver::SolverError;
 use crate::device::{Device, DeviceError};
+use crate::solver::DeviceNetError;
 use crate::watch::GpuMeter as Meter;
 use crate::weights::{
-    Damaged, Expect, GpuState, METERS, OpenError, Role, SharedWeights, SlotError, StateError,
+    Damaged, Expect, GpuState, METERS, OpenError, Role, SharedWeights, Slot, SlotError, StateError,
     Writes,
 };
 
+use solver::{DeviceSolver, Segment};
+
+pub use solver::DeviceSolverJob;
 pub use syncer::{Counts, GpuSyncer, slot_words};
 
 /// Time between two publications of the counters.
@@ -42,6 +48,8 @@ pub struct GpuJob {
     pub rate_bytes_per_s: Option<f64>,
     /// Write the handle of the device's weights to the file [`ipc_beside`].
     pub ipc: bool,
+    /// The solver to run on the device, if any.
+    pub solver: Option<DeviceSolverJob>,
 }
 
 /// Why a GPU component could not start, or stopped.
@@ -67,6 +75,20 @@ pub enum GpuError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The device's solver: data, batches.
+    #[error(transparent)]
+    Solver(#[from] SolverError),
+    /// The device's solver: its net.
+    #[error(transparent)]
+    Net(#[from] DeviceNetError),
+    /// The buffer has other tensors than the model.
+    #[error("{path} is a buffer of another model than {model}: give --solver the model it was made for", path = path.display())]
+    OtherModel {
+        /// The buffer.
+        path: PathBuf,
+        /// The net's name.
+        model: String,
+    },
     /// The file with the IPC handle.
     #[error("cannot write {path}: {source}", path = path.display())]
     Ipc {
@@ -118,22 +140,77 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
         meters: slot.meters(),
         last: None,
     };
-    let mut pace = Pace::new(job.rate_bytes_per_s, syncer.counts().bytes_up);
-    while !stop.load(Relaxed) && shared.globals().stop.load(Relaxed) == 0 {
-        syncer.step()?;
-        if publisher.is_due() {
-            publisher.publish(&syncer);
-            slot.heartbeat();
-        }
-        pace.keep(&syncer);
-    }
+    let mut solver = match &job.solver {
+        Some(solver) => Some(DeviceSolver::new(device, &shared, solver)?),
+        None => None,
+    };
+    let trained = run_both(
+        &mut syncer,
+        solver.as_mut(),
+        job,
+        &mut publisher,
+        &slot,
+        stop,
+    );
     // Everything that the device has done goes to the buffer before its memory goes.
+    let flushed = flush(&mut syncer);
+    publisher.publish(&syncer);
+    trained.and(flushed.map_err(GpuError::from))
+}
+
+/// The syncer on this thread, the solver on one of its own, until one of them or somebody else ends it.
+fn run_both<D: Device>(
+    syncer: &mut GpuSyncer<D>,
+    solver: Option<&mut DeviceSolver<D>>,
+    job: &GpuJob,
+    publisher: &mut Publisher<'_>,
+    slot: &Slot<'_>,
+    stop: &AtomicBool,
+) -> Result<(), GpuError> {
+    let shared = syncer.shared().clone();
+    let (weights, stream) = (syncer.weights().clone(), syncer.stream().clone());
+    let cycles = AtomicU64::new(0);
+    let ending = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let segment = Segment {
+            shared: &shared,
+            weights: &weights,
+            stream: &*stream,
+            cycles: &cycles,
+        };
+        let ending = &ending;
+        let solver = solver.map(|solver| scope.spawn(move || solver.run(&segment, ending)));
+        let over = || solver.as_ref().is_some_and(|thread| thread.is_finished());
+        let mut pace = Pace::new(job.rate_bytes_per_s, syncer.counts().bytes_up);
+        let mut synced = Ok(());
+        while synced.is_ok()
+            && !stop.load(Relaxed)
+            && shared.globals().stop.load(Relaxed) == 0
+            && !over()
+        {
+            synced = syncer.step().map(drop);
+            cycles.store(syncer.counts().cycles, Relaxed);
+            if publisher.is_due() {
+                publisher.publish(syncer);
+                slot.heartbeat();
+            }
+            pace.keep(syncer);
+        }
+        ending.store(true, Relaxed);
+        let trained = solver.map_or(Ok(()), |thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        synced.map_err(GpuError::from).and(trained)
+    })
+}
+
+fn flush<D: Device>(syncer: &mut GpuSyncer<D>) -> Result<(), DeviceError> {
     syncer.drain()?;
     syncer.set_chunk(syncer.chunk())?;
     syncer.cycle()?;
-    syncer.drain()?;
-    publisher.publish(&syncer);
-    Ok(())
+    syncer.drain()
 }
 
 /// The name of the file with the IPC handle of component `index` of the buffer `buffer`.

@@ -74,7 +74,7 @@ pub struct GpuSyncer<D: Device> {
     last: D::Memory,
     bays: Vec<Bay<D::Memory>>,
     up: D::Stream,
-    run: D::Stream,
+    run: Arc<D::Stream>,
     down: D::Stream,
     flights: VecDeque<Flight<D::Event>>,
     chunk: usize,
@@ -119,7 +119,7 @@ impl<D: Device> GpuSyncer<D> {
             last: device.alloc(n)?,
             bays: (0..LANDING_SLOTS).map(bay).collect::<Result<_, _>>()?,
             up: device.stream()?,
-            run: device.stream()?,
+            run: Arc::new(device.stream()?),
             down: device.stream()?,
             flights: VecDeque::new(),
             chunk: n.min(1 << 18),
@@ -130,13 +130,18 @@ impl<D: Device> GpuSyncer<D> {
         })
     }
 
+    /// The buffer.
+    pub fn shared(&self) -> &Arc<SharedWeights> {
+        &self.shared
+    }
+
     /// The device's weights, for whoever trains on them.
     pub fn weights(&self) -> &D::Memory {
         &self.weights
     }
 
     /// The stream that takes positions: what is put here does not race with that.
-    pub fn stream(&self) -> &D::Stream {
+    pub fn stream(&self) -> &Arc<D::Stream> {
         &self.run
     }
 
@@ -219,7 +224,7 @@ impl<D: Device> GpuSyncer<D> {
         )?;
         self.run.wait(&self.up.record()?)?;
         take_position(
-            &self.run,
+            &*self.run,
             self.weights.part(first..first + len),
             self.last.part(first..first + len),
             bay.position.part(0..len),

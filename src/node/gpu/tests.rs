@@ -73,7 +73,7 @@ fn both_sides_end_with_the_sum_of_what_both_did() {
         assert_eq!(syncer.counts().deltas, 0, "the first cycle only takes");
         assert_eq!(on_device(&syncer)[..n], before);
         for round in 0..5 {
-            add_scalar(syncer.stream(), syncer.weights().part(0..n), 2.0).unwrap();
+            add_scalar(&**syncer.stream(), syncer.weights().part(0..n), 2.0).unwrap();
             (0..n).for_each(|i| shared.view().racy_add(i, 1.0));
             syncer.cycle().unwrap();
             if round % 2 == 0 {
@@ -106,7 +106,7 @@ fn several_devices_share_one_buffer() {
             scope.spawn(move || {
                 for _ in 0..200 {
                     let part = syncer.weights().part(syncer.next());
-                    add_scalar(syncer.stream(), part, (k + 1) as f32).unwrap();
+                    add_scalar(&**syncer.stream(), part, (k + 1) as f32).unwrap();
                     syncer.step().unwrap();
                 }
                 syncer.drain().unwrap();
@@ -127,9 +127,14 @@ fn weights_that_are_not_finite_heal() {
     let folder = tempfile::tempdir().unwrap();
     let shared = buffer(&folder.path().join("w"), 64);
     let mut syncer = syncer(&shared, 0, Writes::Racy);
-    add_scalar(syncer.stream(), syncer.weights().part(3..5), f32::NAN).unwrap();
-    add_scalar(syncer.stream(), syncer.weights().part(8..9), f32::INFINITY).unwrap();
-    add_scalar(syncer.stream(), syncer.weights().part(20..21), 4.0).unwrap();
+    add_scalar(&**syncer.stream(), syncer.weights().part(3..5), f32::NAN).unwrap();
+    add_scalar(
+        &**syncer.stream(),
+        syncer.weights().part(8..9),
+        f32::INFINITY,
+    )
+    .unwrap();
+    add_scalar(&**syncer.stream(), syncer.weights().part(20..21), 4.0).unwrap();
     syncer.cycle().unwrap();
     syncer.drain().unwrap();
     assert_eq!(syncer.counts().healed, 3);
@@ -170,7 +175,7 @@ fn child(path: &Path) {
     println!("\nup");
     loop {
         let part = syncer.weights().part(syncer.next());
-        add_scalar(syncer.stream(), part, 1.0).unwrap();
+        add_scalar(&**syncer.stream(), part, 1.0).unwrap();
         syncer.step().unwrap();
     }
 }
@@ -244,6 +249,7 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
         chunk_weights: Some(1024),
         rate_bytes_per_s: Some(50e6),
         ipc: false,
+        solver: None,
     };
     // Left by a killed one: has landed, was not added.
     let left = state(&shared, 2);

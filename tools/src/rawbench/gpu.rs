@@ -116,7 +116,7 @@ impl Args {
         for _ in 0..TURNS {
             let start = Instant::now();
             while start.elapsed() < turn {
-                add_scalar(syncer.stream(), syncer.weights().all(), 1.0)?;
+                add_scalar(&**syncer.stream(), syncer.weights().all(), 1.0)?;
                 syncer.cycle()?;
             }
             syncer.drain()?;

@@ -1,0 +1,172 @@
+//! A solver on the device's own weights, beside the syncer.
+//!
+//! Reads data as a solver on the processor does, trains on the device, and makes its steps on the
+//! syncer's stream, so that none is lost to a position being taken. Its slot and its file beside the buffer are a solver's:
+//! iterations and the place in the data survive; the momentum is on the device and goes with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::super::clock::{Clock, cpu_ns};
+use super::super::model::{bound_net, train_batch};
+use super::super::solver::{SolverError, smoothed, wait_until_ready};
+use super::super::tester::Transforms;
+use super::GpuError;
+use crate::device::{Device, Stream};
+use crate::solver::data::{self, Batches, Shard, Source};
+use crate::solver::{DeviceNet, Net, Phase, SolverSpec};
+use crate::watch::SolverMeter as Meter;
+use crate::weights::{Role, SharedWeights, SolverState};
+
+/// What a solver on a device is started with.
+#[derive(Clone, Debug)]
+pub struct DeviceSolverJob {
+    /// Model and hyper-parameters.
+    pub spec: SolverSpec,
+    /// Training pictures.
+    pub data: Source,
+    /// This solver's number on this buffer, among those of the processor.
+    pub index: u32,
+    /// This solver's number in the whole cluster, and how many there are.
+    pub shard: Shard,
+    /// Seed of the order of pictures and of mirroring and cropping.
+    pub seed: u64,
+}
+
+/// A solver ready to train.
+pub(super) struct DeviceSolver<D: Device> {
+    job: DeviceSolverJob,
+    net: DeviceNet<D>,
+    batches: Batches,
+    state: SolverState,
+}
+
+/// The part of the syncer that a solver works with.
+pub(super) struct Segment<'a, D: Device> {
+    pub(super) shared: &'a SharedWeights,
+    pub(super) weights: &'a D::Memory,
+    pub(super) stream: &'a D::Stream,
+    /// Cycles of the syncer so far.
+    pub(super) cycles: &'a AtomicU64,
+}
+
+impl<D: Device> DeviceSolver<D> {
+    /// Loads the data and builds the net.
+    pub(super) fn new(
+        device: &D,
+        shared: &SharedWeights,
+        job: &DeviceSolverJob,
+    ) -> Result<Self, GpuError> {
+        let set = job.data.load().map_err(SolverError::from)?;
+        let transforms = Transforms::of(&job.spec, &set.train);
+        let (net, manifest) = build(job, &set.train).map_err(SolverError::from)?;
+        if manifest.fingerprint() != shared.fingerprint() {
+            return Err(GpuError::OtherModel {
+                path: shared.path().into(),
+                model: job.spec.net.name.clone(),
+            });
+        }
+        let path = SolverState::path_beside(shared.path(), job.index);
+        let ids = (shared.session(), shared.fingerprint());
+        let (state, _) = SolverState::open_or_create(&path, ids.0, ids.1, shared.padded())?;
+        let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let batches = Batches::new(
+            Arc::new(set.train),
+            transforms.train,
+            data::Phase::Train,
+            net.batch_size(),
+            job.shard,
+            seed,
+            state.cursor().load(Relaxed),
+        );
+        Ok(Self {
+            net: DeviceNet::new(device, &job.spec, &net)?,
+            batches: batches.map_err(SolverError::from)?,
+            state,
+            job: job.clone(),
+        })
+    }
+
+    /// Trains until the target that the buffer names is reached or `stop` is set.
+    pub(super) fn run(&mut self, at: &Segment<'_, D>, stop: &AtomicBool) -> Result<(), GpuError> {
+        let slot = at.shared.claim_slot(Role::Solver, self.job.index)?;
+        if !wait_until_ready(at.shared, stop) {
+            return Ok(());
+        }
+        // Two cycles begun from now on: the device has the buffer's weights.
+        let first = at.cycles.load(Relaxed);
+        let globals = at.shared.globals();
+        let finished = || {
+            let target = globals.target_iterations.load(Relaxed);
+            stop.load(Relaxed)
+                || globals.stop.load(Relaxed) != 0
+                || target > 0 && globals.iterations() >= target
+        };
+        while at.cycles.load(Relaxed) < first + 2 {
+            if finished() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let clock = Clock::start();
+        let mut mean = None;
+        while !finished() {
+            let start = clock.now_ns();
+            let (loss, rate, images) = self.step(at)?;
+            mean = Some(smoothed(mean, loss));
+            globals.local_iterations.fetch_add(1, Relaxed);
+            let meters = slot.meters();
+            Meter::Iterations.add(meters, 1);
+            Meter::Images.add(meters, images);
+            Meter::TrainNs.add(meters, clock.now_ns() - start);
+            Meter::LossBits.set(meters, u64::from(mean.unwrap_or(loss).to_bits()));
+            Meter::RateBits.set(meters, u64::from(rate.to_bits()));
+            Meter::CpuNs.set(meters, cpu_ns());
+            slot.heartbeat();
+        }
+        // What is still on its way belongs to the last cycle.
+        Ok(at.stream.finish()?)
+    }
+
+    /// One iteration: loss, rate, pictures.
+    fn step(&mut self, at: &Segment<'_, D>) -> Result<(f32, f32, u64), GpuError> {
+        let globals = at.shared.globals();
+        let spec = &self.job.spec;
+        let rate = match f32::from_bits(globals.rate_bits.load(Relaxed)) {
+            0.0 => spec.rate_at(globals.iterations()),
+            set_by_operator => set_by_operator,
+        };
+        let (mut loss, mut images) = (0.0, 0);
+        for part in 0..spec.iter_size {
+            let batch = self.batches.next();
+            let keep = part > 0;
+            loss += self
+                .net
+                .gradients(at.weights, &batch.images, &batch.labels, keep)?;
+            images += batch.labels.len() as u64;
+            self.state.cursor().store(batch.cursor, Relaxed);
+        }
+        loss /= spec.iter_size as f32;
+        if !loss.is_finite() {
+            let iteration = globals.iterations();
+            return Err(SolverError::Diverged { loss, iteration }.into());
+        }
+        self.net.step(spec, at.stream, at.weights, rate)?;
+        Ok((loss, rate, images))
+    }
+}
+
+fn build(
+    job: &DeviceSolverJob,
+    images: &data::Images,
+) -> Result<(Net, crate::weights::Manifest), super::super::model::NetError> {
+    let batch = train_batch(&job.spec.net)?;
+    bound_net(
+        &job.spec.net,
+        Phase::Train,
+        batch,
+        images.shape,
+        images.classes,
+    )
+}

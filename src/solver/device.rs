@@ -1,0 +1,350 @@
+//! A net on a device: forward, backward and step by the kernels of `device`, on the device's own weights.
+//!
+//! Built from the same net as the processor's ([`Net`] has checked shapes and tensors), for chains of the layers that
+//! LeNet has. Touches the device. Blobs are `[channel][row][column][image]`. Invariants: all memory is
+//! taken at the start; the host waits once for each batch, for the loss.
+
+mod chain;
+
+use std::ops::Range;
+
+use super::error::ModelError;
+use super::net::{Net, Tensor};
+use super::net_spec::{LayerOp, LayerSpec, Phase};
+use super::spec::{Regularization, SolverSpec};
+use crate::device::kernels::{self, Geometry, StepFactors};
+use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream};
+use chain::Chain;
+
+/// Why a net does not run on a device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceNetError {
+    /// The net has what devices cannot do.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Where a layer's weight and bias are among all weights.
+type Places = (Range<usize>, Option<Range<usize>>);
+
+enum Op<M> {
+    Convolution {
+        geometry: Geometry,
+        places: Places,
+        columns: M,
+    },
+    MaxPool {
+        geometry: Geometry,
+        which: M,
+    },
+    InnerProduct {
+        inputs: usize,
+        places: Places,
+    },
+    Relu {
+        slope: f32,
+    },
+    Loss,
+}
+
+struct Stage<M> {
+    op: Op<M>,
+    bottom: usize,
+    top: usize,
+}
+
+struct Blob<M> {
+    data: M,
+    diff: M,
+}
+
+/// A net for training on a device.
+pub struct DeviceNet<D: Device> {
+    stages: Vec<Stage<D::Memory>>,
+    blobs: Vec<Blob<D::Memory>>,
+    labels: D::Memory,
+    loss: D::Memory,
+    gradients: D::Memory,
+    history: D::Memory,
+    stream: D::Stream,
+    host_images: HostMemory,
+    host_labels: HostMemory,
+    host_loss: HostMemory,
+    tensors: Vec<Tensor>,
+    images: usize,
+    loss_scale: f32,
+}
+
+impl<D: Device> DeviceNet<D> {
+    /// The training net `net` of `spec` on `device`.
+    ///
+    /// # Errors
+    /// A layer or setting that devices do not have, by name; too little memory.
+    pub fn new(device: &D, spec: &SolverSpec, net: &Net) -> Result<Self, DeviceNetError> {
+        if spec.clip_gradients.is_some() {
+            return Err(ModelError::Mismatch(
+                "clip_gradients does not work on a device: remove it, or train with `dogwild solver`"
+                    .to_owned(),
+            )
+            .into());
+        }
+        let n = net.batch_size();
+        let mut chain = Chain::new(device, net);
+        chain.blob(net.input().iter().product::<usize>() * n)?;
+        let layers = spec.net.layers_in(Phase::Train);
+        let layers: Vec<&LayerSpec> = layers
+            .filter(|layer| !matches!(layer.op, LayerOp::Data { .. } | LayerOp::Accuracy { .. }))
+            .collect();
+        for layer in layers {
+            chain.add(layer)?;
+        }
+        let Some(loss_scale) = chain.loss_scale else {
+            return Err(ModelError::Mismatch(format!(
+                "the net {} has no SoftmaxWithLoss layer: nothing can be learned",
+                spec.net.name
+            ))
+            .into());
+        };
+        let host = |words: usize| -> Result<HostMemory, DeviceNetError> {
+            let memory = HostMemory::zeroed(words).map_err(|error| DeviceError::NoMemory {
+                device: "the host".to_owned(),
+                bytes: words * 4,
+                why: error.to_string(),
+            })?;
+            device.pin(&memory)?;
+            Ok(memory)
+        };
+        Ok(Self {
+            host_images: host(chain.sizes[0])?,
+            host_labels: host(n)?,
+            host_loss: host(n)?,
+            labels: device.alloc(n)?,
+            loss: device.alloc(n)?,
+            gradients: device.alloc(net.extent())?,
+            history: device.alloc(net.extent())?,
+            stream: device.stream()?,
+            tensors: net.parameters().to_vec(),
+            images: n,
+            loss_scale,
+            stages: chain.stages,
+            blobs: chain.blobs,
+        })
+    }
+
+    /// The gradients of one whole batch (NCHW), overwriting those before, or added to them if `keep`; gives the mean
+    /// loss. `weights` are read as they are at that moment, racing with whoever writes them.
+    ///
+    /// # Errors
+    /// The device has failed.
+    ///
+    /// # Panics
+    /// If the batch has another size than the net.
+    pub fn gradients(
+        &mut self,
+        weights: &D::Memory,
+        images: &[f32],
+        labels: &[u32],
+        keep: bool,
+    ) -> Result<f32, DeviceError> {
+        self.load(images, labels);
+        let stream = &self.stream;
+        stream.upload(self.host_images.all(), self.blobs[0].data.all())?;
+        stream.upload(self.host_labels.all(), self.labels.all())?;
+        for stage in &self.stages {
+            self.forward(stage, weights)?;
+        }
+        for stage in self.stages.iter().rev() {
+            self.backward(stage, weights, keep)?;
+        }
+        stream.download(self.loss.all(), self.host_loss.all())?;
+        stream.record()?.wait()?;
+        let losses = (0..self.images).map(|i| self.host_loss.view().load(i));
+        Ok(losses.sum::<f32>() * self.loss_scale)
+    }
+
+    /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the weights alone if it is the
+    /// one that takes positions. The caller waits for it before the next batch.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn step(
+        &self,
+        spec: &SolverSpec,
+        stream: &D::Stream,
+        weights: &D::Memory,
+        rate: f32,
+    ) -> Result<(), DeviceError> {
+        stream.wait(&self.stream.record()?)?;
+        for tensor in &self.tensors {
+            let place = tensor.offset..tensor.offset + tensor.len;
+            let rate = rate * tensor.param.lr_mult;
+            kernels::sgd_step(
+                stream,
+                weights.part(place.clone()),
+                self.gradients.part(place.clone()),
+                self.history.part(place),
+                StepFactors {
+                    rate: rate / spec.iter_size as f32,
+                    decay: rate * spec.weight_decay * tensor.param.decay_mult,
+                    momentum: spec.momentum,
+                    l1: spec.regularization_type == Regularization::L1,
+                },
+            )?;
+        }
+        self.stream.wait(&stream.record()?)
+    }
+
+    /// Images and labels into the memory that goes up, images innermost.
+    fn load(&self, images: &[f32], labels: &[u32]) {
+        let n = self.images;
+        let to = self.host_images.view();
+        assert_eq!(
+            (labels.len(), images.len()),
+            (n, to.len()),
+            "a batch of the net's size"
+        );
+        let values = images.len() / n;
+        for (i, image) in images.chunks_exact(values).enumerate() {
+            for (at, &value) in image.iter().enumerate() {
+                to.store(at * n + i, value);
+            }
+        }
+        for (i, &label) in labels.iter().enumerate() {
+            let word = self.host_labels.view().word(i);
+            word.store(label, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    fn forward(&self, stage: &Stage<D::Memory>, weights: &D::Memory) -> Result<(), DeviceError> {
+        let stream = &self.stream;
+        let (x, y) = (&self.blobs[stage.bottom].data, &self.blobs[stage.top].data);
+        match &stage.op {
+            Op::Convolution {
+                geometry,
+                places,
+                columns,
+            } => {
+                kernels::im2col(stream, x.all(), columns.all(), geometry)?;
+                let sizes = [geometry.rows(), geometry.columns()];
+                self.times_weights(weights, places, columns, y, sizes)
+            }
+            Op::InnerProduct { inputs, places } => {
+                self.times_weights(weights, places, x, y, [*inputs, self.images])
+            }
+            Op::MaxPool { geometry, which } => {
+                kernels::max_pool(stream, x.all(), y.all(), which.all(), geometry)
+            }
+            Op::Relu { slope } => kernels::relu(stream, x.all(), y.all(), *slope),
+            Op::Loss => {
+                let diff = self.blobs[stage.bottom].diff.all();
+                let (labels, loss) = (self.labels.all(), self.loss.all());
+                kernels::softmax_loss(stream, x.all(), labels, diff, loss, self.loss_scale)
+            }
+        }
+    }
+
+    /// `y = weights × x + bias`; `x` is `inner × columns`.
+    fn times_weights(
+        &self,
+        weights: &D::Memory,
+        (weight, bias): &Places,
+        x: &D::Memory,
+        y: &D::Memory,
+        [inner, columns]: [usize; 2],
+    ) -> Result<(), DeviceError> {
+        let sizes = [weight.len() / inner, columns, inner];
+        let operands = [weights.part(weight.clone()), x.all(), y.all()];
+        kernels::product(&self.stream, operands, sizes, [false; 2], false)?;
+        match bias {
+            Some(bias) => kernels::add_bias(&self.stream, y.all(), weights.part(bias.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn backward(
+        &self,
+        stage: &Stage<D::Memory>,
+        weights: &D::Memory,
+        keep: bool,
+    ) -> Result<(), DeviceError> {
+        let stream = &self.stream;
+        let (bottom, top) = (&self.blobs[stage.bottom], &self.blobs[stage.top]);
+        // Nobody wants the gradient of the pictures.
+        let wanted = stage.bottom > 0;
+        match &stage.op {
+            Op::Convolution {
+                geometry,
+                places,
+                columns,
+            } => {
+                let sizes = [geometry.rows(), geometry.columns()];
+                self.weight_gradient(places, columns, &top.diff, sizes, keep)?;
+                if !wanted {
+                    return Ok(());
+                }
+                // The matrix of the way there is not needed any more: its place takes that of the way back.
+                self.back_through(weights, places, &top.diff, columns, sizes)?;
+                kernels::col2im(stream, columns.all(), bottom.diff.all(), geometry)
+            }
+            Op::InnerProduct { inputs, places } => {
+                let sizes = [*inputs, self.images];
+                self.weight_gradient(places, &bottom.data, &top.diff, sizes, keep)?;
+                if !wanted {
+                    return Ok(());
+                }
+                self.back_through(weights, places, &top.diff, &bottom.diff, sizes)
+            }
+            Op::MaxPool { geometry, which } if wanted => {
+                let (dy, dx) = (top.diff.all(), bottom.diff.all());
+                kernels::max_pool_back(stream, dy, which.all(), dx, geometry)
+            }
+            Op::Relu { slope } if wanted => {
+                let (dy, dx) = (top.diff.all(), bottom.diff.all());
+                kernels::relu_back(stream, top.data.all(), dy, dx, *slope)
+            }
+            // The loss has left its gradient on the way there.
+            Op::MaxPool { .. } | Op::Relu { .. } | Op::Loss => Ok(()),
+        }
+    }
+
+    /// The gradient of weight and bias: `dy × xᵀ`, and the sum of `dy`.
+    fn weight_gradient(
+        &self,
+        (weight, bias): &Places,
+        x: &D::Memory,
+        dy: &D::Memory,
+        [inner, columns]: [usize; 2],
+        keep: bool,
+    ) -> Result<(), DeviceError> {
+        let sizes = [weight.len() / inner, inner, columns];
+        let operands = [dy.all(), x.all(), self.gradients.part(weight.clone())];
+        kernels::product(&self.stream, operands, sizes, [false, true], keep)?;
+        match bias {
+            Some(bias) => {
+                let to = self.gradients.part(bias.clone());
+                kernels::sum_rows(&self.stream, dy.all(), to, keep)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// `dx = weightsᵀ × dy`.
+    fn back_through(
+        &self,
+        weights: &D::Memory,
+        (weight, _): &Places,
+        dy: &D::Memory,
+        dx: &D::Memory,
+        [inner, columns]: [usize; 2],
+    ) -> Result<(), DeviceError> {
+        let sizes = [inner, columns, weight.len() / inner];
+        let operands = [weights.part(weight.clone()), dy.all(), dx.all()];
+        kernels::product(&self.stream, operands, sizes, [true, false], false)
+    }
+}
+
+#[cfg(test)]
+mod tests;
