@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
 use dogwild_net::{iface, verbs};
@@ -71,16 +71,23 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 pub(crate) fn core_to_core_bytes_per_s() -> f64 {
     const BLOCK: usize = 32 << 10;
     const BLOCKS: usize = 64;
-    const LAPS: usize = 16;
+    const LAPS: usize = 32;
     let (full_in, full_out) = mpsc::channel::<Vec<u8>>();
     let (empty_in, empty_out) = mpsc::channel::<Vec<u8>>();
+    // Both threads spin: one that slept would be woken on the core of the other.
     let reader = std::thread::spawn(move || {
         let mut sink = vec![0u8; BLOCK];
-        for block in full_out {
-            super::raw::copy(&mut sink, &block);
-            std::hint::black_box(&mut sink);
-            if empty_in.send(block).is_err() {
-                break;
+        loop {
+            match full_out.try_recv() {
+                Ok(block) => {
+                    super::raw::copy(&mut sink, &block);
+                    std::hint::black_box(&mut sink);
+                    if empty_in.send(block).is_err() {
+                        break;
+                    }
+                }
+                Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                Err(TryRecvError::Disconnected) => break,
             }
         }
     });
@@ -91,7 +98,13 @@ pub(crate) fn core_to_core_bytes_per_s() -> f64 {
         let mut block = if i < BLOCKS {
             vec![0; BLOCK]
         } else {
-            empty_out.recv().expect("the reader lives until we hang up")
+            loop {
+                match empty_out.try_recv() {
+                    Ok(block) => break block,
+                    Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                    Err(TryRecvError::Disconnected) => panic!("the reader lives until we hang up"),
+                }
+            }
         };
         let start = Instant::now();
         super::raw::copy(&mut block, std::hint::black_box(&source));
