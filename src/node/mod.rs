@@ -7,6 +7,7 @@ mod clock;
 pub mod doctor;
 mod gpu;
 mod model;
+mod pace;
 mod port;
 pub mod poseidon;
 mod privileges;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::clock::cpu_ns;
+use super::clock::{Clock, cpu_ns};
+use super::pace::Pace;
 use super::privileges::drop_privileges;
 use super::solver::SolverError;
 use crate::device::{Device, DeviceError};
@@ -30,8 +31,8 @@ pub use syncer::{Counts, GpuSyncer, slot_words};
 
 /// Time between two publications of the counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
-/// Longest time whose unused rate is kept.
-const BURST: Duration = Duration::from_millis(20);
+/// Longest sleep for the sake of a rate: a stop and the counters do not wait for a low one.
+const NAP: Duration = PUBLISH_EVERY;
 
 /// What a GPU component is started with.
 #[derive(Clone, Debug)]
@@ -181,20 +182,31 @@ fn run_both<D: Device>(
         let ending = &ending;
         let solver = solver.map(|solver| scope.spawn(move || solver.run(&segment, ending)));
         let over = || solver.as_ref().is_some_and(|thread| thread.is_finished());
-        let mut pace = Pace::new(job.rate_bytes_per_s, syncer.counts().bytes_up);
+        let clock = Clock::start();
+        let mut pace = job.rate_bytes_per_s.map(Pace::new);
+        // What went up to choose the chunk size is not counted.
+        let before = syncer.counts().bytes_up;
         let mut synced = Ok(());
         while synced.is_ok()
             && !stop.load(Relaxed)
             && shared.globals().stop.load(Relaxed) == 0
             && !over()
         {
-            synced = syncer.step().map(drop);
-            cycles.store(syncer.counts().cycles, Relaxed);
+            let bytes = syncer.counts().bytes_up - before;
+            let may = pace.as_mut().is_none_or(|pace| {
+                let chunk_bytes = 4 * syncer.chunk();
+                pace.frames(clock.now_ns(), bytes, chunk_bytes) > 0
+            });
+            if may {
+                synced = syncer.step().map(drop);
+                cycles.store(syncer.counts().cycles, Relaxed);
+            } else if let Some(pace) = &pace {
+                std::thread::sleep(pace.wait().min(NAP));
+            }
             if publisher.is_due() {
                 publisher.publish(syncer);
                 slot.heartbeat();
             }
-            pace.keep(syncer);
         }
         ending.store(true, Relaxed);
         let trained = solver.map_or(Ok(()), |thread| {
@@ -293,37 +305,6 @@ impl Publisher<'_> {
         }
         Meter::ChunkWeights.set(self.meters, syncer.chunk() as u64);
         Meter::CpuNs.set(self.meters, self.base[Meter::CpuNs as usize] + cpu_ns());
-    }
-}
-
-/// Holds the bytes that go up to a rate.
-struct Pace {
-    bytes_per_s: Option<f64>,
-    /// When, and at how many bytes, the present stretch began.
-    since: (Instant, u64),
-}
-
-impl Pace {
-    fn new(bytes_per_s: Option<f64>, bytes: u64) -> Self {
-        Self {
-            bytes_per_s,
-            since: (Instant::now(), bytes),
-        }
-    }
-
-    /// Sleeps while more has gone up than may.
-    fn keep<D: Device>(&mut self, syncer: &GpuSyncer<D>) {
-        let Some(rate) = self.bytes_per_s else {
-            return;
-        };
-        let bytes = syncer.counts().bytes_up;
-        let due = Duration::from_secs_f64((bytes - self.since.1) as f64 / rate);
-        match due.checked_sub(self.since.0.elapsed()) {
-            Some(early) => std::thread::sleep(early),
-            // Late by more than a burst: what was missed is not made up for.
-            None if self.since.0.elapsed() - due > BURST => self.since = (Instant::now(), bytes),
-            None => {}
-        }
     }
 }
 

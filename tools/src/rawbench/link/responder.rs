@@ -18,6 +18,7 @@ use super::packet::{HEADER_BYTES, Kind, Packet};
 use super::{Guard, LinkArgs};
 use crate::compare;
 use crate::machine::thread_cpu_ns;
+use crate::raw;
 
 /// Frames looked at in one go.
 const BATCH: usize = 256;
@@ -119,7 +120,7 @@ impl Responder {
                 asked.push((from, packet));
             } else if packet.run == run.run && !run.ended {
                 let n = bytes.len().min(sink.len());
-                super::super::raw::copy(&mut sink[..n], &bytes[..n]);
+                raw::copy(&mut sink[..n], &bytes[..n]);
                 run.frames += 1;
                 run.bytes += n as u64;
                 last = run.first.is_none().then(Instant::now).or(last);
