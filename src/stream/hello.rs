@@ -216,9 +216,7 @@ impl Streamer<'_> {
 
     pub(super) fn handle_restore(&mut self, frame: &Frame<'_>) -> Result<(), DropReason> {
         let header = &frame.header;
-        if self.ranges.owner(header.chunk) != Some(self.config.node)
-            || header.range != self.config.node
-        {
+        if !self.ranges.owns(self.config.node, header.chunk) || header.range != self.config.node {
             return Err(DropReason::Foreign);
         }
         if self.survivor() != Some(header.sender) {

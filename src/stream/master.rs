@@ -22,7 +22,7 @@ impl Streamer<'_> {
     }
 
     pub(super) fn ready_flag(&self) -> u8 {
-        if self.ready() { flags::READY } else { 0 }
+        if self.was_ready { flags::READY } else { 0 }
     }
 
     /// Sends positions of the own range, round-robin, until `max`, the flow window or the transport
@@ -105,9 +105,7 @@ impl Streamer<'_> {
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if self.ranges.owner(header.chunk) != Some(self.config.node)
-            || header.range != self.config.node
-        {
+        if !self.ranges.owns(self.config.node, header.chunk) || header.range != self.config.node {
             return Err(DropReason::Foreign);
         }
         if !self.streaming() {
@@ -152,7 +150,11 @@ impl Streamer<'_> {
             return Err(DropReason::Repeated);
         }
         // More than 0 if a killed predecessor had added the first weights of this very delta.
-        let first = self.state.partial(header.chunk, header.sender, header.seq);
+        let first = if self.partials {
+            self.state.partial(header.chunk, header.sender, header.seq)
+        } else {
+            0
+        };
         journal.begin_at(
             Work::Apply,
             header.chunk,

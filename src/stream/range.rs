@@ -3,48 +3,36 @@
 use std::ops::Range;
 
 /// The split of `chunks` chunks over `nodes` masters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges {
-    chunks: u32,
-    nodes: u16,
+    /// Where each node's range begins, and where the last ends: looked up for every frame.
+    starts: Vec<u32>,
 }
 
 impl Ranges {
     /// A split. `nodes` is at least 1.
     pub fn new(chunks: u32, nodes: u16) -> Self {
         assert!(nodes > 0, "a session has at least one node");
-        Self { chunks, nodes }
-    }
-
-    /// First chunk of `node`'s range.
-    fn start(&self, node: u16) -> u32 {
-        (u64::from(node) * u64::from(self.chunks) / u64::from(self.nodes)) as u32
+        let start = |node: u16| (u64::from(node) * u64::from(chunks) / u64::from(nodes)) as u32;
+        Self {
+            starts: (0..=nodes).map(start).collect(),
+        }
     }
 
     /// The chunks that `node` masters; may be empty if there are fewer chunks than nodes.
     pub fn of(&self, node: u16) -> Range<u32> {
-        self.start(node)..self.start(node + 1)
+        let node = usize::from(node);
+        self.starts[node]..self.starts[node + 1]
     }
 
-    /// The master of `chunk`, or `None` if there is no such chunk.
-    pub fn owner(&self, chunk: u32) -> Option<u16> {
-        if chunk >= self.chunks {
-            return None;
-        }
-        // The largest node whose range starts at or before the chunk:
-        // floor(node*chunks/nodes) <= chunk  <=>  node*chunks < (chunk+1)*nodes.
-        let bound = (u64::from(chunk) + 1) * u64::from(self.nodes);
-        Some(((bound - 1) / u64::from(self.chunks)) as u16)
+    /// Whether `node` is the master of `chunk`.
+    pub fn owns(&self, node: u16, chunk: u32) -> bool {
+        self.of(node).contains(&chunk)
     }
 
     /// Number of chunks in all.
     pub fn chunks(&self) -> u32 {
-        self.chunks
-    }
-
-    /// Number of nodes.
-    pub fn nodes(&self) -> u16 {
-        self.nodes
+        self.starts[self.starts.len() - 1]
     }
 }
 
@@ -63,11 +51,12 @@ mod tests {
                 prop_assert_eq!(range.start, next);
                 next = range.end;
                 for chunk in range {
-                    prop_assert_eq!(ranges.owner(chunk), Some(node));
+                    let owners: Vec<u16> = (0..nodes).filter(|node| ranges.owns(*node, chunk)).collect();
+                    prop_assert_eq!(owners, [node]);
                 }
             }
             prop_assert_eq!(next, chunks);
-            prop_assert_eq!(ranges.owner(chunks), None);
+            prop_assert!((0..nodes).all(|node| !ranges.owns(node, chunks)));
         }
     }
 }

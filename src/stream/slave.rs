@@ -30,7 +30,7 @@ impl Streamer<'_> {
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if self.ranges.owner(header.chunk) != Some(header.sender) || header.range != header.sender {
+        if !self.ranges.owns(header.sender, header.chunk) || header.range != header.sender {
             return Err(DropReason::Foreign);
         }
         let ack = *frame

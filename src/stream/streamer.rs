@@ -64,6 +64,10 @@ pub struct Streamer<'a> {
     pub(super) ages_us: Histogram<u64>,
     /// The ticket of each own chunk's last position, counted from the start of the range.
     pub(super) tickets: Vec<u64>,
+    /// Whether this node was ready when it last looked: what its frames say.
+    pub(super) was_ready: bool,
+    /// Whether a killed predecessor left deltas added in part.
+    pub(super) partials: bool,
     last_error: Option<String>,
 }
 
@@ -87,7 +91,6 @@ impl<'a> Streamer<'a> {
         assert!(config.node < config.nodes && config.nodes <= super::MAX_NODES);
         let ranges = Ranges::new(config.chunks, config.nodes);
         let mut streamer = Self {
-            ranges,
             weights,
             state,
             peers: vec![Peer::default(); config.nodes as usize],
@@ -103,11 +106,16 @@ impl<'a> Streamer<'a> {
             // 1 µs to 1 h, two significant digits.
             ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
             tickets: vec![0; ranges.of(config.node).len()],
+            was_ready: false,
+            partials: false,
             last_error: None,
+            ranges,
             config,
         };
         streamer.finish_interrupted();
+        streamer.partials = state.has_partials();
         streamer.count_joined();
+        streamer.was_ready = streamer.ready();
         streamer
     }
 
@@ -248,6 +256,7 @@ impl<'a> Streamer<'a> {
         if self.config.nodes == 1 {
             return 0;
         }
+        self.was_ready = self.ready();
         self.poll_hello(now_ns, out);
         self.poll_restore(max, out);
         self.poll_positions(now_ns, max, out)
@@ -286,8 +295,8 @@ impl<'a> Streamer<'a> {
     }
 
     /// The split of the buffer.
-    pub fn ranges(&self) -> Ranges {
-        self.ranges
+    pub fn ranges(&self) -> &Ranges {
+        &self.ranges
     }
 
     /// Totals since the start.

@@ -230,6 +230,11 @@ impl StreamState {
         }
     }
 
+    /// Whether any delta is remembered as applied in part.
+    pub fn has_partials(&self) -> bool {
+        self.partials().iter().any(|p| p.used.load(Acquire) == 1)
+    }
+
     fn partials(&self) -> &[Partial] {
         self.mapping.slice(PARTIALS_OFFSET, PARTIALS)
     }

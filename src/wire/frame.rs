@@ -198,7 +198,9 @@ impl Header {
             self.head_len(),
             "room of another size than the head of the frame"
         );
-        let raw = RawHeader {
+        let (raw, acks) =
+            RawHeader::mut_from_prefix(head).expect("as long as the head, checked above");
+        *raw = RawHeader {
             magic: MAGIC.into(),
             version: VERSION,
             kind: self.kind as u8,
@@ -216,9 +218,9 @@ impl Header {
             payload_len: self.payload_len.into(),
             reserved: 0.into(),
         };
-        let (fixed, acks) = head.split_at_mut(HEADER_LEN);
-        fixed.copy_from_slice(raw.as_bytes());
-        acks.fill(0);
+        for line in acks.as_chunks_mut::<ACK_ALIGN>().0 {
+            *line = [0; ACK_ALIGN];
+        }
         &mut acks[..self.acks as usize]
     }
 }
@@ -236,6 +238,8 @@ pub struct Frame<'b> {
 
 impl<'b> Frame<'b> {
     /// Checks `bytes` and lends their parts. Bytes behind the frame (Ethernet padding) are ignored.
+    // Inlined, for it is made for every frame: handing the parts over in memory would cost more than finding them.
+    #[inline(always)]
     pub fn parse(bytes: &'b [u8]) -> Result<Self, ParseError> {
         let short = |need| ParseError::Short {
             have: bytes.len(),
@@ -256,6 +260,7 @@ impl<'b> Frame<'b> {
 }
 
 impl RawHeader {
+    #[inline(always)]
     fn check(&self) -> Result<Header, ParseError> {
         if self.magic.get() != MAGIC {
             return Err(ParseError::Magic(self.magic.get()));

@@ -155,7 +155,9 @@ impl Kernels {
     fn apply<D: Delta>(self, apply: Apply<'_, D>, writes: Writes) {
         match writes {
             Writes::Racy => {
-                apply.run_atomic::<Real>(apply.whole_blocks());
+                if apply.begins_within_a_block() {
+                    apply.run_atomic::<Real>(apply.whole_blocks());
+                }
                 self.run(apply);
             }
             Writes::Atomic => apply.run_atomic::<Real>(apply.len()),

@@ -286,6 +286,11 @@ impl<'a, D: Delta> Apply<'a, D> {
         self.w.len()
     }
 
+    /// Whether there are single weights to do before the whole blocks.
+    pub(super) fn begins_within_a_block(self) -> bool {
+        self.first < self.whole_blocks()
+    }
+
     /// Where the whole blocks begin: a delta may have been interrupted within one, if it was
     /// applied weight by weight.
     pub(super) fn whole_blocks(self) -> usize {
