@@ -10,8 +10,46 @@ pub fn die_with_parent(command: &mut Command) {
     sys::die_with_parent(command);
 }
 
+/// Lets `command` run on this core only (counted from 0), with all that it starts. If there is no such core, starting
+/// it fails.
+pub fn keep_on_core(command: &mut Command, core: usize) {
+    sys::keep_on_core(command, core);
+}
+
 /// Asks process `pid` to end (SIGTERM). One that is gone already is no error.
 pub fn terminate(pid: u32) {
     // The only failures are "gone" and "not yours"; nothing is left to be done in either case.
     let _ = sys::end(pid, false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_stays_on_its_core_or_does_not_start() {
+        let allowed = |core| {
+            let mut command = Command::new("cat");
+            keep_on_core(&mut command, core);
+            command.arg("/proc/self/status").output()
+        };
+        // Core 0 need not be ours: take the first that is.
+        let mine = std::fs::read_to_string("/proc/self/status").expect("status");
+        let list = |text: &str| -> String {
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("Cpus_allowed_list:"));
+            let list = line.and_then(|line| line.split_once(':'));
+            list.map_or(String::new(), |(_, list)| list.trim().to_owned())
+        };
+        let first = list(&mine);
+        let first = first.split([',', '-']).next().expect("one");
+        let core = first.parse().expect("a number");
+        let output = allowed(core).expect("it starts");
+        assert_eq!(list(&String::from_utf8_lossy(&output.stdout)), first);
+        for none in [99_999, usize::MAX] {
+            let error = allowed(none).expect_err("no such core");
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        }
+    }
 }

@@ -102,6 +102,22 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(hook) };
 }
 
+/// Lets `command` run on this core only. One that is not there is an error of starting it (EINVAL).
+pub(crate) fn keep_on_core(command: &mut Command, core: usize) {
+    // SAFETY: plain old data; all zero is the empty set.
+    let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if core < libc::CPU_SETSIZE as usize {
+        // SAFETY: below the size of the set.
+        unsafe { libc::CPU_SET(core, &mut cores) };
+    }
+    let hook = move || {
+        // SAFETY: the pointer and length are those of a set that outlives the call.
+        check(unsafe { libc::sched_setaffinity(0, size_of_val(&cores), &raw const cores) })
+    };
+    // SAFETY: a system call only.
+    unsafe { command.pre_exec(hook) };
+}
+
 /// Lets `command` start as leader of a session of its own, without a terminal.
 pub fn new_session(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe and touches no memory.

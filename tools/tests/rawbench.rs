@@ -236,11 +236,113 @@ fn peers_are_measured_or_named() {
             // A tool may fail here; it then says so and has no figure.
             let failed = peer["error"].is_string();
             assert_ne!(failed, peer["received_bits_per_s"].is_f64(), "{peer}");
+            let command = peer["command"].as_str();
+            assert!(
+                failed || command.is_some_and(|line| line.contains(tool)),
+                "{peer}"
+            );
         }
         for one in missing {
             let package = one["debian_package"].as_str();
             assert!(package.is_some_and(|name| !name.is_empty()), "{one}");
         }
+    }
+}
+
+#[test]
+fn rounds_compare_ours_with_each_in_turns() {
+    if !labs() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).expect("a key");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    let over = ["--lab", "--seconds", "0.1", "--rounds", "3", "--core", "0"];
+    let mut command = rawbench();
+    command.arg("send").args(over).arg("--key-file").arg(&key);
+    let report = report(command.arg("--compare=unsealed,trafgen"));
+    let rounds = &report["rounds"];
+    let each = rounds["rounds"].as_array().expect("rounds");
+    assert_eq!(each.len(), 3);
+    let first: Vec<_> = each.iter().map(|round| &round["ours_first"]).collect();
+    assert_eq!(first, [true, false, true]);
+    let trafgen = rounds["missing"].as_array().is_some_and(Vec::is_empty);
+    let mut ratios = Vec::new();
+    for round in each {
+        let ours = &round["ours"];
+        assert_adds_up(ours);
+        assert!(number(&round["core_to_core_bytes_per_s"][0]) > 0.0);
+        let beside = round["beside"].as_array().expect("a list");
+        assert_eq!(beside.len(), 1 + usize::from(trafgen), "{round}");
+        // Frames of the same payload, though a full one would be longer without a seal.
+        let unsealed = &beside[beside.len() - 1];
+        let compared = &unsealed["compared"];
+        assert_eq!(compared["counted"], "received");
+        assert_eq!(
+            number(&unsealed["peer"]["payload_bytes"]),
+            number(&ours["frame_bytes"])
+        );
+        let theirs = number(&unsealed["peer"]["received_frames_per_s"]);
+        let ratio = number(&ours["received_frames_per_s"]) / theirs;
+        assert!((number(&compared["ratio"]) / ratio - 1.0).abs() < 1e-9);
+        let command = unsealed["peer"]["command"].as_str().expect("a command");
+        assert!(!command.contains("--key-file"), "{command}");
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let all = rounds["ratios"].as_array().expect("ratios");
+    let spread = &all[all.len() - 1]["ratio"];
+    let said = ["lowest", "median", "highest"].map(|name| number(&spread[name]));
+    assert!(
+        said.iter()
+            .zip(&ratios)
+            .all(|(a, b)| (a / b - 1.0).abs() < 1e-9),
+        "{said:?} {ratios:?}"
+    );
+    let arguments = report["settings"]["arguments"].as_str();
+    assert!(arguments.is_some_and(|said| said.contains("--key-file")));
+}
+
+#[test]
+fn rounds_by_hand_open_the_link_anew_each_time() {
+    let args = ["send", "--seconds", "0.05", "--rounds", "2"];
+    let report = on_loopback("rounds", &args);
+    let rounds = &report["rounds"];
+    assert_eq!(rounds["rounds"].as_array().map(Vec::len), Some(2));
+    assert_eq!(rounds["ratios"].as_array().map(Vec::len), Some(0));
+    assert_adds_up(&rounds["rounds"][0]["ours"]);
+    assert_adds_up(&rounds["rounds"][1]["ours"]);
+}
+
+#[test]
+fn what_to_compare_with_is_chosen_by_name() {
+    let said = refused(rawbench().args(["send", "--lab", "--compare=trafgen,netperf"]));
+    assert_says(
+        &said,
+        &[
+            "netperf",
+            "all",
+            "iperf3",
+            "iperf3-tcp",
+            "iperf3-udp",
+            "trafgen",
+            "testpmd",
+            "testpmd-af_packet",
+            "testpmd-af_xdp",
+            "unsealed",
+        ],
+    );
+    let said = refused(rawbench().args(["send", "--lab", "--compare=unsealed"]));
+    assert_says(&said, &["unsealed", "--key-file"]);
+    let keyed = ["--key-file", "/dev/null", "--compare=unsealed"];
+    let said = refused(rawbench().args(["send", "--iface", "lo"]).args(keyed));
+    assert_says(&said, &["unsealed", "--lab"]);
+    let said = refused(rawbench().args(["ping", "--lab"]).args(keyed));
+    assert_says(&said, &["unsealed", "send"]);
+    for rounds in ["0", "many"] {
+        let said = refused(rawbench().args(["send", "--lab", "--rounds", rounds]));
+        assert_says(&said, &[rounds, "--rounds"]);
     }
 }
 
@@ -254,6 +356,8 @@ fn wrong_use_is_refused_with_a_reason() {
     }
     let said = refused(rawbench().args(["send", "--transport", "packet_mmap"]));
     assert_says(&said, &["--iface"]);
+    let said = refused(rawbench().args(["send", "--core", "0"]));
+    assert_says(&said, &["--core", "--lab"]);
     let said = refused(rawbench().args(["send", "--seconds", "soon"]));
     assert_says(&said, &["soon", "seconds"]);
     let said = refused(rawbench().args(["send", "--rate", "fast"]));
@@ -261,12 +365,14 @@ fn wrong_use_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_frame_beyond_the_mtu_is_refused() {
+fn what_does_not_fit_the_machine_is_refused() {
     if !labs() {
         return;
     }
     let said = refused(rawbench().args(["send", "--lab", "--frame", "4000"]));
     assert_says(&said, &["4000", "--mtu"]);
+    let said = refused(rawbench().args(["send", "--lab", "--core", "99999"]));
+    assert_says(&said, &["--core", "99999"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `--compare`: what iperf3, trafgen and dpdk-testpmd do on the same link, in the same run.
 //!
 //! Runs those programs in both hosts; counts frames by the interfaces' own counters where a tool
-//! does not tell. Invariant: a tool that is not installed or fails is named, and is no error.
+//! does not tell. `names`: what can be asked for; `tools`: how each is run. Invariant: a tool that is not installed or fails is named, and is no error.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -17,14 +17,19 @@ use super::link::Guard;
 use super::link::report::plain_table;
 use super::machine::InterfaceCounters;
 
+pub(crate) mod names;
 mod tools;
 
-use tools::{iperf3, testpmd, trafgen};
+use names::{Tool, Way};
 
 /// Longest time for a tool to send its first frame.
 const START_WITHIN: Duration = Duration::from_secs(10);
+/// Time for a tool to clean up after it was asked to end.
+const END_WITHIN: Duration = Duration::from_secs(3);
 /// Bytes of a header, which interfaces count.
 const ETHERNET_HEADER_BYTES: f64 = 14.0;
+/// Frames of other programs and what adapters add (padding to 60 bytes, a checksum) change the mean by less.
+const PAYLOAD_SLACK_BYTES: f64 = 48.0;
 /// Frames that tell that a tool is sending: an interface alone sends a few.
 const STARTED_FRAMES: u64 = 100;
 
@@ -34,6 +39,8 @@ pub(crate) struct Places<'a> {
     pub(crate) iface: &'a str,
     /// The other host.
     pub(crate) peer: Option<IpAddr>,
+    /// The core that sends.
+    pub(crate) core: Option<usize>,
 }
 
 /// What a tool did.
@@ -44,6 +51,10 @@ pub(crate) struct Peer {
     pub(crate) received_frames_per_s: Option<f64>,
     /// Of payload.
     pub(crate) received_bits_per_s: Option<f64>,
+    /// Payload of a frame, as the interface counted it or the tool was told.
+    pub(crate) payload_bytes: Option<f64>,
+    /// How it was run.
+    pub(crate) command: Option<String>,
     /// Why it did nothing.
     pub(crate) error: Option<String>,
 }
@@ -66,26 +77,44 @@ pub(crate) struct Comparison {
 impl Comparison {
     pub(crate) fn table(&self) -> String {
         let title = format!("peer, {} bytes", self.frame_bytes);
-        let mut table = plain_table([&title, "sent/s", "received/s", "Gb/s", ""]);
+        let mut table = plain_table([&title, "payload", "sent/s", "received/s", "Gb/s", ""]);
         let number = |value: Option<f64>, scale: f64, digits: usize| {
             value.map_or(String::new(), |value| format!("{:.digits$}", value / scale))
         };
         for peer in &self.peers {
             table.add_row([
                 peer.tool.clone(),
+                number(peer.payload_bytes, 1.0, 0),
                 number(peer.sent_frames_per_s, 1.0, 0),
                 number(peer.received_frames_per_s, 1.0, 0),
                 number(peer.received_bits_per_s, 1e9, 3),
                 peer.error.clone().unwrap_or_default(),
             ]);
         }
-        let mut text = format!("\n{table}");
-        for missing in &self.missing {
-            let (tool, package) = (&missing.tool, &missing.debian_package);
-            text += &format!("\n{tool} is not installed: apt-get install {package}");
-        }
-        text
+        format!("\n{table}{}", notes(&self.peers, &self.missing))
     }
+}
+
+/// How each was run, and what is missing.
+pub(crate) fn notes<'a>(peers: impl IntoIterator<Item = &'a Peer>, missing: &[Missing]) -> String {
+    let mut text = String::new();
+    for peer in peers {
+        if let Some(command) = &peer.command {
+            text += &format!("\n{}: {command}", peer.tool);
+        }
+    }
+    for missing in missing {
+        let (tool, package) = (&missing.tool, &missing.debian_package);
+        text += &format!("\n{tool} is not installed: apt-get install {package}");
+    }
+    text
+}
+
+/// A command as one writes it.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
 }
 
 /// A program in PATH or where Debian keeps those of administrators.
@@ -97,45 +126,75 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Runs every tool for `seconds` with frames of this payload.
-pub(crate) fn run(places: &Places<'_>, frame_bytes: usize, seconds: f64) -> Comparison {
-    let mut comparison = Comparison {
-        frame_bytes,
-        ..Comparison::default()
-    };
-    let tools: [(&str, &str, &[&str]); 3] = [
-        ("iperf3", "iperf3", &["TCP", "UDP"]),
-        ("trafgen", "netsniff-ng", &[""]),
-        ("dpdk-testpmd", "dpdk-dev", &["net_af_packet", "net_af_xdp"]),
-    ];
-    for (tool, debian_package, ways) in tools {
-        let Some(program) = find(tool) else {
-            comparison.missing.push(Missing {
-                tool: tool.to_owned(),
-                debian_package: debian_package.to_owned(),
-            });
-            continue;
+/// Those that are installed, and the tools that are not. Our own are always there.
+pub(crate) fn installed(mut ways: Vec<Way>) -> (Vec<Way>, Vec<Missing>) {
+    let mut missing: Vec<Missing> = Vec::new();
+    ways.retain(|way| {
+        let Way::Tool(tool) = way else {
+            return true;
         };
-        for &way in ways {
-            eprintln!("comparing with {tool} {way}");
-            let peer = match tool {
-                "iperf3" => iperf3(places, &program, way == "UDP", frame_bytes, seconds),
-                "trafgen" => trafgen(places, &program, frame_bytes, seconds),
-                _ => testpmd(places, &program, way, frame_bytes, seconds),
-            };
-            comparison.peers.push(peer.unwrap_or_else(|error| Peer {
-                tool: format!("{tool} {way}").trim().to_owned(),
-                error: Some(format!("{error:#}")),
-                ..Peer::default()
-            }));
+        let (program, package) = tool.program();
+        let found = find(program).is_some();
+        if !found && missing.iter().all(|known| known.tool != program) {
+            missing.push(Missing {
+                tool: program.to_owned(),
+                debian_package: package.to_owned(),
+            });
+        }
+        found
+    });
+    (ways, missing)
+}
+
+/// Runs a tool for `seconds` with frames of this payload.
+pub(crate) fn run(
+    places: &Places<'_>,
+    tool: Tool,
+    frame_bytes: usize,
+    seconds: f64,
+) -> Result<Peer> {
+    let (name, _) = tool.program();
+    let program = &find(name).with_context(|| format!("{name} has gone"))?;
+    match tool {
+        Tool::Iperf3Tcp => tools::iperf3(places, program, false, frame_bytes, seconds),
+        Tool::Iperf3Udp => tools::iperf3(places, program, true, frame_bytes, seconds),
+        Tool::Trafgen => tools::trafgen(places, program, frame_bytes, seconds),
+        Tool::TestpmdAfPacket => {
+            tools::testpmd(places, program, "net_af_packet", frame_bytes, seconds)
+        }
+        Tool::TestpmdAfXdp => tools::testpmd(places, program, "net_af_xdp", frame_bytes, seconds),
+    }
+}
+
+impl Peer {
+    /// One that did nothing.
+    pub(crate) fn failed(way: Way, error: &anyhow::Error) -> Self {
+        Self {
+            tool: way.name().to_owned(),
+            error: Some(format!("{error:#}")),
+            ..Self::default()
         }
     }
-    comparison
 }
 
 impl Places<'_> {
-    /// A command at the sending end.
+    /// A command at the sending end, on the core that sends.
     fn near(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = self.near_anywhere(program);
+        if let Some(core) = self.core {
+            dogwild_lab::process::keep_on_core(&mut command, core);
+        }
+        command
+    }
+
+    /// A command of [`near`](Self::near) as one writes it.
+    fn line(&self, command: &Command) -> String {
+        let on_core = |core| format!("taskset -c {core} ");
+        self.core.map_or(String::new(), on_core) + &line(command)
+    }
+
+    /// A command at the sending end that chooses its cores itself.
+    fn near_anywhere(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         match self.lab {
             Some(lab) => lab.command(0, program),
             None => {
@@ -144,6 +203,11 @@ impl Places<'_> {
                 command
             }
         }
+    }
+
+    /// Frames that the near interface has counted.
+    pub(crate) fn sent_frames(&self) -> Option<u64> {
+        self.counters(0).map(|counters| counters.sent_frames)
     }
 
     /// What the interface of `host` has counted; the far one's only in a lab.
@@ -158,15 +222,19 @@ impl Places<'_> {
 
     /// Lets `command` send for `seconds`, `input` on its standard input, and counts what the
     /// interfaces see.
-    fn count(&self, mut command: Command, input: Option<&str>, seconds: f64) -> Result<Rates> {
+    fn count(
+        &self,
+        command: &mut Command,
+        input: Option<&str>,
+        frame_bytes: usize,
+        seconds: f64,
+    ) -> Result<Rates> {
         if self.iface == "lo" {
             bail!("needs Ethernet: --lab, or --iface on two hosts");
         }
         let sent = || -> Result<u64> {
-            let near = self.counters(0);
-            Ok(near
-                .context("/proc/net/dev lacks the interface")?
-                .sent_frames)
+            self.sent_frames()
+                .context("/proc/net/dev lacks the interface")
         };
         // Reading takes a while: each count has its own time, the middle of that.
         let timed = |host: usize| {
@@ -218,8 +286,15 @@ impl Places<'_> {
         };
         let far = before.1.zip(after.1);
         let received = |of| far.map(|(before, after)| rate(before, after, of));
+        let sent = rate(before.0, after.0, |count| count.sent_frames);
+        let sent_bytes = rate(before.0, after.0, |count| count.sent_bytes);
+        let payload_bytes = sent_bytes / sent - ETHERNET_HEADER_BYTES;
+        if (payload_bytes - frame_bytes as f64).abs() > PAYLOAD_SLACK_BYTES {
+            bail!("sends {payload_bytes:.0} bytes per frame instead of {frame_bytes}");
+        }
         Ok(Rates {
-            sent: rate(before.0, after.0, |count| count.sent_frames),
+            payload_bytes,
+            sent,
             received: received(|count| count.received_frames),
             received_bytes: received(|count| count.received_bytes),
         })
@@ -230,27 +305,37 @@ impl Places<'_> {
 struct Family(Guard);
 
 impl Family {
-    fn kill(&mut self) {
+    /// Asks all of it to end, which gives it time to take its XDP program off the interface, and ends what is left.
+    fn end(&mut self) {
         let pid = self.0.0.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let _ = self.0.0.kill();
-        for child in children.unwrap_or_default().split_ascii_whitespace() {
-            if let Ok(child) = child.parse() {
+        let children = children.unwrap_or_default();
+        let signal = |force| {
+            for pid in children.split_ascii_whitespace() {
                 // One that is gone already is as good.
-                let _ = dogwild_lab::sys::end(child, true);
+                let _ = pid.parse().map(|pid| dogwild_lab::sys::end(pid, force));
             }
+        };
+        let _ = dogwild_lab::sys::end(pid, false);
+        signal(false);
+        let asked = Instant::now();
+        while asked.elapsed() < END_WITHIN && matches!(self.0.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
         }
+        let _ = self.0.0.kill();
+        signal(true);
     }
 }
 
 impl Drop for Family {
     fn drop(&mut self) {
-        self.kill();
+        self.end();
     }
 }
 
 /// Frames and bytes per second that interfaces counted.
 struct Rates {
+    payload_bytes: f64,
     sent: f64,
     received: Option<f64>,
     /// Ethernet headers included.
@@ -258,10 +343,12 @@ struct Rates {
 }
 
 impl Rates {
-    fn peer(self, tool: impl Into<String>) -> Peer {
+    fn peer(self, tool: impl Into<String>, command: String) -> Peer {
         let payload = |(frames, bytes): (f64, f64)| bytes - frames * ETHERNET_HEADER_BYTES;
         Peer {
             tool: tool.into(),
+            payload_bytes: Some(self.payload_bytes),
+            command: Some(command),
             sent_frames_per_s: Some(self.sent),
             received_frames_per_s: self.received,
             received_bits_per_s: self
@@ -276,7 +363,7 @@ impl Rates {
 /// The first complaint of a program that did not work, or its last words.
 fn last_words(family: &mut Family) -> String {
     // All of it: a child that lives holds the other end of what is read here.
-    family.kill();
+    family.end();
     let mut said = String::new();
     if let Some(mut stderr) = family.0.0.stderr.take() {
         let _ = std::io::Read::read_to_string(&mut stderr, &mut said);

@@ -4,8 +4,9 @@
 //! By hand, `recv` runs on one host and the others on another, each with its own `--iface`. With
 //! `--lab` this program makes two hosts, starts `recv` in one and itself in the other, and takes
 //! its report over. Rooms: `packet` (what a frame says), `driver` and `responder` (the two ends),
-//! `report` (what comes out).
+//! `beside` (what it is compared with, once or in rounds), `report` (what comes out).
 
+mod beside;
 pub(crate) mod driver;
 pub(crate) mod packet;
 pub(crate) mod report;
@@ -18,10 +19,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use dogwild::cli::args::{FaultArgs, TransportArgs, session};
 use dogwild::node::{drop_privileges_after_opening, drop_privileges_before_opening, open_link};
+use dogwild_lab::process::keep_on_core;
 use dogwild_lab::{Lab, Spec};
 use dogwild_net::Link;
 
-use super::compare::{self, Places};
+use super::compare::Places;
+use super::compare::names::Name;
 use report::{Outcome, Report};
 
 /// Arguments of both ends.
@@ -53,15 +56,27 @@ pub(crate) struct DriverArgs {
     /// The lab's hosts receive on all cores (receive packet steering), not on the one that sends
     #[arg(long, requires = "lab")]
     pub(crate) steer_receive: bool,
+    /// Send from this core only, counted from 0, ours and what --compare runs; receiving ends run where they may
+    /// (testpmd always sends from one core, 1 if not told)
+    #[arg(long, value_name = "N", requires = "lab")]
+    pub(crate) core: Option<usize>,
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Also draw the result (SVG)
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<std::path::PathBuf>,
-    /// Run the peer tools that are installed on the same link: iperf3, trafgen, dpdk-testpmd
-    #[arg(long)]
-    pub(crate) compare: bool,
+    /// Also measure on the same link: peer tools that are installed, and (`send --lab` with --key-file) ours without the
+    /// key; names with commas after `=` [default: all]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all"
+    )]
+    pub(crate) compare: Vec<Name>,
     /// With --compare by hand: IP address of the other host (its `recv --compare` starts iperf3)
     #[arg(long, value_name = "IP", conflicts_with = "lab")]
     pub(crate) peer: Option<std::net::IpAddr>,
@@ -79,6 +94,8 @@ pub(crate) struct Measurement<'a> {
     pub(crate) run: &'a dyn Fn(&mut driver::Driver) -> Result<Outcome>,
     /// Payload of the frames that peer tools are to send; none: a full one.
     pub(crate) frame_bytes: Option<usize>,
+    /// Measure so many times, ours and each that it is compared with in turns; none: once.
+    pub(crate) rounds: Option<u32>,
 }
 
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
@@ -128,40 +145,54 @@ impl LinkArgs {
 impl DriverArgs {
     /// Measures, here or in a lab, compares if asked, and prints.
     pub(crate) fn measure(mut self, what: &Measurement<'_>) -> Result<()> {
+        let beside = self.beside(what)?;
         let lab = self.make_lab()?;
-        let mut report = match &lab {
-            Some(lab) => self.in_lab(lab, what)?,
-            None => {
-                // The peers that are compared with need what there is.
-                let transport = self.link.transport.transport;
-                if !self.compare {
-                    drop_privileges_before_opening(transport)?;
-                }
-                let mut driver = driver::Driver::open(&mut self.link, what.alone)?;
-                if !self.compare {
-                    drop_privileges_after_opening(transport)?;
-                }
-                let outcome = (what.run)(&mut driver)?;
-                Report::new(&self, &driver, what.name, outcome)
-            }
+        let mut report = match what.rounds {
+            Some(rounds) => self.in_rounds(lab.as_ref(), what, beside, rounds)?,
+            None => self.beside_once(lab.as_ref(), what, beside)?,
         };
-        if self.compare {
-            let places = Places {
-                lab: lab.as_ref(),
-                iface: lab.as_ref().map_or(self.link.iface(), |_| "eth0"),
-                peer: match &lab {
-                    Some(lab) => Some(lab.host(1).ipv4().into()),
-                    None if self.link.iface() == "lo" => Some(Ipv4Addr::LOCALHOST.into()),
-                    None => self.peer,
-                },
-            };
-            let frame_bytes = what
-                .frame_bytes
-                .unwrap_or(report.settings.mtu_payload_bytes);
-            report.comparison = Some(compare::run(&places, frame_bytes, self.seconds));
-        }
         report.lab = self.lab;
         self.print(&report)
+    }
+
+    /// Ours, once.
+    fn ours(&mut self, lab: Option<&Lab>, what: &Measurement<'_>) -> Result<Report> {
+        if let Some(lab) = lab {
+            let places = self.places(Some(lab));
+            let before = places.sent_frames();
+            let mut report = self.in_lab(lab, what)?;
+            // Over udp it counts joined frames.
+            let counted = before.zip(places.sent_frames());
+            let raw = self.link.transport.transport.is_raw();
+            report.outcome.count_by_interface(counted.filter(|_| raw));
+            return Ok(report);
+        }
+        let transport = self.link.transport.transport;
+        // Peers need the privileges that there are, and so does opening once more.
+        let keep = !self.compare.is_empty() || what.rounds.is_some();
+        if !keep {
+            drop_privileges_before_opening(transport)?;
+        }
+        let mut driver = driver::Driver::open(&mut self.link, what.alone)?;
+        if !keep {
+            drop_privileges_after_opening(transport)?;
+        }
+        let outcome = (what.run)(&mut driver)?;
+        Ok(Report::new(self, &driver, what.name, outcome))
+    }
+
+    /// Where frames leave and arrive.
+    fn places<'a>(&'a self, lab: Option<&'a Lab>) -> Places<'a> {
+        Places {
+            lab,
+            iface: lab.map_or(self.link.iface(), |_| "eth0"),
+            peer: match lab {
+                Some(lab) => Some(lab.host(1).ipv4().into()),
+                None if self.link.iface() == "lo" => Some(Ipv4Addr::LOCALHOST.into()),
+                None => self.peer,
+            },
+            core: self.core,
+        }
     }
 
     fn make_lab(&self) -> Result<Option<Lab>> {
@@ -195,7 +226,14 @@ impl DriverArgs {
             .args(["--seconds", &self.seconds.to_string()])
             .args(&what.args)
             .stdout(Stdio::piped());
-        let output = driver.spawn()?.wait_with_output()?;
+        if let Some(core) = self.core {
+            keep_on_core(&mut driver, core);
+        }
+        let sending = driver.spawn().with_context(|| match self.core {
+            Some(core) => format!("cannot start the sending end on core {core} (--core)"),
+            None => "cannot start the sending end".to_owned(),
+        })?;
+        let output = sending.wait_with_output()?;
         if let Some(responder) = &mut responder
             && let Some(status) = responder.0.try_wait()?
         {
@@ -207,7 +245,10 @@ impl DriverArgs {
                 output.status
             );
         }
-        serde_json::from_slice(&output.stdout).context("the sending end printed no report")
+        let mut report: Report =
+            serde_json::from_slice(&output.stdout).context("the sending end printed no report")?;
+        report.settings.core = self.core;
+        Ok(report)
     }
 
     fn print(&self, report: &Report) -> Result<()> {

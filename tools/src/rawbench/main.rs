@@ -12,6 +12,7 @@ mod link;
 mod machine;
 mod measure;
 mod raw;
+mod rounds;
 mod stream;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use super::link::driver::{Driver, Run, Trial};
 use super::link::packet::HEADER_BYTES;
 use super::link::report::{Outcome, Point};
 use super::link::{DriverArgs, Measurement};
+use super::rounds;
 
 /// Payloads of a sweep, below the full one.
 const SWEEP_BYTES: [usize; 4] = [64, 256, 512, 1024];
@@ -32,6 +33,10 @@ pub(crate) struct SendArgs {
     /// trafgen and testpmd do)
     #[arg(long, conflicts_with = "unicast")]
     alone: bool,
+    /// Measure so many times, ours and each of --compare in turns, on the same lab: how many times theirs ours is, per
+    /// round, median, lowest and highest, and the rate from core to core, with which rates on virtual machines change
+    #[arg(long, value_name = "N", value_parser = rounds::count())]
+    rounds: Option<u32>,
 }
 
 /// Arguments of `dogwild-rawbench ping`.
@@ -93,6 +98,7 @@ impl SendArgs {
             alone: self.alone,
             run: &run,
             frame_bytes: self.frame,
+            rounds: self.rounds,
         })
     }
 }
@@ -107,6 +113,7 @@ impl PingArgs {
             args: option("--frame", Some(frame)),
             run: &run,
             frame_bytes: None,
+            rounds: None,
         })
     }
 }
@@ -127,6 +134,7 @@ impl SweepArgs {
             alone: false,
             run: &|driver| self.sweep(driver),
             frame_bytes: self.frames.last().copied(),
+            rounds: None,
         })
     }
 

@@ -10,8 +10,9 @@ use dogwild_lab::Lab;
 use serde::Serialize;
 
 use super::fleet::{self, Fleet, FleetArgs, Reading};
-use super::machine::{InterfaceCounters, core_to_core_bytes_per_s};
+use super::machine::InterfaceCounters;
 use super::raw::{self, Direction};
+use super::rounds;
 
 mod table;
 
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     seconds: f64,
     /// Measure so many times, everything anew, and show the round with the median share
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = rounds::count())]
     rounds: u32,
     /// Machine-readable output
     #[arg(long)]
@@ -123,7 +124,12 @@ impl Args {
     }
 
     fn round(&self) -> Result<Report> {
-        let core_to_core = core_to_core_bytes_per_s();
+        let (mut report, core_to_core) = rounds::between_core_rates(|| self.measure())?;
+        report.core_to_core_bytes_per_s = core_to_core;
+        Ok(report)
+    }
+
+    fn measure(&self) -> Result<Report> {
         let raw = self.measure_raw()?;
         let memcpy = memcpy_bytes_per_s(self.fleet.weights as usize * 4);
         let stream_args: Vec<String> = ["--rate", &self.rate, "--window", &self.window.to_string()]
@@ -148,7 +154,6 @@ impl Args {
             .zip(now)
             .filter(|_| self.fleet.transport.is_raw())
             .map(|(then, now)| PerCycle::of(&whole[0], then, now));
-        report.core_to_core_bytes_per_s = [core_to_core, core_to_core_bytes_per_s()];
         Ok(report)
     }
 

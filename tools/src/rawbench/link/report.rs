@@ -1,11 +1,12 @@
 //! What a measurement over a link reports: where, with which settings, what came out, and what
 //! peer tools do on the same link. As JSON, as a table, as a picture.
 
-use comfy_table::{Table, presets};
+use comfy_table::{Row, Table, presets};
 use dogwild::watch::curve::{Curve, Series};
 use serde::{Deserialize, Serialize};
 
 use super::DriverArgs;
+use super::beside::Rounds;
 use super::driver::{Driver, Pings, Run};
 use crate::compare::Comparison;
 use crate::machine::Machine;
@@ -38,6 +39,9 @@ pub(crate) struct Settings {
     pub(crate) mtu_payload_bytes: usize,
     pub(crate) seconds: f64,
     pub(crate) spin: bool,
+    /// The only core that sends.
+    #[serde(default)]
+    pub(crate) core: Option<usize>,
     /// Arguments of transport and faults, as given or by default.
     pub(crate) arguments: String,
 }
@@ -52,6 +56,19 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
     #[serde(default)]
     pub(crate) comparison: Option<Comparison>,
+    /// All rounds, if there were any; the outcome is that of the median one.
+    #[serde(default)]
+    pub(crate) rounds: Option<Rounds>,
+}
+
+impl Outcome {
+    /// Takes note of what the interface had counted before and after, where it counts single frames.
+    pub(crate) fn count_by_interface(&mut self, counted: Option<(u64, u64)>) {
+        if let (Self::Send(run), Some((before, after))) = (self, counted) {
+            let frames = after.saturating_sub(before) as f64;
+            run.interface_sent_frames_per_s = Some(frames / run.seconds);
+        }
+    }
 }
 
 impl Report {
@@ -67,10 +84,21 @@ impl Report {
                 mtu_payload_bytes: driver.payload_max(),
                 seconds: args.seconds,
                 spin: link.spin,
+                core: args.core,
                 arguments: arguments.join(" "),
             },
             outcome,
             comparison: None,
+            rounds: None,
+        }
+    }
+
+    /// What runs of `send` are put in order by.
+    pub(crate) fn rate(&self) -> f64 {
+        match &self.outcome {
+            Outcome::Send(run) if run.alone => run.sent_by_interface(),
+            Outcome::Send(run) => run.received_frames_per_s,
+            Outcome::Ping(_) | Outcome::Sweep(_) => 0.0,
         }
     }
 
@@ -79,7 +107,7 @@ impl Report {
         let machine = &self.machine;
         let speed = machine.speed_mbit_per_s;
         let mut text = format!(
-            "{} over {} on `{}`{} (MTU {}{}{}), {} s each\n{}, {} cores, Linux {}, load {}\n{}\n",
+            "{} over {} on `{}`{} (MTU {}{}{}), {} s each{}\n{}, {} cores, Linux {}, load {}\n{}\n",
             self.command,
             self.settings.transport,
             machine.iface,
@@ -91,6 +119,9 @@ impl Report {
                 .as_ref()
                 .map_or(String::new(), |d| format!(", {d}")),
             self.settings.seconds,
+            self.settings
+                .core
+                .map_or(String::new(), |core| format!(", sent from core {core}")),
             machine.processor,
             machine.cores,
             machine.kernel,
@@ -110,6 +141,9 @@ impl Report {
         text += &table.to_string();
         if let Some(comparison) = &self.comparison {
             text += &comparison.table();
+        }
+        if let Some(rounds) = &self.rounds {
+            text += &rounds.table();
         }
         text
     }
@@ -159,7 +193,7 @@ fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
     }
 }
 
-pub(crate) fn plain_table<const N: usize>(header: [&str; N]) -> Table {
+pub(crate) fn plain_table(header: impl Into<Row>) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::UTF8_FULL_CONDENSED)
