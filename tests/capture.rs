@@ -28,7 +28,7 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
     let mut link: Link = capture::wrap(link, &config).expect("a file");
     if let Some(key) = key {
         let replays = seal::Replays::in_memory().expect("memory");
-        link = seal::wrap(link, seal::Config { key, replays });
+        link = seal::wrap(link, seal::Config { key, replays }).expect("a random number");
     }
     for (i, (kind, payload_len, acks)) in FRAMES.into_iter().enumerate() {
         let dtype = match kind {

@@ -100,11 +100,14 @@ fn loopback(args: &Args, payload: usize) {
     // The seal takes its bytes out of the same packets.
     let payload = payload - seal::OVERHEAD_BYTES;
     measure(args, "udp lo sealed", payload, || {
-        let sealed = || seal::Config {
-            key: seal::Key::new(&[7; seal::KEY_BYTES]),
-            replays: seal::Replays::in_memory().expect("memory"),
+        let sealed = || {
+            let config = seal::Config {
+                key: seal::Key::new(&[7; seal::KEY_BYTES]),
+                replays: seal::Replays::in_memory().expect("memory"),
+            };
+            seal::wrap(open(), config).expect("a random number")
         };
-        vec![seal::wrap(open(), sealed()), seal::wrap(open(), sealed())]
+        vec![sealed(), sealed()]
     });
 }
 

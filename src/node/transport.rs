@@ -110,6 +110,11 @@ pub enum TransportError {
     /// No memory for it.
     #[error("no memory for the windows of sealed frames: {0}")]
     Memory(std::io::Error),
+    /// No random number for the link.
+    #[error(
+        "the system gives no random number, and a sealed link needs one: {0}; see whether `head -c 8 /dev/urandom` works"
+    )]
+    Random(std::io::Error),
     /// The capture file says why.
     #[error(transparent)]
     Capture(#[from] capture::OpenError),
@@ -234,7 +239,8 @@ fn wrap(
             Some(path) => seal::Replays::in_file(path, &key)?,
             None => seal::Replays::in_memory().map_err(TransportError::Memory)?,
         };
-        link = seal::wrap(link, seal::Config { key, replays });
+        let config = seal::Config { key, replays };
+        link = seal::wrap(link, config).map_err(TransportError::Random)?;
     }
     if let Some(bytes_per_s) = spec.wrap.pace_bytes_per_s {
         let config = pace::Config {

@@ -8,8 +8,9 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use aegis::aegis128x2::Aegis128X2Mac;
+use super::mac::Mac;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
@@ -19,7 +20,7 @@ const FILE_BYTES_MAX: usize = 2 * KEY_BYTES + 2;
 
 /// A key that all nodes share.
 #[derive(Clone)]
-pub struct Key(Aegis128X2Mac<16>);
+pub struct Key(Arc<Mac>);
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,15 +69,7 @@ impl Key {
     /// A key of random bytes. Never a password: nothing here makes guessing one slow.
     #[must_use]
     pub fn new(bytes: &[u8; KEY_BYTES]) -> Self {
-        let (mut key, mut nonce) = ([0; 16], [0; 16]);
-        key.copy_from_slice(&bytes[..16]);
-        nonce.copy_from_slice(&bytes[16..]);
-        // The MAC's state is made from a 128-bit key and a nonce that may be constant; the other
-        // half of our key is that nonce, so that all of it counts.
-        let mac = Aegis128X2Mac::new_with_nonce(&key, &nonce);
-        wipe(&mut key);
-        wipe(&mut nonce);
-        Key(mac)
+        Key(Arc::new(Mac::new(bytes)))
     }
 
     /// Reads a key file, see [`read_key`].
@@ -90,8 +83,8 @@ impl Key {
         Ok(key)
     }
 
-    pub(super) fn mac(&self) -> Aegis128X2Mac<16> {
-        self.0.clone()
+    pub(super) fn mac(&self) -> &Mac {
+        &self.0
     }
 }
 
@@ -170,7 +163,7 @@ fn parse(file: &[u8]) -> Result<[u8; KEY_BYTES], &'static str> {
 }
 
 /// Overwrites bytes; `black_box` keeps the compiler from leaving it out.
-fn wipe(bytes: &mut [u8]) {
+pub(super) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
     std::hint::black_box(bytes);
 }
@@ -181,7 +174,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::seal::tag;
 
     const RAW: [u8; KEY_BYTES] = *b"0123456789abcdef\x01\x02\x03\x04\x05\x06\x07\x08ABCDEFGH";
 
@@ -199,6 +191,10 @@ mod tests {
         })
     }
 
+    fn tag(key: &Key) -> u128 {
+        key.mac().tag(&[8; 16], b"some frame")
+    }
+
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -207,9 +203,9 @@ mod tests {
     fn bytes_and_digits_are_the_same_key() {
         let of = |content: &[u8]| {
             let key = with_file("key", content, 0o600, |path| Key::from_file(path));
-            tag(&mut key.expect("a key").mac(), b"some frame")
+            tag(&key.expect("a key"))
         };
-        let wanted = tag(&mut Key::new(&RAW).mac(), b"some frame");
+        let wanted = tag(&Key::new(&RAW));
         let digits = hex(&RAW);
         assert_eq!(of(&RAW), wanted);
         for text in [
@@ -224,15 +220,11 @@ mod tests {
 
     #[test]
     fn every_byte_of_the_key_counts() {
-        let wanted = tag(&mut Key::new(&RAW).mac(), b"some frame");
+        let wanted = tag(&Key::new(&RAW));
         for at in 0..KEY_BYTES {
             let mut other = RAW;
             other[at] ^= 1;
-            assert_ne!(
-                tag(&mut Key::new(&other).mac(), b"some frame"),
-                wanted,
-                "byte {at}"
-            );
+            assert_ne!(tag(&Key::new(&other)), wanted, "byte {at}");
         }
     }
 

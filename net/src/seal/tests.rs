@@ -1,5 +1,8 @@
 //! Sealed links against an attacker who sees, cuts, damages, repeats and invents frames.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -15,6 +18,10 @@ fn config(key: u8) -> Config {
     }
 }
 
+fn sealed(link: Link, key: u8) -> Link {
+    wrap(link, config(key)).expect("a random number")
+}
+
 /// A sealed sender, the attacker's bare link, a sealed receiver.
 struct Wire {
     sender: Link,
@@ -27,9 +34,9 @@ impl Wire {
         let mut links = Hub::new(3, MTU, 4096).into_iter();
         let mut next = || links.next().expect("three links");
         Wire {
-            sender: wrap(next(), config(1)),
+            sender: sealed(next(), 1),
             attacker: next(),
-            receiver: wrap(next(), config(1)),
+            receiver: sealed(next(), 1),
         }
     }
 
@@ -136,7 +143,7 @@ fn a_frame_is_taken_once_in_any_order() {
     // A receiver that starts now has nothing to compare with: each comes once, in this order.
     let mut late = Hub::new(2, MTU, 512).into_iter();
     let (mut attacker, receiver) = (late.next().expect("a link"), late.next().expect("a link"));
-    let mut receiver = wrap(receiver, config(1));
+    let mut receiver = sealed(receiver, 1);
     let mut count = 0;
     for frame in frames.iter().rev().chain(&frames) {
         assert!(attacker.tx.send(To::Group, frame.len(), &mut |slot| {
@@ -160,7 +167,7 @@ fn our_own_frames_thrown_back_are_refused() {
 #[test]
 fn another_key_is_a_stranger() {
     let mut links = Hub::new(2, MTU, 16).into_iter();
-    let mut next = |key| wrap(links.next().expect("a link"), config(key));
+    let mut next = |key| sealed(links.next().expect("a link"), key);
     let (mut stranger, mut receiver) = (next(2), next(1));
     assert!(stranger.tx.send(To::Group, 4, &mut |slot| slot.fill(1)));
     let count = receiver.rx.recv(9, &mut |_, _| {}).expect("receive");
@@ -176,7 +183,7 @@ fn a_node_that_starts_again_is_heard_at_once() {
     assert_eq!(wire.lent().len(), 100);
     // The same wire, a new link: what it sends goes by way of the attacker.
     let mut again = Hub::new(2, MTU, 16).into_iter();
-    let mut sender = wrap(again.next().expect("a link"), config(1));
+    let mut sender = sealed(again.next().expect("a link"), 1);
     let mut tap = again.next().expect("a link");
     assert!(
         sender
@@ -195,7 +202,7 @@ fn a_node_that_starts_again_is_heard_at_once() {
 fn a_link_with_no_room_for_a_seal_sends_nothing() {
     for mtu in [0, 31, 32, 45] {
         let mut links = Hub::new(2, mtu, 4).into_iter();
-        let mut tx = wrap(links.next().expect("a link"), config(1)).tx;
+        let mut tx = sealed(links.next().expect("a link"), 1).tx;
         assert!(!tx.send(To::Group, 0, &mut |_| panic!("no room in {mtu}")));
         assert_eq!(tx.stats().too_long, 1);
     }
@@ -260,4 +267,96 @@ fn hostile_frames_are_all_refused_and_harm_nothing() {
     assert_eq!(wire.receiver.rx.stats().kernel_drops, 0);
     wire.sealed(b"still here");
     assert_eq!(wire.lent(), [b"still here"]);
+}
+
+/// A transport that lets each frame be written, keeps it, and says every other time that it did not
+/// take it, against the trait's contract.
+struct Fickle {
+    frames: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Transmit for Fickle {
+    fn mtu(&self) -> usize {
+        MTU
+    }
+    fn send(&mut self, _: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        let mut frame = vec![0; len];
+        fill(&mut frame);
+        fill(&mut frame);
+        let mut frames = self.frames.lock().expect("no panic before");
+        frames.push(frame);
+        frames.len().is_multiple_of(2)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    fn learn(&mut self, _: u16, _: Source) {}
+    fn knows(&self, _: u16) -> bool {
+        true
+    }
+    fn stats(&self) -> TransmitStats {
+        TransmitStats::default()
+    }
+}
+
+/// Two frames of one name would give the key away.
+#[test]
+fn no_name_comes_twice_whatever_the_transport_does() {
+    let frames = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..3 {
+        let link = Hub::new(1, MTU, 1).remove(0);
+        let link = Link {
+            tx: Box::new(Fickle {
+                frames: frames.clone(),
+            }),
+            rx: link.rx,
+        };
+        let mut tx = sealed(link, 1).tx;
+        for len in [0, 100, 3, 100, 100, 13, 14] {
+            tx.send(To::Group, len, &mut |slot| slot.fill(5));
+        }
+    }
+    let frames = frames.lock().expect("no panic before");
+    let name = |frame: &Vec<u8>| frame[frame.len() - OVERHEAD_BYTES..][..NAME_BYTES].to_vec();
+    let mut names: Vec<_> = frames.iter().map(name).collect();
+    // The lengths of paddings apart: numbers alone are enough.
+    names.iter_mut().for_each(|name| name[NAME_BYTES - 1] = 0);
+    let all: HashSet<_> = names.iter().collect();
+    assert_eq!((names.len(), all.len()), (21, 21));
+    let links: HashSet<_> = names.iter().map(|name| &name[..8]).collect();
+    assert_eq!(links.len(), 3);
+}
+
+#[test]
+fn frames_are_as_long_as_the_key_at_most() {
+    let mut links = Hub::new(2, 100_000, 4).into_iter();
+    let mut next = || links.next().expect("a link");
+    let (mut attacker, mut receiver) = (next(), sealed(next(), 1));
+    let mut wide = Hub::new(2, 100_000, 4).into_iter();
+    let mut sender = sealed(wide.next().expect("a link"), 1);
+    let mut tap = wide.next().expect("a link");
+    assert_eq!(sender.tx.mtu(), MESSAGE_BYTES_MAX);
+    assert!(
+        !sender
+            .tx
+            .send(To::Group, MESSAGE_BYTES_MAX + 1, &mut |_| {})
+    );
+    assert_eq!(sender.tx.stats().too_long, 1);
+    let payload = &mut |slot: &mut [u8]| slot.fill(7);
+    assert!(sender.tx.send(To::Group, MESSAGE_BYTES_MAX, payload));
+    let mut frame = Vec::new();
+    tap.rx
+        .recv(1, &mut |_, seen| frame = seen.to_vec())
+        .expect("receive");
+    // One byte more than any key has words for, then the frame as it was.
+    for sent in [[&[7], &frame[..]].concat(), vec![7; 100_000], frame] {
+        assert!(attacker.tx.send(To::Group, sent.len(), &mut |slot| {
+            slot.copy_from_slice(&sent)
+        }));
+    }
+    let mut lent = Vec::new();
+    let each = &mut |_, frame: &[u8]| lent.push(frame.len());
+    receiver.rx.recv(9, each).expect("receive");
+    assert_eq!(lent, [MESSAGE_BYTES_MAX]);
+    assert_eq!(receiver.rx.stats().seal.bad_tag, 2);
 }

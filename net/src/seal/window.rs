@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use memmap2::MmapMut;
 use zerocopy::FromBytes;
 
-use super::{Key, tag};
+use super::Key;
 
 /// Frames of one link that may come out of order. A receiver sees only some of the numbers of a
 /// link: those of frames to other nodes are missing.
@@ -30,7 +30,7 @@ const BITS: usize = 256;
 const WINDOW: usize = 2 + BITS;
 /// Magic, mark of the key, number of links; a cache line.
 const HEADER: usize = 8;
-const MAGIC: u64 = u64::from_le_bytes(*b"dogseal1");
+const MAGIC: u64 = u64::from_le_bytes(*b"dogseal2");
 const MAP_BYTES: usize = (HEADER + LINKS_MAX * WINDOW) * 8;
 
 /// Why the memory of taken frames could not be had.
@@ -105,7 +105,7 @@ impl Replays {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        let mark = mark(key);
+        let mark = key.mac().mark();
         let mut map = sys::map(&file, MAP_BYTES as u64).map_err(failed)?;
         if words(&mut map)[..2] != [MAGIC, mark] {
             // Not ours, or of another key: all zeros again, the holes included.
@@ -153,13 +153,6 @@ impl Replays {
         words[2] = at as u64 + 1;
         at
     }
-}
-
-/// Tells keys apart and gives nothing of them away: a tag of words that no frame consists of.
-fn mark(key: &Key) -> u64 {
-    let tag = tag(&mut key.mac(), b"dogwild: the key of these windows");
-    tag.first_chunk()
-        .map_or(0, |mark| u64::from_le_bytes(*mark))
 }
 
 fn words(map: &mut MmapMut) -> &mut [u64] {

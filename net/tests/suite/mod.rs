@@ -62,7 +62,7 @@ fn seal(link: Link) -> Link {
         key: seal::Key::new(&[7; seal::KEY_BYTES]),
         replays: seal::Replays::in_memory().expect("memory"),
     };
-    seal::wrap(link, config)
+    seal::wrap(link, config).expect("a random number")
 }
 
 fn pace(link: Link) -> Link {
