@@ -58,7 +58,7 @@ impl Default for Config {
             ether_type: 0x88B5,
             mtu: None,
             tx_frames: 512,
-            tx_batch_frames: 64,
+            tx_batch_frames: 128,
             rx_ring_bytes: None,
             retire_ms: 1,
         }

@@ -20,6 +20,8 @@ use crate::ethernet::{self, ETHERNET_HEADER, Port};
 const MTU_DEFAULT_MAX: usize = 9000;
 /// Payload up to which the smaller receive ring is enough.
 const SMALL_MTU_MAX: usize = 2048;
+/// The smallest page that Linux has.
+const PAGE_BYTES: usize = 4096;
 /// Longest transmit ring; what waits in a longer one is old before it leaves.
 const TRANSMIT_FRAMES_MAX: usize = 1 << 16;
 /// A block of the transmit ring: small, as it has to be contiguous memory.
@@ -82,7 +84,13 @@ fn number(value: usize) -> u32 {
 }
 
 fn transmit_layout(config: &Config, port: &Port) -> Layout {
-    let frame_bytes = (TRANSMIT_DATA + ETHERNET_HEADER + port.payload_max).next_multiple_of(64);
+    let bytes = TRANSMIT_DATA + ETHERNET_HEADER + port.payload_max;
+    let frame_bytes = if bytes <= PAGE_BYTES {
+        // Within a page: the kernel sends each page of a frame as a fragment of its own.
+        bytes.next_power_of_two()
+    } else {
+        bytes.next_multiple_of(64)
+    };
     let block_bytes = TRANSMIT_BLOCK_BYTES.max(frame_bytes.next_power_of_two());
     let layout = Layout {
         block_bytes,

@@ -37,7 +37,7 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 
 pub use self::key::{KEY_BYTES, Key, KeyError, read_key};
-use self::mac::{MESSAGE_BYTES_MAX, NAME_BYTES, TAG_BYTES};
+use self::mac::{MESSAGE_BYTES_MAX, Mac, NAME_BYTES, PADS, TAG_BYTES};
 pub use self::window::{LINKS_MAX, Replays, ReplaysError, WINDOW_FRAMES};
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
@@ -134,36 +134,66 @@ struct Sealing {
 
 /// Link and number of the next frame.
 struct Name {
+    link: u64,
     number: u64,
-    bytes: [u8; NAME_BYTES],
+    /// Pads of the numbers from `pads_from` on, as long as frames need no padding (its length is part of the name).
+    pads: [u128; PADS],
+    pads_from: u64,
 }
 
 impl Name {
     fn first(link: u64) -> Self {
-        let bytes = (u128::from(link) | 1 << 64).to_le_bytes();
-        Name { number: 1, bytes }
+        Name {
+            link,
+            number: 1,
+            pads: [0; PADS],
+            // Frames are counted from 1: no pads are there yet.
+            pads_from: u64::MAX,
+        }
     }
 
-    fn next(&mut self) {
-        self.number += 1;
-        self.bytes[8..].copy_from_slice(&self.number.to_le_bytes());
+    /// The bytes of the name of a frame with so much padding.
+    fn bytes(&self, padding: usize) -> [u8; NAME_BYTES] {
+        let number = self.number | (padding as u64) << NUMBER_BITS;
+        (u128::from(self.link) | u128::from(number) << 64).to_le_bytes()
+    }
+
+    /// The pad of a frame without padding.
+    fn pad(&mut self, mac: &Mac) -> u128 {
+        let at = (self.number % PADS as u64) as usize;
+        let from = self.number - at as u64;
+        if self.pads_from != from {
+            self.pads = mac.pads(self.link, from);
+            self.pads_from = from;
+        }
+        self.pads[at]
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        self.pads = [0; PADS];
+        // Keeps the compiler from leaving it out.
+        std::hint::black_box(&mut self.pads);
     }
 }
 
 /// Writes the seal behind a payload of `len` bytes; `slot` ends where the seal does.
 fn seal(key: &Key, name: &mut Name, len: usize, slot: &mut [u8]) {
     let (message, trailer) = slot.split_at_mut(slot.len() - OVERHEAD_BYTES);
-    let pad = &mut message[len..];
-    if !pad.is_empty() {
-        pad.fill(0);
-        name.bytes[NAME_BYTES - 1] = pad.len() as u8;
-    }
-    let tag = key.mac().tag(&name.bytes, message);
-    trailer[..NAME_BYTES].copy_from_slice(&name.bytes);
+    message[len..].fill(0);
+    let padding = message.len() - len;
+    let bytes = name.bytes(padding);
+    let pad = if padding == 0 {
+        name.pad(key.mac())
+    } else {
+        key.mac().pad(&bytes)
+    };
+    let tag = key.mac().tag_under(pad, message);
+    trailer[..NAME_BYTES].copy_from_slice(&bytes);
     trailer[NAME_BYTES..].copy_from_slice(&tag.to_le_bytes());
-    // Used up, whatever becomes of the frame. And written now, because the processor would wait
-    // for 16 bytes that have just been written as 8 and 8.
-    name.next();
+    // Used up, whatever becomes of the frame.
+    name.number += 1;
 }
 
 impl Transmit for Sealing {

@@ -1,6 +1,7 @@
 //! A transport with nothing on top: full frames sent to the group as fast as it takes them, and
 //! received and counted. What `stream` is held against.
 
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -164,14 +165,17 @@ pub(crate) fn burst(
     Ok(sent)
 }
 
-/// Copies line by line. The C library's copy of some kilobytes is `rep movsb` or walks backwards, by where the two
+/// Copies piece by piece. The C library's copy of some kilobytes is `rep movsb` or walks backwards, by where the two
 /// lie, and is then many times slower at places that nobody chose: that would be measured instead of the transport.
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
-    const LINE: usize = 64;
-    let (lines, rest) = to.as_chunks_mut::<LINE>();
-    let (from_lines, from_rest) = from.as_chunks::<LINE>();
-    for (to, from) in lines.iter_mut().zip(from_lines) {
+    /// What the C library still copies without a loop: eight vectors of AVX-512.
+    const PIECE: usize = 512;
+    let (pieces, rest) = to.as_chunks_mut::<PIECE>();
+    let (from_pieces, from_rest) = from.as_chunks::<PIECE>();
+    for (to, from) in pieces.iter_mut().zip(from_pieces) {
         *to = *from;
+        // Or the compiler would make one call out of this loop.
+        compiler_fence(SeqCst);
     }
     rest.copy_from_slice(from_rest);
 }
