@@ -57,7 +57,7 @@ pub(crate) struct DriverArgs {
     #[arg(long, requires = "lab")]
     pub(crate) steer_receive: bool,
     /// Send from this core only, counted from 0, ours and what --compare runs; receiving ends run where they may
-    /// (testpmd always sends from one core, 1 if not told)
+    /// (testpmd always sends from one core, 1 if not told; trafgen always from core 0)
     #[arg(long, value_name = "N", requires = "lab")]
     pub(crate) core: Option<usize>,
     /// Seconds of each measurement
