@@ -7,7 +7,7 @@
 //! `cargo bench --bench stream -- [--weights N] [--chunk N] [--passes N]`
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -125,15 +125,6 @@ impl Node {
     }
 }
 
-/// A folder that goes away.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Both nodes and what is between them.
 struct Pair<'a> {
     streamers: [Streamer<'a>; 2],
@@ -246,11 +237,10 @@ fn main() -> Result<()> {
     } else {
         std::env::temp_dir()
     };
-    let dir = Dir(base.join(format!("dogwild-bench-stream-{}", std::process::id())));
-    std::fs::create_dir_all(&dir.0)?;
+    let dir = tempfile::tempdir_in(base)?;
     let nodes = [
-        Node::new(&dir.0, 0, args.weights, args.chunk)?,
-        Node::new(&dir.0, 1, args.weights, args.chunk)?,
+        Node::new(dir.path(), 0, args.weights, args.chunk)?,
+        Node::new(dir.path(), 1, args.weights, args.chunk)?,
     ];
     let frame_bytes = 4 * args.chunk + 64;
     let mut pair = Pair {
