@@ -185,12 +185,12 @@ fn packet_mmap_checks_group_mtu_and_state() {
         holds(&refusal(odd), &[&mtu.to_string(), "`eth0`", "46", "1500"]);
     }
     let vast = packet_mmap::Config {
-        rx_ring_bytes: Some(usize::MAX / 2),
+        rx_ring_bytes: usize::MAX / 2,
         ..config.clone()
     };
     holds(&refusal(vast), &["receive ring", "`eth0`", "smaller"]);
     let long = packet_mmap::Config {
-        tx_frames: usize::MAX,
+        tx_frames: Some(usize::MAX),
         ..config.clone()
     };
     lab.in_host(0, || {

@@ -21,7 +21,7 @@ fn udp_on(lab: &Lab, host: usize, segmentation: bool) -> Link {
 
 fn packet_mmap_on(lab: &Lab, host: usize) -> Link {
     let config = packet_mmap::Config {
-        tx_frames: 64,
+        tx_frames: Some(64),
         tx_batch_frames: 16,
         ..packet_mmap::Config::default()
     };

@@ -148,6 +148,8 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         said_ready: false,
         said_silent: u64::MAX,
         taken: 0,
+        waiting_since_ns: None,
+        waited_ns: 0,
         // Half of a short range, so that both nodes have something on the way all the time.
         batch: (streamer.ranges().of(job.node).len() / 2).clamp(8, MOST_BATCH),
         streamer,
@@ -194,6 +196,9 @@ struct Loop<'a> {
     said_ready: bool,
     said_silent: u64,
     taken: u64,
+    /// Since when nothing has come and nothing could be sent.
+    waiting_since_ns: Option<u64>,
+    waited_ns: u64,
     batch: usize,
 }
 
@@ -233,7 +238,11 @@ impl Loop<'_> {
             }
             if got > 0 || sent > 0 {
                 busy_ns = now;
-            } else if pace.is_none() && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
+                self.waited_ns += self.waiting_since_ns.take().map_or(0, |since| now - since);
+                continue;
+            }
+            self.waiting_since_ns.get_or_insert(now);
+            if pace.is_none() && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
                 // At full speed the answer is microseconds away, a wake-up costs more than that.
                 std::thread::yield_now();
             } else {
@@ -309,6 +318,7 @@ impl Loop<'_> {
             (Meter::SealReplayed, received.seal.replayed),
             (Meter::SealTruncated, received.seal.truncated),
             (Meter::SealTooManyLinks, received.seal.too_many_links),
+            (Meter::WaitedNs, self.waited_ns),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);

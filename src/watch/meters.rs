@@ -113,6 +113,8 @@ meters! {
         SealTruncated = "seal_truncated",
         /// Sealed frames refused because too many links are remembered.
         SealTooManyLinks = "seal_too_many_links",
+        /// Time in which nothing came and nothing could be sent, ns.
+        WaitedNs = "waited_ns",
     }
 }
 

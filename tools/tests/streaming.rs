@@ -127,6 +127,12 @@ fn a_stream_is_measured_beside_its_bounds() {
         ] {
             assert!(number(&report[figure]) > 0.0, "{figure}: {report}");
         }
+        let waited = report["waited_share"].as_array().expect("one per node");
+        assert_eq!(waited.len(), 2, "{report}");
+        assert!(
+            waited.iter().all(|w| (0.0..1.0).contains(&number(w))),
+            "{report}"
+        );
     }
 }
 
@@ -155,6 +161,11 @@ fn one_frame_serves_all_slaves() {
         let frames = number(&interface["frames_per_position"]);
         assert!((0.7..1.4).contains(&frames), "{nodes} nodes: {report}");
         bytes_per_cycle.push(number(&interface["bytes_per_cycle"]));
+        if nodes == "3" {
+            // 2 MB/s are nothing: each streamer waits, and says so.
+            let waited = report["waited_share"].as_array().expect("one per node");
+            assert!(waited.iter().all(|w| number(w) > 0.2), "{report}");
+        }
     }
     println!("bytes per cycle with 2, 4 and 8 slaves: {bytes_per_cycle:?}");
 }

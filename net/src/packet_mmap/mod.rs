@@ -38,12 +38,14 @@ pub struct Config {
     /// Largest payload behind the Ethernet header, in bytes. `None`: that of the interface, 9000 at
     /// most.
     pub mtu: Option<usize>,
-    /// Frames in the transmit ring, at least; 65,536 at most. Few enough stay in the cache.
-    pub tx_frames: usize,
-    /// Frames handed to the kernel per system call.
+    /// Frames in the transmit ring, at least; 65,536 at most. `None`: what 1 MB holds, which stays in the
+    /// cache.
+    pub tx_frames: Option<usize>,
+    /// Frames handed to the kernel per system call; half the ring at most.
     pub tx_batch_frames: usize,
-    /// Size of the receive ring. `None`: 8 MB up to an MTU of 2048, else 32 MB.
-    pub rx_ring_bytes: Option<usize>,
+    /// Size of the receive ring, bytes. The kernel fills it in turn, so that all of it passes through the
+    /// cache: a longer one outlasts longer pauses of the receiver, and is slower.
+    pub rx_ring_bytes: usize,
     /// The kernel hands over a block that is not full after this time, in milliseconds.
     pub retire_ms: u32,
 }
@@ -57,9 +59,9 @@ impl Default for Config {
             // IEEE 802: local experimental EtherType 1.
             ether_type: 0x88B5,
             mtu: None,
-            tx_frames: 512,
+            tx_frames: None,
             tx_batch_frames: 128,
-            rx_ring_bytes: None,
+            rx_ring_bytes: 8 << 20,
             retire_ms: 1,
         }
     }

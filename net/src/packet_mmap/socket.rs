@@ -18,12 +18,12 @@ use crate::ethernet::{self, ETHERNET_HEADER, Port};
 
 /// Largest payload by default: the common jumbo size.
 const MTU_DEFAULT_MAX: usize = 9000;
-/// Payload up to which the smaller receive ring is enough.
-const SMALL_MTU_MAX: usize = 2048;
 /// The smallest page that Linux has.
 const PAGE_BYTES: usize = 4096;
 /// Longest transmit ring; what waits in a longer one is old before it leaves.
 const TRANSMIT_FRAMES_MAX: usize = 1 << 16;
+/// The transmit ring by default.
+const TRANSMIT_BYTES: usize = 1 << 20;
 /// A block of the transmit ring: small, as it has to be contiguous memory.
 const TRANSMIT_BLOCK_BYTES: usize = 64 << 10;
 /// Blocks of the receive ring, if memory allows. The kernel closes a block per `retire_ms` on a slow
@@ -100,6 +100,7 @@ fn transmit_layout(config: &Config, port: &Port) -> Layout {
     Layout {
         blocks: config
             .tx_frames
+            .unwrap_or(TRANSMIT_BYTES / frame_bytes)
             .clamp(2, TRANSMIT_FRAMES_MAX)
             .div_ceil(layout.frames_per_block()),
         ..layout
@@ -137,14 +138,8 @@ pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenErro
     Ok(Tx::new(socket, ring, config, port, layout.bytes()))
 }
 
-fn receive_layout(config: &Config, port: &Port) -> Layout {
-    let bytes = config.rx_ring_bytes.unwrap_or({
-        if port.payload_max <= SMALL_MTU_MAX {
-            8 << 20
-        } else {
-            32 << 20
-        }
-    });
+fn receive_layout(config: &Config) -> Layout {
+    let bytes = config.rx_ring_bytes;
     let block_bytes = (bytes / RECEIVE_BLOCKS)
         .clamp(RECEIVE_BLOCK_BYTES_MIN, RECEIVE_BLOCK_BYTES_MAX)
         .next_power_of_two();
@@ -158,7 +153,7 @@ fn receive_layout(config: &Config, port: &Port) -> Layout {
 
 pub(super) fn open_receive(config: &Config, port: &Port) -> Result<Rx, OpenError> {
     let socket = packet_socket(config)?;
-    let layout = receive_layout(config, port);
+    let layout = receive_layout(config);
     let version = libc::tpacket_versions::TPACKET_V3 as c_int;
     let options = sys::set(&socket, libc::PACKET_VERSION, version)
         .and_then(|()| sys::set(&socket, libc::PACKET_IGNORE_OUTGOING, 1));

@@ -44,7 +44,8 @@ impl Tx {
     ) -> Self {
         Tx {
             socket,
-            batch_frames: config.tx_batch_frames.clamp(1, ring.frames()),
+            // While the kernel sends one half, the other is filled.
+            batch_frames: config.tx_batch_frames.clamp(1, ring.frames().div_ceil(2)),
             ring,
             address: sys::address(port.index, config.ether_type),
             iface: config.iface.clone(),

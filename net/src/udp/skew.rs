@@ -5,7 +5,8 @@
 //! behind), it copies byte by byte, 20 to 25 times slower (measured: 2.6 to 3.6 instead of 60 to 100 GB/s; glibc
 //! bug 30995 tells of the same). Where the kernel's side of the copy lies cannot be known, and if
 //! ours always lay alike, long stretches of a run, or all of it, could fall into that case. With a new place for each
-//! batch it is one batch in 270.
+//! batch it is one batch in 256, and none where the kernel's side begins at a multiple of 16 too: so it does
+//! between nodes of one host whose frames are as long, as dogwild's are.
 
 /// Bytes over which the beginnings are spread: a page.
 pub(super) const SKEW_BYTES: usize = 4096;
@@ -15,12 +16,12 @@ pub(super) const SKEW_BYTES: usize = 4096;
 pub(super) struct Skew(u32);
 
 impl Skew {
-    /// The next beginning: less than [`SKEW_BYTES`], a multiple of 4 (a weight).
+    /// The next beginning: less than [`SKEW_BYTES`], a multiple of 16.
     pub(super) fn advance(&mut self) -> usize {
         // A linear congruence (Numerical Recipes); its upper bits come in no regular steps, as the kernel's
         // own place does.
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.0 >> 20) as usize & !3
+        (self.0 >> 20) as usize & !15
     }
 }
 
@@ -36,7 +37,7 @@ mod tests {
         let mut before = 0;
         for _ in 0..1600 {
             let at = skew.advance();
-            assert!(at < SKEW_BYTES && at.is_multiple_of(4));
+            assert!(at < SKEW_BYTES && at.is_multiple_of(16));
             sixteenths[at / 256] += 1;
             steps.insert((at + SKEW_BYTES - before) % SKEW_BYTES);
             before = at;
@@ -45,6 +46,7 @@ mod tests {
             sixteenths.iter().all(|n| (50..200).contains(n)),
             "{sixteenths:?}"
         );
-        assert!(steps.len() > 500, "only {} steps", steps.len());
+        // Of 256 possible ones.
+        assert!(steps.len() > 200, "only {} steps", steps.len());
     }
 }

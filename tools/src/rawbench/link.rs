@@ -230,7 +230,9 @@ impl DriverArgs {
             keep_on_core(&mut driver, core);
         }
         let sending = driver.spawn().with_context(|| match self.core {
-            Some(core) => format!("cannot start the sending end on core {core} (--core)"),
+            Some(core) => format!(
+                "cannot start the sending end on core {core} (--core; `lscpu --extended` lists the cores)"
+            ),
             None => "cannot start the sending end".to_owned(),
         })?;
         let output = sending.wait_with_output()?;

@@ -62,6 +62,8 @@ struct Report {
     kernel_drops: u64,
     /// CPU seconds per second.
     cpu_share: f64,
+    /// Share of the time in which a node had nothing to take and nothing to send, each node's.
+    waited_share: Vec<f64>,
     /// Age of foreign chunks, µs.
     age_p50_us: u64,
     age_p99_us: u64,
@@ -161,8 +163,9 @@ impl Args {
         let lab = self.fleet.make_lab()?;
         [
             Direction::OneWay,
-            Direction::BothWays,
             Direction::BuffersBothWays,
+            // Last, so that the stream that is held against it follows at once.
+            Direction::BothWays,
         ]
         .into_iter()
         .map(|direction| self.raw_run(lab.as_ref(), direction))
@@ -268,6 +271,11 @@ impl Args {
                 .map(|(a, b)| a.since(b, Meter::KernelDrops))
                 .sum(),
             cpu_share: mean(Meter::CpuNs) / 1e9,
+            waited_share: after
+                .iter()
+                .zip(before)
+                .map(|(a, b)| a.per_s(b, Meter::WaitedNs) / 1e9)
+                .collect(),
             age_p50_us: most(Meter::AgeP50),
             age_p99_us: most(Meter::AgeP99),
             age_max_us: most(Meter::AgeMax),

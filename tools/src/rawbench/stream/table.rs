@@ -48,6 +48,14 @@ impl Report {
         );
         row("streamer CPU".into(), percent(self.cpu_share));
         row(
+            "waited for frames, each node".into(),
+            self.waited_share
+                .iter()
+                .map(|share| percent(*share))
+                .collect::<Vec<_>>()
+                .join(", "),
+        );
+        row(
             "age p50 / p99 / max, µs".into(),
             format!(
                 "{} / {} / {}",
