@@ -86,16 +86,19 @@ fn ip(lab: &Lab, host: usize) -> String {
 /// Sends datagrams until one comes back.
 fn udp_ping(lab: &Lab) {
     let at = |host| {
-        let address = format!("{}:7000", ip(lab, host));
+        // Any port: a child that another test is starting holds our sockets until it runs its program, so one of
+        // the last time may still be there.
+        let address = format!("{}:0", ip(lab, host));
         in_host(lab, host, move || UdpSocket::bind(address).expect("bind"))
     };
     let (here, there) = (at(0), at(1));
     let patience = Some(Duration::from_millis(100));
     here.set_read_timeout(patience).expect("timeout");
     there.set_read_timeout(patience).expect("timeout");
+    let to = there.local_addr().expect("its address");
     let mut bytes = [0; 64];
     loop {
-        here.send_to(b"ping", (ip(lab, 1), 7000)).expect("send");
+        here.send_to(b"ping", to).expect("send");
         if let Ok((4, from)) = there.recv_from(&mut bytes) {
             there.send_to(b"pong", from).expect("answer");
         }
