@@ -5,8 +5,8 @@
 //! behind), it copies byte by byte, 20 to 25 times slower (measured: 2.6 to 3.6 instead of 60 to 100 GB/s; glibc
 //! bug 30995 tells of the same). Where the kernel's side of the copy lies cannot be known, and if
 //! ours always lay alike, long stretches of a run, or all of it, could fall into that case. With a new place for each
-//! batch it is one batch in 256, and none where the kernel's side begins at a multiple of 16 too: so it does
-//! between nodes of one host whose frames are as long, as dogwild's are.
+//! batch it is one batch in 256, and none where the kernel's side begins at a multiple of 16 too, as it does
+//! between nodes of one host (dogwild's frames are multiples of 16 long).
 
 /// Bytes over which the beginnings are spread: a page.
 pub(super) const SKEW_BYTES: usize = 4096;
