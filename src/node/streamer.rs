@@ -148,7 +148,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         said_ready: false,
         said_silent: u64::MAX,
         taken: 0,
-        idle_turn_ns: None,
+        waiting_since_ns: None,
         waited_ns: 0,
         // Half of a short range, so that both nodes have something on the way all the time.
         batch: (streamer.ranges().of(job.node).len() / 2).clamp(8, MOST_BATCH),
@@ -196,8 +196,8 @@ struct Loop<'a> {
     said_ready: bool,
     said_silent: u64,
     taken: u64,
-    /// When the last turn began, if nothing had come and nothing could be sent in it.
-    idle_turn_ns: Option<u64>,
+    /// Until when `waited_ns` is counted, while nothing comes and nothing can be sent.
+    waiting_since_ns: Option<u64>,
     waited_ns: u64,
     batch: usize,
 }
@@ -236,12 +236,15 @@ impl Loop<'_> {
                 self.publish(link, now);
                 heartbeat();
             }
-            self.waited_ns += self.idle_turn_ns.take().map_or(0, |then| now - then);
+            let waiting = self.waiting_since_ns.take();
+            self.waited_ns += waiting.map_or(0, |since| now - since);
             if got > 0 || sent > 0 {
                 busy_ns = now;
                 continue;
             }
-            self.idle_turn_ns = Some(now);
+            // What the first idle turn handed to the kernel was work; the turns behind it only look.
+            let since = waiting.map_or_else(|| self.clock.now_ns(), |_| now);
+            self.waiting_since_ns = Some(since);
             if pace.is_none() && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
                 // At full speed the answer is microseconds away, a wake-up costs more than that.
                 std::thread::yield_now();
