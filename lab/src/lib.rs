@@ -20,12 +20,13 @@
 //!
 //! Rooms: `spec` (what is wanted), `lab` (all of it together), `host` (one namespace), `setup` (cables and
 //! rules), `tool` (`ip` and its like), `sys` (system calls, the only `unsafe`),
-//! `enter` (tests of ordinary users), `skip`.
+//! `enter` (tests of ordinary users), `skip`, `out` (what programs print).
 
 pub mod enter;
 mod error;
 mod host;
 mod lab;
+pub mod out;
 pub mod process;
 mod setup;
 pub mod skip;

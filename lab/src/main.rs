@@ -8,7 +8,7 @@ mod registry;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use dogwild_lab::{Cable, Lab, LabError, LabHost, Spec, command_beside, sys};
+use dogwild_lab::{Cable, Lab, LabError, LabHost, Spec, command_beside, note, out, say, sys};
 use registry::{Entry, Process, Registry};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -148,10 +148,11 @@ fn main() -> ExitCode {
         Action::List => list(),
         Action::Hold { wanted, name } => hold(&wanted.spec(), &name),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("dogwild-lab: {error:#}");
+    let code = result.unwrap_or_else(|error| {
+        note!("dogwild-lab: {error:#}");
         ExitCode::FAILURE
-    })
+    });
+    out::end("dogwild-lab", code)
 }
 
 fn run(spec: &Spec, words: &[OsString]) -> Result<ExitCode> {
@@ -198,7 +199,7 @@ fn up(spec: &Spec, name: &str) -> Result<ExitCode> {
     match said.trim_end().split_once(' ') {
         Some(("up", _)) => {
             show(&registry.find(name)?);
-            println!("try: dogwild-lab exec {name} 0 -- ip address; end: dogwild-lab down {name}");
+            say!("try: dogwild-lab exec {name} 0 -- ip address; end: dogwild-lab down {name}");
             Ok(ExitCode::SUCCESS)
         }
         Some(("failed", why)) => bail!("{why}"),
@@ -266,22 +267,22 @@ fn down(name: &str) -> Result<ExitCode> {
     let entry = registry.find(name)?;
     entry.end()?;
     registry.remove(name)?;
-    println!("lab {name} is down");
+    say!("lab {name} is down");
     Ok(ExitCode::SUCCESS)
 }
 
 fn list() -> Result<ExitCode> {
     let labs = Registry::open()?.list()?;
     if labs.is_empty() {
-        println!("no lab is up; make one: dogwild-lab up 2");
+        say!("no lab is up; make one: dogwild-lab up 2");
     }
     labs.iter().for_each(show);
     Ok(ExitCode::SUCCESS)
 }
 
 fn show(lab: &Entry) {
-    println!("lab {} (held by process {})", lab.name, lab.owner.pid);
+    say!("lab {} (held by process {})", lab.name, lab.owner.pid);
     for (i, host) in lab.hosts.iter().enumerate() {
-        println!("  host {i}  10.77.0.{}  eth0  process {}", i + 1, host.pid);
+        say!("  host {i}  10.77.0.{}  eth0  process {}", i + 1, host.pid);
     }
 }

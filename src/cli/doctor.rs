@@ -30,15 +30,15 @@ impl Args {
     pub(super) fn run(self) -> Result<()> {
         if let (Some(end), Some(transport), Some(iface)) = (self.half, self.transport, &self.iface)
         {
-            println!("{}", half(end, transport, iface)?);
+            dogwild_lab::say!("{}", half(end, transport, iface)?);
             return Ok(());
         }
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let report = examine(&program);
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
         } else {
-            println!("{}", table(&report));
+            dogwild_lab::say!("{}", table(&report));
         }
         if !report.anything_works() {
             bail!("no transport works here (the report says what each needs)");

@@ -64,7 +64,7 @@ impl Args {
             weights: self.weights.as_deref(),
             existing,
         })?;
-        println!(
+        dogwild_lab::say!(
             "{}: {} weights, session {:016x}",
             self.buffer.display(),
             shared.used(),

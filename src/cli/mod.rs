@@ -16,6 +16,8 @@ mod train;
 mod train_poseidon;
 pub mod worker;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 use crate::node::poseidon::{ANOTHER_FAILED, PoseidonError};
@@ -54,7 +56,7 @@ enum Command {
 }
 
 /// Parses the command line of this process and runs it.
-pub fn main() -> std::process::ExitCode {
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
         .format_target(false)
@@ -76,16 +78,18 @@ pub fn main() -> std::process::ExitCode {
 
 /// How `program` ends: with one line about what went wrong, and a code that tells a launcher whether
 /// it was somebody else's failure.
-pub fn finish(program: &str, result: anyhow::Result<()>) -> std::process::ExitCode {
-    match result {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+pub fn finish(program: &str, result: anyhow::Result<()>) -> ExitCode {
+    let code = match result {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{program}: {error:#}");
+            dogwild_lab::note!("{program}: {error:#}");
             let anothers = error.downcast_ref::<PoseidonError>();
             if anothers.is_some_and(PoseidonError::is_anothers) {
-                return std::process::ExitCode::from(ANOTHER_FAILED);
+                ExitCode::from(ANOTHER_FAILED)
+            } else {
+                ExitCode::FAILURE
             }
-            std::process::ExitCode::FAILURE
         }
-    }
+    };
+    dogwild_lab::out::end(program, code)
 }

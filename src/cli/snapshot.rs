@@ -24,7 +24,7 @@ impl Args {
         let iterations = shared.globals().iterations();
         let metadata = [("iterations".to_owned(), iterations.to_string())].into();
         snapshot::save(&self.out, shared.manifest(), shared.view(), metadata)?;
-        println!(
+        dogwild_lab::say!(
             "{}: {} weights after {iterations} iterations",
             self.out.display(),
             shared.used()

@@ -151,8 +151,8 @@ impl Args {
 }
 
 fn report(summary: &Summary, out: &std::path::Path) {
-    println!("{}", summary.table());
-    println!(
+    dogwild_lab::say!("{}", summary.table());
+    dogwild_lab::say!(
         "{} iterations in {:.1} s; replicas {}; ended by {}",
         summary.iterations,
         summary.train_s,
@@ -163,7 +163,7 @@ fn report(summary: &Summary, out: &std::path::Path) {
         },
         summary.ended_by,
     );
-    println!(
+    dogwild_lab::say!(
         "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
         out.display()
     );

@@ -165,8 +165,8 @@ impl Args {
 
 /// Says how it went.
 pub(super) fn report(summary: &PoseidonSummary, out: &std::path::Path) {
-    println!("{}", summary.table());
-    println!(
+    dogwild_lab::say!("{}", summary.table());
+    dogwild_lab::say!(
         "{} iterations of {} workers in {:.1} s ({:.0} images/s); replicas {}; ended by {}",
         summary.iterations,
         summary.workers,
@@ -179,7 +179,7 @@ pub(super) fn report(summary: &PoseidonSummary, out: &std::path::Path) {
         },
         summary.ended_by,
     );
-    println!(
+    dogwild_lab::say!(
         "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
         out.display()
     );

@@ -62,7 +62,7 @@ impl Progress {
         } else if Instant::now() >= self.line_due {
             self.line_due = Instant::now() + LINE_EVERY;
             let message = self.message(buffers, iterations);
-            eprintln!("{iterations}/{}  {message}", self.target);
+            dogwild_lab::note!("{iterations}/{}  {message}", self.target);
         }
     }
 

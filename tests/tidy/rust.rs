@@ -162,6 +162,30 @@ fn nothing_is_left_for_later() {
     no_complaints(complaints);
 }
 
+/// Helpers of tests, whose words libtest shall catch.
+const MAY_PRINT: [&str; 2] = ["lab/src/enter.rs", "lab/src/skip.rs"];
+
+#[test]
+fn programs_print_in_a_way_that_cannot_panic() {
+    const PANICKING: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        if MAY_PRINT.contains(&file.path.as_str()) {
+            continue;
+        }
+        for (line, code) in file.product_lines() {
+            for found in PANICKING.iter().filter(|&&name| has_word(code, name)) {
+                complaints.push(format!(
+                    "{}:{line}: `{found}` panics on a closed pipe or a full disk: use \
+                     dogwild_lab::say! (standard output) or dogwild_lab::note! (standard error)",
+                    file.path
+                ));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
 #[test]
 fn rooms_and_words_are_matched_whole() {
     assert!(in_room("net/src/packet_mmap/ring.rs", "net/*/ring.rs"));
@@ -169,6 +193,7 @@ fn rooms_and_words_are_matched_whole() {
     assert!(in_room("src/weights/view.rs", "src/weights/"));
     assert!(has_word("unsafe {", "unsafe"));
     assert!(!has_word("allow(unsafe_code)", "unsafe"));
+    assert!(has_word("std::println!(x)", "println!") && !has_word("eprintln!(x)", "println!"));
     let says = |above: &str, code: &str| missing_reason(&[above, code], 1, code).is_some();
     assert!(says("// hm", "unsafe { f() }") && !says("// SAFETY: x", "unsafe { f() }"));
     assert!(says("/// hm", "pub unsafe fn f()") && !says("/// # Safety", "pub unsafe fn f()"));

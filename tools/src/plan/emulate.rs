@@ -113,7 +113,7 @@ pub(crate) fn run(task: &Task, settings: Settings) -> Result<Emulation> {
     let mut runs = Vec::new();
     for (policy, overlap) in RUNS {
         let name = if overlap { "wfbp" } else { "no overlap" };
-        eprintln!("emulating {policy}, {name}");
+        dogwild_lab::note!("emulating {policy}, {name}");
         let members = Members::start(
             &lab,
             &small,

@@ -201,9 +201,9 @@ fn run() -> Result<()> {
         report.emulation = Some(emulate::run(&task, cli.emulation)?);
     }
     if cli.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        println!("{}", report.table());
+        dogwild_lab::say!("{}", report.table());
     }
     if let Some(path) = &cli.recording {
         std::fs::write(path, task.recording().to_json())

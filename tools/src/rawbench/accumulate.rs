@@ -124,7 +124,7 @@ impl Args {
             });
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             report.print();
         }

@@ -119,9 +119,9 @@ impl Args {
             ],
         };
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
         } else {
-            println!("{}", report.table());
+            dogwild_lab::say!("{}", report.table());
         }
         self.verdict(&report)
     }
@@ -239,7 +239,7 @@ impl AdderArgs {
                 break;
             }
         }
-        println!("{passes}");
+        dogwild_lab::say!("{passes}");
         Ok(())
     }
 }

@@ -210,7 +210,7 @@ impl Fleet {
             }
             if said.elapsed() > Duration::from_secs(5) {
                 said = Instant::now();
-                eprintln!("waiting for all nodes to have seen all ranges");
+                dogwild_lab::note!("waiting for all nodes to have seen all ranges");
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -74,10 +74,10 @@ impl Args {
             ),
         };
         for line in lines.iter().filter(|_| self.json) {
-            println!("{}", serde_json::to_string(line)?);
+            dogwild_lab::say!("{}", serde_json::to_string(line)?);
         }
         if !self.json {
-            println!("{}", table(&lines));
+            dogwild_lab::say!("{}", table(&lines));
         }
         Ok(())
     }

@@ -169,7 +169,7 @@ pub(crate) fn run(args: &HogwildArgs) -> Result<()> {
     );
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if let Some(n) = args.solvers.iter().find(|&&n| n as usize > cores) {
-        eprintln!("warning: {n} solvers on {cores} cores take turns, which hides losses");
+        dogwild_lab::note!("warning: {n} solvers on {cores} cores take turns, which hides losses");
     }
     let mut lines = Vec::new();
     for &size in &args.sizes {
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &HogwildArgs) -> Result<()> {
             for &solvers in &args.solvers {
                 let line = measure_together(args, size, kernel, solvers)?;
                 if args.json {
-                    println!("{}", serde_json::to_string(&line)?);
+                    dogwild_lab::say!("{}", serde_json::to_string(&line)?);
                 }
                 lines.push(line);
             }
@@ -356,10 +356,10 @@ fn print(lines: &[Line]) {
     for column in table.column_iter_mut().filter(|c| c.index != 1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    println!("{table}");
+    dogwild_lab::say!("{table}");
     if lines.iter().any(|line| !doubt(line).is_empty()) {
         let least = TOGETHER_MIN * 100.0;
-        println!(
+        dogwild_lab::say!(
             "* solvers ran together less than {least} % of the time: no measure of what is lost; end other load"
         );
     }

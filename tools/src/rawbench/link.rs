@@ -255,14 +255,14 @@ impl DriverArgs {
 
     fn print(&self, report: &Report) -> Result<()> {
         if self.link.json {
-            println!("{}", serde_json::to_string_pretty(report)?);
+            dogwild_lab::say!("{}", serde_json::to_string_pretty(report)?);
         } else {
-            println!("{}", report.table());
+            dogwild_lab::say!("{}", report.table());
         }
         if let Some(path) = &self.plot {
             report.curve().write_svg(path)?;
             if !self.link.json {
-                println!("{}", path.display());
+                dogwild_lab::say!("{}", path.display());
             }
         }
         Ok(())

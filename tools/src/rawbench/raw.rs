@@ -101,7 +101,7 @@ impl Args {
             std::thread::sleep(Duration::from_millis(1));
         }
         let end = self.exchange(&mut link)?;
-        println!("{}", serde_json::to_string(&end)?);
+        dogwild_lab::say!("{}", serde_json::to_string(&end)?);
         Ok(())
     }
 

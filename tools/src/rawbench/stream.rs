@@ -118,9 +118,9 @@ impl Args {
             report.rounds = rounds;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
         } else {
-            println!("{}", report.table());
+            dogwild_lab::say!("{}", report.table());
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ mod tables;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 #[derive(Parser)]
@@ -48,19 +48,20 @@ const STEPS: [Step; 3] = [
     ),
 ];
 
-fn main() -> Result<()> {
-    let fast = match Cli::parse().action {
-        Action::Check { fast } => fast,
-        Action::Tables => {
-            let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-            return tables::write(&models);
-        }
+fn main() -> ExitCode {
+    let result = match Cli::parse().action {
+        Action::Check { fast } => check(fast),
+        Action::Tables => tables::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../models")),
     };
+    dogwild::cli::finish("xtask", result)
+}
+
+fn check(fast: bool) -> Result<()> {
     let start = Instant::now();
     for step in STEPS.into_iter().chain((!fast).then_some(TEST)) {
         run(step)?;
     }
-    println!("all is well ({:.0} s)", start.elapsed().as_secs_f64());
+    dogwild_lab::say!("all is well ({:.0} s)", start.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -69,7 +70,7 @@ fn run((variable, words): Step) -> Result<()> {
         Some((name, value)) => format!("{name}={value:?} {words}"),
         None => words.to_owned(),
     };
-    println!("--- {shown}");
+    dogwild_lab::say!("--- {shown}");
     let start = Instant::now();
     let mut words = words.split_whitespace();
     let program = words.next().context("an empty command")?;
@@ -81,6 +82,6 @@ fn run((variable, words): Step) -> Result<()> {
     if !status.success() {
         bail!("`{shown}` failed ({status}): mend it, then `cargo xtask check` again");
     }
-    println!("--- {:.1} s", start.elapsed().as_secs_f64());
+    dogwild_lab::say!("--- {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
 }

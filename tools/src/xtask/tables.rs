@@ -26,7 +26,7 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
     for (name, text) in tables() {
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        println!("{}", path.display());
+        dogwild_lab::say!("{}", path.display());
     }
     Ok(())
 }

@@ -125,7 +125,7 @@ impl PaperReport {
 
 impl Report {
     pub(super) fn print(&self) {
-        println!(
+        dogwild_lab::say!(
             "{}, {} cores, Linux {}, load {}; devices: {}, order: {}, {} iterations{}",
             self.processor,
             self.cores,
@@ -141,7 +141,7 @@ impl Report {
         );
         let mut doubt = false;
         for net in &self.nets {
-            println!(
+            dogwild_lab::say!(
                 "\n{}: {} layers, {:.1} MB of gradients per device and iteration, {} images; replayed {:.1} ms \
                  per iteration ({}), one device alone {:.1} ms",
                 net.layers_file,
@@ -152,11 +152,11 @@ impl Report {
                 net.times_source,
                 net.alone_ms
             );
-            println!("{}", net.table());
+            dogwild_lab::say!("{}", net.table());
             doubt |= net.runs.iter().any(|run| !run.cores_allow);
         }
         if doubt {
-            println!(
+            dogwild_lab::say!(
                 "\n* more than {} % of the {} cores were busy: copies and sums waited for cores, so waits and \
                  efficiency are the machine's and not the scheme's. End other load; use more cores, a larger --batch, or --scale",
                 BUSY * 100.0,

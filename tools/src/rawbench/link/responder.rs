@@ -178,9 +178,9 @@ impl Responder {
         run.kernel_drops = self.link.rx.stats().kernel_drops - run.began_drops;
         self.finished += 1;
         if args.link.json {
-            println!("{}", serde_json::to_string(run)?);
+            dogwild_lab::say!("{}", serde_json::to_string(run)?);
         } else {
-            println!(
+            dogwild_lab::say!(
                 "{} frames in {:.3} s: {:.0} frames/s, {:.3} Gb/s, dropped by the kernel {}",
                 run.frames,
                 run.seconds,

@@ -1,0 +1,78 @@
+//! What programs print: lines on standard output (`say!`) and standard error (`note!`) that never panic.
+//!
+//! A program of the standard library's `println!` dies when its reader goes away (`| head`) or its
+//! disk is full, and with it the job. Here the first failure is kept, what follows is dropped, the
+//! program goes on, and [`end`] tells at its end. Touches the two streams and one atomic number.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Prints a line on standard output; never panics. See [`crate::out`].
+#[macro_export]
+macro_rules! say {
+    ($($word:tt)*) => { $crate::out::line(::std::format_args!($($word)*)) };
+}
+
+/// Prints a line on standard error; never panics, and a failure has no consequence.
+#[macro_export]
+macro_rules! note {
+    ($($word:tt)*) => { $crate::out::note(::std::format_args!($($word)*)) };
+}
+
+/// The errno of the first write to standard output that failed; 0: none yet.
+///
+/// Relaxed: the number says all there is, and publishes nothing else.
+static FAILED: AtomicI32 = AtomicI32::new(0);
+
+/// What `say!` calls.
+pub fn line(text: fmt::Arguments<'_>) {
+    if FAILED.load(Ordering::Relaxed) == 0 {
+        let mut out = io::stdout().lock();
+        keep(out.write_fmt(text).and_then(|()| out.write_all(b"\n")));
+        keep(out.flush());
+    }
+}
+
+/// What `note!` calls.
+pub fn note(text: fmt::Arguments<'_>) {
+    // One write: lines of several processes share a terminal. There is no place left to report a failure to.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+fn keep(result: io::Result<()>) {
+    if let Err(error) = result {
+        let code = error.raw_os_error().unwrap_or(libc::EIO);
+        let _ = FAILED.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// False once standard output takes nothing more: its reader is gone, or its disk is full.
+/// For loops that do nothing but print.
+pub fn is_heard() -> bool {
+    FAILED.load(Ordering::Relaxed) == 0
+}
+
+/// Why standard output took nothing more, if that is a failure: a reader that has gone away is none.
+pub fn failure() -> Option<io::Error> {
+    match FAILED.load(Ordering::Relaxed) {
+        0 | libc::EPIPE => None,
+        code => Some(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// The exit code of `program`, whose work ended with `code`: a success whose results could not be
+/// printed is a failure, and is told on standard error.
+pub fn end(program: &str, code: ExitCode) -> ExitCode {
+    keep(io::stdout().flush());
+    let Some(error) = failure() else {
+        return code;
+    };
+    crate::note!("{program}: cannot write to standard output: {error}");
+    if code == ExitCode::SUCCESS {
+        ExitCode::FAILURE
+    } else {
+        code
+    }
+}
