@@ -168,6 +168,7 @@ impl Bench {
         let spec = BufferSpec {
             session: 1,
             manifest,
+            data: Default::default(),
         };
         let weights = match SharedWeights::create(&path, &spec, Existing::Refuse)? {
             Created::New(new) => new.ready(),

@@ -94,6 +94,7 @@ impl Side {
         let buffer = make_buffer(&BufferPlan {
             path: &path,
             spec,
+            data,
             input,
             classes,
             session: dogwild::cli::args::session("overhead"),

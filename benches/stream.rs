@@ -87,6 +87,7 @@ impl Node {
         let spec = BufferSpec {
             session: SESSION,
             manifest: Manifest::new(vec![("w".into(), vec![weights])])?,
+            data: Default::default(),
         };
         let shared = match SharedWeights::create(&path, &spec, Existing::Refuse)? {
             Created::New(new) => new.ready(),

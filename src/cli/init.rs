@@ -56,6 +56,7 @@ impl Args {
             path: &self.buffer,
             iterations: self.iterations.unwrap_or(spec.max_iter),
             spec: &spec,
+            data: &self.data,
             input: shape,
             classes,
             session: args::session(&self.session),

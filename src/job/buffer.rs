@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::node::{NetError, bound_net};
+use crate::node::{NetError, bound_net, data_kind};
 use crate::snapshot::{self, LoadError};
+use crate::solver::data::Source;
 use crate::solver::{Phase, SolverSpec};
 use crate::weights::{
     BufferSpec, CreateError, Created, Existing, SharedWeights, SolverState, StreamState,
@@ -16,6 +17,8 @@ pub struct BufferPlan<'a> {
     pub path: &'a Path,
     /// The model.
     pub spec: &'a SolverSpec,
+    /// Where the pictures come from: its kind counts.
+    pub data: &'a Source,
     /// Channels, height and width of the pictures.
     pub input: [usize; 3],
     /// Classes of the pictures.
@@ -78,6 +81,7 @@ pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> 
     let spec = BufferSpec {
         session: plan.session,
         manifest,
+        data: data_kind(plan.data, plan.input, plan.classes),
     };
     let shared = match SharedWeights::create(plan.path, &spec, plan.existing)? {
         Created::Resumed(shared) if shared.session() != plan.session => {

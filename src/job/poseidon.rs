@@ -197,6 +197,7 @@ fn make_buffers(plan: &PoseidonPlan, session: &str, set: &DataSet) -> Result<Buf
         buffers.nodes.push(make_buffer(&BufferPlan {
             path: &path,
             spec: &plan.spec,
+            data: &plan.data,
             input: set.train.shape,
             classes: set.train.classes,
             session: xxhash_rust::xxh3::xxh3_64(session.as_bytes()),

@@ -172,6 +172,7 @@ fn make_buffers(plan: &TrainPlan, set: &DataSet) -> Result<Buffers> {
         buffers.nodes.push(make_buffer(&BufferPlan {
             path: &path,
             spec: &plan.spec,
+            data: &plan.data,
             input: set.train.shape,
             classes: set.train.classes,
             session,

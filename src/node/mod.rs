@@ -20,7 +20,7 @@ pub use clock::{Clock, cpu_ns, stop_on_signals};
 pub use gpu::{
     Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
 };
-pub use model::{NetError, bound_net};
+pub use model::{NetError, bound_net, data_kind};
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{SolverError, SolverJob, run_solver};
 pub use streamer::{StreamJob, StreamerError, run_streamer};

@@ -1,8 +1,8 @@
 //! Joins a model file to pictures: nets of the right shape, bound to the buffer's tensors.
 
-use crate::solver::data::{Images, Mean, Transform};
+use crate::solver::data::{Images, Mean, Source, Transform};
 use crate::solver::{ModelError, Net, NetSpec, Phase};
-use crate::weights::{Manifest, ManifestError};
+use crate::weights::{DataKind, Manifest, ManifestError};
 
 /// Why a model cannot be joined to pictures or to a buffer.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,11 @@ pub(super) fn transform(net: &NetSpec, phase: Phase, train: &Images) -> Transfor
             (None, true) => Mean::None,
         },
     }
+}
+
+/// The kind of data of `source`, whose pictures have this shape and so many classes.
+pub fn data_kind(source: &Source, shape: [usize; 3], classes: usize) -> DataKind {
+    DataKind::new(source.kind(), shape, classes)
 }
 
 /// A net for `input` pictures (channels, height, width) before its transform, with its tensors packed.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::clock::{Clock, cpu_ns};
-use super::model::{NetError, bound_net, train_batch};
+use super::model::{NetError, bound_net, data_kind, train_batch};
 use super::tester::{Tester, Transforms};
 use crate::solver::data::{self, Batches, BatchesError, DataError, Images, Shard, Source};
 use crate::solver::{Net, Phase, SolverSpec, update};
@@ -97,6 +97,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
     let expect = Expect {
         session: None,
         fingerprint: Some(trainer.manifest.fingerprint()),
+        data: Some(data_kind(&job.data, set.train.shape, set.train.classes)),
     };
     let shared = SharedWeights::open(&job.buffer, &expect)?;
     let path = SolverState::path_beside(&job.buffer, job.index);

@@ -9,17 +9,30 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering::Release};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 use std::time::Duration;
 
+use rand::TryRng;
+use rand::rngs::SysRng;
+use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 
+use super::data_kind::DataKind;
 use super::error::{CreateError, OpenError, SlotError};
-use super::header::{GLOBALS_OFFSET, Globals, Head, MANIFEST_OFFSET, READY, STATE_OFFSET};
-use super::inspect::{check_expected, check_state, inspect};
+use super::header::{
+    CHECKSUM_OFFSET, FIRST_WEIGHTS_OFFSET, GLOBALS_OFFSET, Globals, Head, MANIFEST_OFFSET, READY,
+    STATE_OFFSET,
+};
+use super::inspect::{check_state, inspect};
+use super::kernels;
+use super::look::describe;
 use super::manifest::Manifest;
 use super::mapping::Mapping;
-use super::publish::{MakeError, Unpublished, is_at, lock_exclusively, open_regular};
+use super::publish::{MakeError, Unpublished, is_at, open_regular};
+use super::remove::remove;
 use super::slots::{self, Role, Slot, SlotInfo};
 use super::state_file;
 use super::view::WeightsView;
@@ -31,6 +44,8 @@ pub struct BufferSpec {
     pub session: u64,
     /// The tensors of the model.
     pub manifest: Manifest,
+    /// What the model learns; the default takes any data.
+    pub data: DataKind,
 }
 
 /// What to do with a file that is there already.
@@ -60,6 +75,8 @@ pub struct Expect {
     pub session: Option<u64>,
     /// The fingerprint of the model's manifest.
     pub fingerprint: Option<u64>,
+    /// The kind of data that the model learns.
+    pub data: Option<DataKind>,
 }
 
 /// A new buffer whose weights its creator still has to set. Dropped without
@@ -80,14 +97,40 @@ impl Initialising {
 
     /// Lets others open the buffer.
     pub fn ready(self) -> SharedWeights {
+        let mut weights = self.0;
+        let head = &mut weights.head;
+        head.state = READY;
+        head.first_weights = hash(
+            weights
+                .mapping
+                .weights(head.weights_offset as usize, head.used as usize),
+        );
+        head.checksum = head.sum(weights.manifest.to_json().as_bytes());
+        let word = |at, value| weights.mapping.at::<AtomicU64>(at).store(value, Relaxed);
+        word(FIRST_WEIGHTS_OFFSET, head.first_weights);
+        word(CHECKSUM_OFFSET, head.checksum);
         // Release: who sees `ready` sees the weights. Partner: the kernel's read of the
         // header in `inspect`, ordered before the opener's mapping.
-        self.0
+        weights
             .mapping
             .at::<AtomicU32>(STATE_OFFSET)
             .store(READY, Release);
-        self.0
+        weights
     }
+}
+
+/// A hash (xxh3) of weights that nobody changes meanwhile.
+fn hash(weights: WeightsView<'_>) -> u64 {
+    const PART: usize = 1 << 14;
+    let mut bytes = vec![0; 4 * PART];
+    let mut hash = Xxh3::new();
+    for first in (0..weights.len()).step_by(PART) {
+        let part = weights.slice(first, PART.min(weights.len() - first));
+        let bytes = &mut bytes[..4 * part.len()];
+        kernels::copy_out_bytes(part, bytes);
+        hash.update(bytes);
+    }
+    hash.digest()
 }
 
 /// The buffer of one job on one host.
@@ -147,6 +190,7 @@ impl SharedWeights {
                     let expect = Expect {
                         session: None,
                         fingerprint: Some(spec.manifest.fingerprint()),
+                        data: Some(spec.data),
                     };
                     match Self::open(path, &expect) {
                         Err(OpenError::NotFound { .. }) => {}
@@ -167,7 +211,9 @@ impl SharedWeights {
             path: path.into(),
             source,
         };
-        let (head, json) = Head::new(spec.session, &spec.manifest);
+        let identity = SysRng.try_next_u64().map_err(|e| io(io::Error::other(e)))?;
+        // 0 stands for none.
+        let (head, json) = Head::new(spec, identity.max(1));
         let new = Unpublished::new(path).map_err(io)?;
         let header = 0..MANIFEST_OFFSET as u64 + head.manifest_bytes;
         let weights = head.weights_offset..head.file_bytes;
@@ -205,8 +251,16 @@ impl SharedWeights {
         let file = open_locked(path)?;
         let (head, manifest) = inspect(path, &file)?;
         check_state(path, &head)?;
-        check_expected(path, &head, &manifest, expect)?;
+        expect.check(path, &head, &manifest)?;
         Self::map(path, file, head, manifest).map_err(io)
+    }
+
+    /// Checks what else the caller insists on.
+    ///
+    /// # Errors
+    /// The buffer is of another kind of data, model or session.
+    pub fn check(&self, expect: &Expect) -> Result<(), OpenError> {
+        expect.check(&self.path, &self.head, &self.manifest)
     }
 
     fn map(path: &Path, file: File, head: Head, manifest: Manifest) -> io::Result<Self> {
@@ -251,6 +305,27 @@ impl SharedWeights {
     /// The fingerprint of its manifest.
     pub fn fingerprint(&self) -> u64 {
         self.head.fingerprint
+    }
+
+    /// Random, drawn when the buffer was made; never 0. A buffer made anew under the same name
+    /// has another.
+    pub fn identity(&self) -> u64 {
+        self.head.identity
+    }
+
+    /// A hash of the kind of data that the model learns ([`DataKind::hash`]); 0 if unknown.
+    pub fn data(&self) -> u64 {
+        self.head.data
+    }
+
+    /// The kind of data that the model learns.
+    pub fn data_kind(&self) -> DataKind {
+        self.head.data()
+    }
+
+    /// A hash of the weights as they were when the buffer became ready.
+    pub fn first_weights(&self) -> u64 {
+        self.head.first_weights
     }
 
     /// The file.
@@ -304,75 +379,4 @@ fn open_locked(path: &Path) -> Result<File, OpenError> {
         ErrorKind::WouldBlock,
         "another process holds an exclusive lock on it",
     )))
-}
-
-/// Removes a buffer that nobody uses, and the state files beside it.
-fn remove(path: &Path, file: &File) -> Result<(), CreateError> {
-    let io = |source| CreateError::Io {
-        path: path.into(),
-        source,
-    };
-    // Everything that still begins like a buffer may go, however damaged the rest is.
-    let inspected = inspect(path, file);
-    if let Err(OpenError::NotOurs { why, .. }) = inspected {
-        return Err(CreateError::NotOurs {
-            path: path.into(),
-            why,
-        });
-    }
-    // Before the lock is taken: the mapping in there would drop it.
-    let users = inspected.ok().and_then(|(head, _)| users(file, &head));
-    if !lock_exclusively(file).map_err(io)? {
-        let by = users.unwrap_or_else(|| "another process".into());
-        return Err(CreateError::InUse {
-            path: path.into(),
-            by,
-        });
-    }
-    // Programs in other languages may hold a slot without holding the lock.
-    if let Some(by) = users {
-        return Err(CreateError::InUse {
-            path: path.into(),
-            by,
-        });
-    }
-    // Somebody may have replaced the file before we had the lock: then leave theirs alone.
-    if is_at(file, path).map_err(io)? {
-        state_file::remove_beside(path).map_err(io)?;
-        std::fs::remove_file(path).map_err(io)?;
-    }
-    Ok(())
-}
-
-/// Live components of a buffer, in words.
-fn users(file: &File, head: &Head) -> Option<String> {
-    let mapping = Mapping::new(file.try_clone().ok()?, head.file_bytes, 0..0).ok()?;
-    let live: Vec<String> = slots::infos(&mapping)
-        .iter()
-        .filter(|s| s.alive)
-        .map(|s| format!("{} {} (process {})", s.role, s.index, s.pid))
-        .collect();
-    (!live.is_empty()).then(|| live.join(", "))
-}
-
-/// What a file in the way is, in words.
-fn describe(path: &Path, file: &File) -> String {
-    match inspect(path, file) {
-        Ok((head, manifest)) => {
-            let weights = manifest.len();
-            let used = users(file, &head).map_or(String::new(), |by| format!(", in use by {by}"));
-            let state = if head.state == READY {
-                ""
-            } else {
-                ", never finished"
-            };
-            format!(
-                "a buffer of {weights} weights, session {:#018x}{state}{used}",
-                head.session
-            )
-        }
-        Err(OpenError::NotOurs { why, .. }) => format!("not a dogwild buffer: {why}"),
-        Err(OpenError::OtherVersion { found, .. }) => format!("a buffer of layout version {found}"),
-        Err(_) => "a damaged buffer".into(),
-    }
 }

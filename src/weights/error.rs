@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::data_kind::DataKind;
 use super::slots::Role;
 
 /// Why [`SharedWeights::open`](super::SharedWeights::open) refused a file.
@@ -91,6 +92,16 @@ pub enum OpenError {
         found: u64,
         /// The one expected.
         expected: u64,
+    },
+    /// Made for another kind of data.
+    #[error("{}: was made for {found}, not for {expected}; give the --data that it was made for, or make it anew for this data (dogwild init --fresh)", .path.display())]
+    OtherData {
+        /// The file.
+        path: PathBuf,
+        /// What it was made for.
+        found: DataKind,
+        /// What the caller has.
+        expected: DataKind,
     },
     /// Holds another model.
     #[error("{}: holds another model: {found_is} with fingerprint {found:#018x}, expected {expected:#018x}; name the buffer of this model, or start again with --fresh", .path.display())]

@@ -1,8 +1,8 @@
 //! The layout of the buffer file, and the words in its header that live.
 //!
 //! ```text
-//!        0  Head: what the file is; written once, before the file has its name
-//!           (only `state` changes afterwards, once)
+//!        0  Head: what the file is; written once, before the file has its name (only `first_weights`,
+//!           `checksum` and then `state` change afterwards, once, when the weights are ready)
 //!      256  Globals: counters and switches, one cache line per writer
 //!     4096  64 slots of components
 //!    40960  manifest, JSON
@@ -15,13 +15,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::manifest::Manifest;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::buffer::BufferSpec;
+use super::data_kind::{DATA_TEXT_BYTES, DataKind};
 use super::mapping::Shared;
 use super::slots::{SLOTS, SlotRecord};
 use super::{METERS, padded_len};
 
 /// Version of this layout; it changes with every change of this file or of `slots.rs`.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 pub(super) const MAGIC: [u8; 8] = *b"DOGWILD\0";
 pub(super) const BYTE_ORDER: u32 = 0x0102_0304;
@@ -29,6 +32,8 @@ pub(super) const INITIALISING: u32 = 1;
 pub(super) const READY: u32 = 2;
 
 pub(super) const STATE_OFFSET: usize = std::mem::offset_of!(Head, state);
+pub(super) const FIRST_WEIGHTS_OFFSET: usize = std::mem::offset_of!(Head, first_weights);
+pub(super) const CHECKSUM_OFFSET: usize = std::mem::offset_of!(Head, checksum);
 pub(super) const GLOBALS_OFFSET: usize = 256;
 pub(super) const SLOTS_OFFSET: usize = 4096;
 pub(super) const MANIFEST_OFFSET: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotRecord>();
@@ -59,11 +64,21 @@ pub(super) struct Head {
     pub(super) file_bytes: u64,
     pub(super) slots: u32,
     pub(super) meters: u32,
+    /// Random, drawn when the buffer was made: tells it from any other that had its name.
+    pub(super) identity: u64,
+    /// What the model learns: hash and text of a [`DataKind`].
+    pub(super) data: u64,
+    pub(super) data_text: [u8; DATA_TEXT_BYTES],
+    /// A hash of the used weights when they were ready; 0 until then.
+    pub(super) first_weights: u64,
+    /// Of the head (but `state`) and the manifest; valid in state `ready`.
+    pub(super) checksum: u64,
 }
 
 impl Head {
     /// The header of a new buffer, state `initialising`, and its manifest as JSON.
-    pub(super) fn new(session: u64, manifest: &Manifest) -> (Self, String) {
+    pub(super) fn new(spec: &BufferSpec, identity: u64) -> (Self, String) {
+        let manifest = &spec.manifest;
         let json = manifest.to_json();
         let padded = padded_len(manifest.len()) as u64;
         let weights_offset = weights_offset(json.len() as u64);
@@ -76,7 +91,7 @@ impl Head {
             creator_pid: creator.pid,
             creator_start: creator.start,
             created_unix_ns: super::slots::unix_ns(),
-            session,
+            session: spec.session,
             fingerprint: manifest.fingerprint(),
             used: manifest.len() as u64,
             padded,
@@ -86,8 +101,34 @@ impl Head {
             file_bytes: weights_offset + padded * 4,
             slots: SLOTS as u32,
             meters: METERS as u32,
+            identity,
+            data: spec.data.hash,
+            data_text: spec.data.text,
+            first_weights: 0,
+            checksum: 0,
         };
         (head, json)
+    }
+
+    /// What `checksum` must be with this manifest. Leaves out `state`, which changes last.
+    pub(super) fn sum(&self, json: &[u8]) -> u64 {
+        let constant = Self {
+            state: 0,
+            checksum: 0,
+            ..self.clone()
+        };
+        let mut hash = Xxh3::new();
+        hash.update(constant.as_bytes());
+        hash.update(json);
+        hash.digest()
+    }
+
+    /// The kind of data.
+    pub(super) fn data(&self) -> DataKind {
+        DataKind {
+            hash: self.data,
+            text: self.data_text,
+        }
     }
 }
 

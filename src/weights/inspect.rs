@@ -24,6 +24,14 @@ const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Checks everything but the state and what the caller expects.
 pub(super) fn inspect(path: &Path, file: &File) -> Result<(Head, Manifest), OpenError> {
+    match inspect_once(path, file) {
+        // The creator may have made it ready while the header was being read.
+        Err(OpenError::Damaged { .. }) => inspect_once(path, file),
+        other => other,
+    }
+}
+
+fn inspect_once(path: &Path, file: &File) -> Result<(Head, Manifest), OpenError> {
     let io = |source: io::Error| OpenError::Io {
         path: path.into(),
         source,
@@ -119,6 +127,9 @@ fn read_manifest(file: &File, head: &Head, has: u64) -> Result<Manifest, String>
         head.weights_offset + head.padded * 4,
     )?;
     same("real length of the file", has, head.file_bytes)?;
+    if head.state == READY {
+        same("checksum of the header", head.checksum, head.sum(&json))?;
+    }
     Ok(manifest)
 }
 
@@ -144,33 +155,43 @@ pub(super) fn check_state(path: &Path, head: &Head) -> Result<(), OpenError> {
     }
 }
 
-/// Refuses a buffer of another session or model than the caller's.
-pub(super) fn check_expected(
-    path: &Path,
-    head: &Head,
-    manifest: &Manifest,
-    expect: &Expect,
-) -> Result<(), OpenError> {
-    let path = path.to_path_buf();
-    if let Some(expected) = expect.fingerprint.filter(|&f| f != head.fingerprint) {
-        let found_is = format!(
-            "{} tensors, {} weights",
-            manifest.tensors().len(),
-            manifest.len()
-        );
-        return Err(OpenError::OtherModel {
-            path,
-            found: head.fingerprint,
-            expected,
-            found_is,
-        });
+impl Expect {
+    /// Refuses a buffer of another kind of data, model or session than the caller's.
+    pub(super) fn check(
+        &self,
+        path: &Path,
+        head: &Head,
+        manifest: &Manifest,
+    ) -> Result<(), OpenError> {
+        let path = path.to_path_buf();
+        // First: other data has often another shape, and then makes another model too.
+        if let Some(expected) = self.data.filter(|data| !data.agrees(&head.data())) {
+            return Err(OpenError::OtherData {
+                path,
+                found: head.data(),
+                expected,
+            });
+        }
+        if let Some(expected) = self.fingerprint.filter(|&f| f != head.fingerprint) {
+            let found_is = format!(
+                "{} tensors, {} weights",
+                manifest.tensors().len(),
+                manifest.len()
+            );
+            return Err(OpenError::OtherModel {
+                path,
+                found: head.fingerprint,
+                expected,
+                found_is,
+            });
+        }
+        if let Some(expected) = self.session.filter(|&s| s != head.session) {
+            return Err(OpenError::Stale {
+                path,
+                found: head.session,
+                expected,
+            });
+        }
+        Ok(())
     }
-    if let Some(expected) = expect.session.filter(|&s| s != head.session) {
-        return Err(OpenError::Stale {
-            path,
-            found: head.session,
-            expected,
-        });
-    }
-    Ok(())
 }

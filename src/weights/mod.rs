@@ -19,16 +19,19 @@ compile_error!(
 );
 
 mod buffer;
+mod data_kind;
 mod error;
 mod gpu_state;
 mod header;
 mod inspect;
 mod journal;
 pub mod kernels;
+mod look;
 mod manifest;
 mod mapping;
 mod process;
 mod publish;
+mod remove;
 mod slots;
 mod solver_state;
 mod state;
@@ -36,6 +39,7 @@ mod state_file;
 mod view;
 
 pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};
+pub use data_kind::DataKind;
 pub use error::{CreateError, OpenError, SlotError, StateError};
 pub use gpu_state::{Damaged, GpuState, LANDING_HEAD, LANDING_SLOTS, device_len};
 pub use header::{Globals, LAYOUT_VERSION};

@@ -157,6 +157,7 @@ impl Cluster {
         make_buffer(&BufferPlan {
             path: &path,
             spec: &self.setup.spec,
+            data: &self.setup.data,
             input,
             classes,
             session: SESSION,

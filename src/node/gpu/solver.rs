@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::super::clock::{Clock, cpu_ns};
-use super::super::model::{bound_net, train_batch};
+use super::super::model::{bound_net, data_kind, train_batch};
 use super::super::solver::{SolverError, smoothed, wait_until_ready};
 use super::super::tester::Transforms;
 use super::GpuError;
@@ -17,7 +17,7 @@ use crate::device::{Device, Stream};
 use crate::solver::data::{self, Batches, Shard, Source};
 use crate::solver::{DeviceNet, Net, Phase, SolverSpec};
 use crate::watch::SolverMeter as Meter;
-use crate::weights::{Role, SharedWeights, SolverState};
+use crate::weights::{Expect, Role, SharedWeights, SolverState};
 
 /// What a solver on a device is started with.
 #[derive(Clone, Debug)]
@@ -59,6 +59,10 @@ impl<D: Device> DeviceSolver<D> {
         job: &DeviceSolverJob,
     ) -> Result<Self, GpuError> {
         let set = job.data.load().map_err(SolverError::from)?;
+        shared.check(&Expect {
+            data: Some(data_kind(&job.data, set.train.shape, set.train.classes)),
+            ..Expect::default()
+        })?;
         let transforms = Transforms::of(&job.spec, &set.train);
         let (net, manifest) = build(job, &set.train).map_err(SolverError::from)?;
         if manifest.fingerprint() != shared.fingerprint() {

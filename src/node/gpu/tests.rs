@@ -19,6 +19,7 @@ fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
     let spec = BufferSpec {
         session: 5,
         manifest: Manifest::new(vec![("w".to_owned(), vec![n])]).unwrap(),
+        data: Default::default(),
     };
     Arc::new(
         match SharedWeights::create(path, &spec, Existing::Resume).unwrap() {

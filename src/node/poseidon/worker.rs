@@ -26,6 +26,7 @@ use super::member::{
 use super::model::{Model, ModelJob, hash};
 use super::server::hear;
 use super::traffic::Traffic;
+use crate::node::data_kind;
 use crate::node::{SolverError, Tester, Transforms};
 use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer, To};
 use crate::solver::data::{Images, Shard, Source, Transform};
@@ -81,6 +82,12 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     let expect = Expect {
         session: None,
         fingerprint: Some(fingerprint),
+        // A recording stands for any data.
+        data: job
+            .model
+            .replay
+            .is_none()
+            .then(|| data_kind(&job.data, job.model.input, job.model.classes)),
     };
     let shared = SharedWeights::open(&job.buffer, &expect).map_err(SolverError::from)?;
     let path = SolverState::path_beside(&job.buffer, 0);

@@ -135,6 +135,15 @@ impl fmt::Display for Source {
 }
 
 impl Source {
+    /// Which data set, whatever its folder or size.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Source::Digits { .. } => "digits",
+            Source::Mnist(_) => "mnist",
+            Source::Cifar10(_) => "cifar10",
+        }
+    }
+
     /// Channels, height, width of the images, and the number of classes, without reading any.
     pub fn shape(&self) -> ([usize; 3], usize) {
         match self {

@@ -69,6 +69,7 @@ fn spec() -> BufferSpec {
     BufferSpec {
         session: 0xab,
         manifest: model(10),
+        data: Default::default(),
     }
 }
 
@@ -76,6 +77,7 @@ fn expect() -> Expect {
     Expect {
         session: Some(0xab),
         fingerprint: Some(model(10).fingerprint()),
+        data: None,
     }
 }
 
@@ -232,6 +234,91 @@ fn damaged() {
 }
 
 #[test]
+fn a_flipped_bit_of_the_header_or_the_manifest_is_refused() {
+    let dir = Dir::new();
+    drop(dir.make());
+    let whole = fs::read(dir.path()).unwrap();
+    let file = File::options().write(true).open(dir.path()).unwrap();
+    let json = model(10).to_json().len();
+    for offset in (0..size_of::<Head>()).chain(MANIFEST_OFFSET..MANIFEST_OFFSET + json) {
+        for bit in 0..8 {
+            put(&file, offset, &[whole[offset] ^ 1 << bit]);
+            let error = SharedWeights::open(&dir.path(), &Expect::default());
+            let error = error.expect_err(&format!("bit {bit} of byte {offset}"));
+            assert!(!error.to_string().is_empty());
+        }
+        put(&file, offset, &whole[offset..=offset]);
+    }
+    assert!(open(&dir.path()).is_ok());
+}
+
+#[test]
+fn a_buffer_made_anew_has_another_identity_and_the_same_first_weights() {
+    let dir = Dir::new();
+    let make = |last: f32| {
+        let new = SharedWeights::create(&dir.path(), &spec(), Existing::Fresh).unwrap();
+        let Created::New(new) = new else {
+            panic!("asked for a fresh one");
+        };
+        new.view().store(0, 0.25);
+        new.view().store(41, last);
+        let made = new.ready();
+        made.view().store(1, 7.0);
+        let ids = (made.identity(), made.first_weights());
+        drop(made);
+        let opened = open(&dir.path()).unwrap();
+        assert_eq!((opened.identity(), opened.first_weights()), ids);
+        ids
+    };
+    let [a, b, c] = [1.0, 1.0, 2.0].map(make);
+    assert!(a.0 != b.0 && b.0 != c.0 && a.0 != 0, "{a:?} {b:?} {c:?}");
+    assert_eq!(a.1, b.1);
+    assert_ne!(b.1, c.1, "the last weight counts");
+}
+
+#[test]
+fn another_kind_of_data_is_refused_by_name() {
+    let dir = Dir::new();
+    let kind = |name| DataKind::new(name, [1, 28, 28], 10);
+    let create = |data, existing| {
+        let spec = BufferSpec { data, ..spec() };
+        SharedWeights::create(&dir.path(), &spec, existing)
+    };
+    let Created::New(new) = create(kind("digits"), Existing::Refuse).unwrap() else {
+        panic!("nothing was there");
+    };
+    let made = new.ready();
+    assert_eq!(
+        (made.data(), made.data_kind()),
+        (kind("digits").hash(), kind("digits"))
+    );
+    drop(made);
+    let open = |data| {
+        SharedWeights::open(
+            &dir.path(),
+            &Expect {
+                data: Some(data),
+                ..expect()
+            },
+        )
+    };
+    assert!(open(kind("digits")).is_ok() && open(DataKind::default()).is_ok());
+    for refused in [
+        open(kind("mnist")).unwrap_err(),
+        match create(kind("mnist"), Existing::Resume).unwrap_err() {
+            CreateError::Resume(error) => error,
+            other => panic!("{other}"),
+        },
+    ] {
+        assert!(matches!(refused, OpenError::OtherData { .. }), "{refused}");
+        let message = refused.to_string();
+        for part in ["digits 1x28x28/10", "mnist 1x28x28/10", "--data", "--fresh"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
+
+#[test]
 fn another_session_and_another_model() {
     let dir = Dir::new();
     drop(dir.make());
@@ -350,6 +437,7 @@ fn a_file_that_exists_is_never_reused_in_silence() {
     let other = BufferSpec {
         session: 0xab,
         manifest: model(11),
+        data: Default::default(),
     };
     let error = SharedWeights::create(&path, &other, Existing::Resume).unwrap_err();
     assert!(
@@ -520,6 +608,7 @@ fn full_child() {
     let big = BufferSpec {
         session: 1,
         manifest: model(1 << 20),
+        data: Default::default(),
     };
     let error = SharedWeights::create(&path, &big, Existing::Refuse).unwrap_err();
     assert!(matches!(error, CreateError::NoSpace { .. }), "{error}");
@@ -604,10 +693,15 @@ proptest! {
             if let Some(len) = cut {
                 file.set_len(len).unwrap();
             }
-            let changed = fs::read(dir.path()).unwrap() != whole;
+            let now = fs::read(dir.path()).unwrap();
+            let changed = now != whole;
+            // What lies behind the manifest means nothing.
+            let json = MANIFEST_OFFSET + model(10).to_json().len();
             match SharedWeights::open(&dir.path(), &expect()) {
-                // The creator's identity and date are not checked once the buffer is ready.
-                Ok(weights) => weights.view().store(0, 0.0),
+                Ok(weights) => {
+                    assert_eq!(now[..json], whole[..json], "taken although changed");
+                    weights.view().store(0, 0.0);
+                }
                 Err(error) => assert!(changed && !error.to_string().is_empty()),
             }
             file.set_len(whole.len() as u64).unwrap();

@@ -39,6 +39,7 @@ impl Side {
             let spec = BufferSpec {
                 session: SESSION,
                 manifest: Manifest::new(tensors).unwrap(),
+                data: Default::default(),
             };
             let path = dir.join(format!("{name}{node}"));
             match SharedWeights::create(&path, &spec, Existing::Resume).unwrap() {

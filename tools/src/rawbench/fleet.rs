@@ -145,6 +145,7 @@ impl Fleet {
             let spec = BufferSpec {
                 session,
                 manifest: manifest.clone(),
+                data: Default::default(),
             };
             let shared = match SharedWeights::create(&fleet.path(node), &spec, Existing::Fresh)? {
                 Created::New(new) => new.ready(),

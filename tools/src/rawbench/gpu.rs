@@ -205,6 +205,7 @@ impl Folder {
         let spec = BufferSpec {
             session: 1,
             manifest: Manifest::new(vec![("w".into(), vec![n])])?,
+            data: Default::default(),
         };
         match SharedWeights::create(&self.0.join("w"), &spec, Existing::Refuse)? {
             Created::New(new) => Ok(new.ready()),

@@ -231,6 +231,7 @@ fn measure(args: &HogwildArgs, size: Size, kernel: Kernel, solvers: u32) -> Resu
     let spec = BufferSpec {
         session: 1,
         manifest,
+        data: Default::default(),
     };
     let weights = match SharedWeights::create(&path, &spec, Existing::Fresh)? {
         Created::New(new) => new.ready(),

@@ -157,6 +157,7 @@ impl<'l> Members<'l> {
         let spec = BufferSpec {
             session: session(job),
             manifest: manifest.clone(),
+            data: Default::default(),
         };
         let shared = match SharedWeights::create(&path, &spec, Existing::Fresh)? {
             Created::New(new) => new.ready(),
