@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::port::{Port, lend};
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::transport::{TransportError, TransportSpec, open_link};
-use crate::stream::{Config, Deltas, Streamer, chunk_weights_for};
+use crate::stream::{Config, Deltas, Severity, Streamer, chunk_weights_for};
 use crate::watch::{DROPS_AT, StreamMeter as Meter};
 use crate::weights::{
     Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
@@ -185,6 +185,14 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
     })
 }
 
+fn level(severity: Severity) -> log::Level {
+    match severity {
+        Severity::Info => log::Level::Info,
+        Severity::Warning => log::Level::Warn,
+        Severity::Error => log::Level::Error,
+    }
+}
+
 struct Loop<'a> {
     clock: Clock,
     shared: &'a SharedWeights,
@@ -281,8 +289,8 @@ impl Loop<'_> {
             .ready
             .store(u32::from(self.streamer.ready()), Relaxed);
         self.publish_counters(link);
-        if let Some(message) = self.streamer.take_error() {
-            log::error!("{message}");
+        for report in self.streamer.take_reports() {
+            log::log!(level(report.severity()), "{report}");
         }
         self.say_who_is_missing(now);
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU32;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::stream::{Config, Dest, FillWeights, Outbox, Streamer};
+use crate::stream::{Config, Dest, FillWeights, Outbox, Report, Streamer};
 use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView, kernels};
 
 /// What the virtual network does to each delivery, independently for every receiver.
@@ -337,6 +337,12 @@ impl<'a> World<'a> {
     /// The streamer of `node`, if it lives.
     pub fn streamer(&self, node: u16) -> Option<&Streamer<'a>> {
         self.streamers[node as usize].as_ref()
+    }
+
+    /// What the streamer of `node` has to tell since the last call.
+    pub fn take_reports(&mut self, node: u16) -> Vec<Report> {
+        let streamer = self.streamers[node as usize].as_mut();
+        streamer.map_or_else(Vec::new, |streamer| streamer.take_reports().collect())
     }
 
     /// The virtual clock, ns.

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::streamer::chunk_flags::{GIVEN, JOINED};
-use super::{Dest, Outbox, Streamer};
+use super::{Dest, Difference, Outbox, Report, Streamer};
 use crate::weights::kernels;
 use crate::wire::{DropReason, Dtype, Frame, Header, Hello, Kind, RangeSeen};
 
@@ -109,9 +109,10 @@ impl Streamer<'_> {
         let hello = Hello::parse(frame.payload).ok_or(DropReason::Malformed)?;
         let sender = frame.header.sender;
         if let Some(difference) = self.other_shape(&hello) {
-            self.report(format!(
-                "node {sender} runs another job under the same session: {difference}; nothing is taken from it"
-            ));
+            self.report(Report::OtherShape {
+                node: sender,
+                difference,
+            });
             return Err(DropReason::Shape);
         }
         self.counters.hellos_taken += 1;
@@ -138,26 +139,26 @@ impl Streamer<'_> {
         Ok(())
     }
 
-    fn other_shape(&self, hello: &Hello) -> Option<String> {
+    fn other_shape(&self, hello: &Hello) -> Option<Difference> {
         let own = &self.config;
-        if hello.seen.len() != own.nodes as usize {
-            return Some(format!(
-                "{} nodes there, {} here",
-                hello.seen.len(),
-                own.nodes
-            ));
+        let theirs = hello.seen.len() as u16;
+        if theirs != own.nodes {
+            return Some(Difference::Nodes {
+                theirs,
+                ours: own.nodes,
+            });
         }
         if hello.fingerprint != own.fingerprint {
-            return Some(format!(
-                "model {:016x} there, {:016x} here",
-                hello.fingerprint, own.fingerprint
-            ));
+            return Some(Difference::Model {
+                theirs: hello.fingerprint,
+                ours: own.fingerprint,
+            });
         }
         if (hello.chunk_weights, hello.chunks) != (own.chunk_weights, own.chunks) {
-            return Some(format!(
-                "chunks of {} weights there, of {} here (give all nodes the same --mtu)",
-                hello.chunk_weights, own.chunk_weights
-            ));
+            return Some(Difference::ChunkWeights {
+                theirs: hello.chunk_weights,
+                ours: own.chunk_weights,
+            });
         }
         None
     }

@@ -16,6 +16,7 @@ mod counters;
 mod hello;
 mod master;
 mod range;
+mod report;
 mod slave;
 mod streamer;
 
@@ -24,6 +25,7 @@ mod tests;
 
 pub use counters::Counters;
 pub use range::Ranges;
+pub use report::{Difference, Report, Severity};
 pub use streamer::{Peer, Streamer};
 
 use std::ops::Range;

@@ -4,9 +4,10 @@
 use hdrhistogram::Histogram;
 
 use super::hello::Standing;
-use super::{Config, Counters, Deltas, Outbox, Ranges};
+use super::report::Reports;
+use super::{Config, Counters, Deltas, Outbox, Ranges, Report};
 use crate::weights::{ChunkState, Interrupted, Kind as Work, StreamState, WeightsView, Writes};
-use crate::wire::{DropReason, Frame, Kind};
+use crate::wire::{self, DropReason, Frame, Kind, ParseError};
 
 /// Bits of [`ChunkState::flags`].
 pub(super) mod chunk_flags {
@@ -68,7 +69,7 @@ pub struct Streamer<'a> {
     pub(super) was_ready: bool,
     /// Whether a killed predecessor left deltas added in part.
     pub(super) partials: bool,
-    last_error: Option<String>,
+    reports: Reports,
 }
 
 impl<'a> Streamer<'a> {
@@ -108,7 +109,7 @@ impl<'a> Streamer<'a> {
             tickets: vec![0; ranges.of(config.node).len()],
             was_ready: false,
             partials: false,
-            last_error: None,
+            reports: Reports::default(),
             ranges,
             config,
         };
@@ -222,7 +223,7 @@ impl<'a> Streamer<'a> {
         bytes: &[u8],
         out: &mut impl Outbox,
     ) -> Result<u16, DropReason> {
-        let frame = Frame::parse(bytes)?;
+        let frame = Frame::parse(bytes).map_err(|error| self.not_parsed(&error, bytes))?;
         let header = &frame.header;
         if header.session != self.config.session {
             return Err(DropReason::Session);
@@ -248,6 +249,18 @@ impl<'a> Streamer<'a> {
         peer.iterations = peer.iterations.max(header.iterations);
         peer.ready = header.flags & crate::wire::flags::READY != 0;
         Ok(sender)
+    }
+
+    /// Why bytes are no frame of ours; one of our session in another version is reported.
+    #[cold]
+    fn not_parsed(&mut self, error: &ParseError, bytes: &[u8]) -> DropReason {
+        if let ParseError::Version(version) = *error
+            && let Some((session, node)) = wire::of_any_version(bytes)
+            && session == self.config.session
+        {
+            self.report(Report::OtherVersion { node, version });
+        }
+        error.into()
     }
 
     /// Sends a hello when one is due, then up to `max` frames of positions (or of a lost range that
@@ -309,18 +322,14 @@ impl<'a> Streamer<'a> {
         &self.ages_us
     }
 
-    /// A message for the user that has come up since the last call (another model on a node, say).
-    pub fn take_error(&mut self) -> Option<String> {
-        self.last_error.take()
+    /// What has come up since the last call that a person should know (another model on a node,
+    /// say): one report for each [`Report::key`], the newest.
+    pub fn take_reports(&mut self) -> impl Iterator<Item = Report> + use<> {
+        self.reports.take()
     }
 
-    /// The same without taking it.
-    pub fn error(&self) -> Option<&str> {
-        self.last_error.as_deref()
-    }
-
-    pub(super) fn report(&mut self, message: String) {
-        self.last_error = Some(message);
+    pub(super) fn report(&mut self, report: Report) {
+        self.reports.push(report);
     }
 
     pub(super) fn exactly_once(&self) -> bool {

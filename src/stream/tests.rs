@@ -289,11 +289,30 @@ fn another_model_under_the_same_session_is_named() {
     world.inject(0, &bytes);
     let streamer = world.streamer(0).unwrap();
     assert_eq!(streamer.counters().dropped_for(DropReason::Shape), 1);
-    assert!(
-        streamer.error().unwrap().contains("node 2"),
-        "{:?}",
-        streamer.error()
+    let reports = world.take_reports(0);
+    let difference = Difference::Model {
+        theirs: 0xBAD,
+        ours: 0xf1,
+    };
+    assert_eq!(
+        reports,
+        [Report::OtherShape {
+            node: 2,
+            difference
+        }]
     );
+    assert!(reports[0].to_string().contains("node 2"), "{}", reports[0]);
+    // One of another version, from any node; the same of another session is none of our business.
+    bytes[2] += 1;
+    world.inject(0, &bytes);
+    let version = bytes[2];
+    assert_eq!(
+        world.take_reports(0),
+        [Report::OtherVersion { node: 2, version }]
+    );
+    bytes[8] ^= 1;
+    world.inject(0, &bytes);
+    assert_eq!(world.take_reports(0), []);
 }
 
 #[test]

@@ -68,8 +68,8 @@ impl DropReason {
     }
 }
 
-impl From<ParseError> for DropReason {
-    fn from(error: ParseError) -> Self {
+impl From<&ParseError> for DropReason {
+    fn from(error: &ParseError) -> Self {
         match error {
             ParseError::Version(_) => Self::Version,
             _ => Self::Malformed,

@@ -259,6 +259,13 @@ impl<'b> Frame<'b> {
     }
 }
 
+/// Session and sender of a frame of any version: they stand at the same place in all of them.
+/// `None` if the bytes are too few.
+pub fn of_any_version(bytes: &[u8]) -> Option<(u64, u16)> {
+    let (raw, _) = RawHeader::ref_from_prefix(bytes).ok()?;
+    Some((raw.session.get(), raw.sender.get()))
+}
+
 impl RawHeader {
     #[inline(always)]
     fn check(&self) -> Result<Header, ParseError> {

@@ -26,6 +26,6 @@ mod hello;
 pub use drop_reason::DropReason;
 pub use frame::{
     ACK_ALIGN, Dtype, Frame, HEADER_LEN, Header, Kind, MAGIC, MAX_PAYLOAD, ParseError, TAG_LEN,
-    VERSION, acks_len, flags,
+    VERSION, acks_len, flags, of_any_version,
 };
 pub use hello::{Hello, RangeSeen};

@@ -1,0 +1,331 @@
+//! What the stream has to tell a person: another job under the same name, weights that were not
+//! finite, claims that were not believed.
+//!
+//! Holds the kinds of report and the queue that a [`Streamer`](super::Streamer) fills. Prints
+//! nothing, knows no clock: `node` decides how often a report of one key is shown. Invariant: the
+//! queue holds one report for each key, the newest, and a bounded number of keys; frames that
+//! anybody can forge cost no memory.
+
+use std::fmt;
+use std::ops::Range;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// As it should be, but worth a line.
+    Info,
+    /// Training goes on, something needs a look.
+    Warning,
+    /// The job does not do what was asked.
+    Error,
+}
+
+/// In what the shape of another node's job differs from ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// Number of nodes.
+    Nodes {
+        /// There.
+        theirs: u16,
+        /// Here.
+        ours: u16,
+    },
+    /// Fingerprint of the model: names, shapes and offsets of tensors.
+    Model {
+        /// There.
+        theirs: u64,
+        /// Here.
+        ours: u64,
+    },
+    /// Weights of a chunk, which follow from the MTU.
+    ChunkWeights {
+        /// There.
+        theirs: u32,
+        /// Here.
+        ours: u32,
+    },
+}
+
+/// One thing to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A frame of this session in another version of the format.
+    OtherVersion {
+        /// Who sent it.
+        node: u16,
+        /// Version of the frame.
+        version: u8,
+    },
+    /// A node of this session has another model, chunk size or number of nodes.
+    OtherShape {
+        /// Which.
+        node: u16,
+        /// In what.
+        difference: Difference,
+    },
+    /// A node of this session trains on other data.
+    OtherData {
+        /// Which.
+        node: u16,
+        /// Hash of its data's kind, shape and classes.
+        theirs: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// A node of this new job began with other weights.
+    OtherFirstWeights {
+        /// Which.
+        node: u16,
+        /// Hash of its first weights.
+        theirs: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// Another process has our own index.
+    SameNode {
+        /// Our index.
+        node: u16,
+    },
+    /// Two processes have one index, another one than ours.
+    TwoLives {
+        /// Which index.
+        node: u16,
+    },
+    /// A node has lost its memory and begins again.
+    NewLife {
+        /// Which.
+        node: u16,
+    },
+    /// Weights of the own range were NaN or infinite.
+    Healed {
+        /// This node.
+        node: u16,
+        /// Index of the first of them in the buffer.
+        first_weight: u64,
+        /// How many there were in its chunk.
+        weights: u32,
+        /// Weights of a chunk.
+        chunk_weights: u32,
+    },
+    /// Adding a delta would have made weights of the own range NaN or infinite.
+    RefusedSum {
+        /// Whose delta.
+        node: u16,
+        /// Index of the chunk's first weight in the buffer.
+        first_weight: u64,
+        /// How many of its weights were left as they are.
+        weights: u32,
+        /// Weights of a chunk.
+        chunk_weights: u32,
+    },
+    /// A node's frames claim more iterations than it can have made.
+    Iterations {
+        /// Which.
+        node: u16,
+        /// What was claimed.
+        claimed: u64,
+        /// What is taken for true.
+        believed: u64,
+    },
+}
+
+impl Report {
+    /// What reports of one kind on one node have in common, however often they come.
+    pub fn key(&self) -> (u8, u16) {
+        match *self {
+            Self::OtherVersion { node, .. } => (0, node),
+            Self::OtherShape { node, .. } => (1, node),
+            Self::OtherData { node, .. } => (2, node),
+            Self::OtherFirstWeights { node, .. } => (3, node),
+            Self::SameNode { node } => (4, node),
+            Self::TwoLives { node } => (5, node),
+            Self::NewLife { node } => (6, node),
+            Self::Healed { node, .. } => (7, node),
+            Self::RefusedSum { node, .. } => (8, node),
+            Self::Iterations { node, .. } => (9, node),
+        }
+    }
+
+    /// How bad it is.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::NewLife { .. } => Severity::Info,
+            Self::Healed { .. } | Self::RefusedSum { .. } | Self::Iterations { .. } => {
+                Severity::Warning
+            }
+            _ => Severity::Error,
+        }
+    }
+
+    /// The weights of the buffer that it is about (their chunk): which tensors those are, the
+    /// manifest knows.
+    pub fn weights(&self) -> Option<Range<u64>> {
+        match *self {
+            Self::Healed {
+                first_weight,
+                chunk_weights,
+                ..
+            }
+            | Self::RefusedSum {
+                first_weight,
+                chunk_weights,
+                ..
+            } => {
+                let chunk = u64::from(chunk_weights.max(1));
+                let start = first_weight / chunk * chunk;
+                Some(start..start + chunk)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nodes { theirs, ours } => write!(f, "{theirs} nodes there, {ours} here"),
+            Self::Model { theirs, ours } => {
+                write!(f, "model {theirs:016x} there, {ours:016x} here")
+            }
+            Self::ChunkWeights { theirs, ours } => write!(
+                f,
+                "chunks of {theirs} weights there, of {ours} here (give all nodes the same --mtu)"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherVersion { node, version } => write!(
+                f,
+                "node {node} runs another version: its frames have format {version}, ours {}; nothing is taken from \
+                 it: run the same release on all nodes",
+                crate::wire::VERSION
+            ),
+            Self::OtherShape { node, difference } => write!(
+                f,
+                "node {node} runs another job under the same session: {difference}; nothing is taken from it"
+            ),
+            Self::OtherData { node, theirs, ours } => write!(
+                f,
+                "node {node} trains on other data ({theirs:016x} there, {ours:016x} here: kind, shape or classes \
+                 differ); nothing is taken from it: give all nodes the same --data"
+            ),
+            Self::OtherFirstWeights { node, theirs, ours } => write!(
+                f,
+                "node {node} began with other weights ({theirs:016x} there, {ours:016x} here): each node's range keeps \
+                 its own; give all nodes the same --seed or --weights"
+            ),
+            Self::SameNode { node } => write!(
+                f,
+                "another process is node {node} of this session: two nodes have one --node, or two jobs one --session; \
+                 stop one of them"
+            ),
+            Self::TwoLives { node } => write!(
+                f,
+                "two processes are node {node} of this session, or frames are forged: two nodes have one --node, or \
+                 two jobs one --session; stop one of them"
+            ),
+            Self::NewLife { node } => {
+                write!(f, "node {node} has begun again without its memory")
+            }
+            Self::Healed {
+                first_weight,
+                weights,
+                ..
+            } => write!(
+                f,
+                "{weights} weight(s) of this node's range were NaN or infinite, the first is weight {first_weight}; set \
+                 back to their last finite values (a lower base_lr keeps solvers from diverging)"
+            ),
+            Self::RefusedSum {
+                node,
+                first_weight,
+                weights,
+                ..
+            } => write!(
+                f,
+                "a delta of node {node} would have made {weights} weight(s) of the chunk at weight {first_weight} NaN \
+                 or infinite; its part for those is dropped"
+            ),
+            Self::Iterations {
+                node,
+                claimed,
+                believed,
+            } => write!(
+                f,
+                "frames of node {node} claim {claimed} iterations, which it cannot have made; {believed} are counted"
+            ),
+        }
+    }
+}
+
+/// Reports that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Reports(Vec<Report>);
+
+/// More keys than this are not kept between two looks at the queue.
+const MOST: usize = 64;
+
+impl Reports {
+    /// Puts a report in; one of the same key goes.
+    pub(super) fn push(&mut self, report: Report) {
+        let key = report.key();
+        let at = self.0.iter().position(|queued| queued.key() == key);
+        match at {
+            Some(at) => self.0[at] = report,
+            None if self.0.len() < MOST => self.0.push(report),
+            None => {}
+        }
+    }
+
+    /// Takes all, in the order in which they first came.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Report> + use<> {
+        std::mem::take(&mut self.0).into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_keeps_one_of_each_key_and_is_bounded() {
+        let mut reports = Reports::default();
+        for node in 0..1000 {
+            for believed in 0..3 {
+                reports.push(Report::Iterations {
+                    node,
+                    claimed: 9,
+                    believed,
+                });
+            }
+        }
+        let taken: Vec<Report> = reports.take().collect();
+        assert_eq!(taken.len(), MOST);
+        for (node, report) in taken.into_iter().enumerate() {
+            let newest = Report::Iterations {
+                node: node as u16,
+                claimed: 9,
+                believed: 2,
+            };
+            assert_eq!(report, newest);
+        }
+        assert_eq!(reports.take().count(), 0);
+    }
+
+    #[test]
+    fn a_report_about_weights_names_their_chunk() {
+        let healed = Report::Healed {
+            node: 0,
+            first_weight: 77,
+            weights: 2,
+            chunk_weights: 32,
+        };
+        assert_eq!(healed.weights(), Some(64..96));
+        assert_eq!(Report::SameNode { node: 1 }.weights(), None);
+        assert!(healed.to_string().contains("weight 77"), "{healed}");
+    }
+}
