@@ -177,6 +177,7 @@ impl Bench {
         let spec = StreamStateSpec {
             session: 1,
             fingerprint: weights.fingerprint(),
+            identity: weights.identity(),
             node: 0,
             nodes: 2,
             chunk_weights: u32::try_from(chunk)?,

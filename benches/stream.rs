@@ -107,6 +107,7 @@ impl Node {
         let spec = StreamStateSpec {
             session: SESSION,
             fingerprint: config.fingerprint,
+            identity: shared.identity(),
             node,
             nodes: 2,
             chunk_weights: config.chunk_weights,

@@ -7,9 +7,7 @@ use crate::node::{NetError, bound_net, data_kind};
 use crate::snapshot::{self, LoadError};
 use crate::solver::data::Source;
 use crate::solver::{Phase, SolverSpec};
-use crate::weights::{
-    BufferSpec, CreateError, Created, Existing, SharedWeights, SolverState, StreamState,
-};
+use crate::weights::{BufferSpec, CreateError, Created, Existing, SharedWeights};
 
 /// What to make.
 pub struct BufferPlan<'a> {
@@ -62,22 +60,11 @@ pub enum BufferError {
     /// The weights to start from.
     #[error(transparent)]
     Weights(#[from] LoadError),
-    /// A file of an earlier job that could not be removed.
-    #[error("cannot remove {path} of an earlier job: {source}")]
-    Remove {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
 }
 
 /// Makes (or, with [`Existing::Resume`], opens) the buffer that `plan` describes.
 pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> {
     let (net, manifest) = bound_net(&plan.spec.net, Phase::Train, 1, plan.input, plan.classes)?;
-    if plan.existing == Existing::Fresh {
-        remove_states(plan.path)?;
-    }
     let spec = BufferSpec {
         session: plan.session,
         manifest,
@@ -93,6 +80,12 @@ pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> 
         }
         Created::Resumed(shared) => shared,
         Created::New(new) => {
+            for file in new.removed() {
+                log::warn!(
+                    "removed {}: the buffer that it belonged to was gone",
+                    file.display()
+                );
+            }
             match plan.weights {
                 Some(file) => {
                     snapshot::load(file, &spec.manifest, new.view())?;
@@ -107,20 +100,4 @@ pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> 
     globals.stop.store(0, Relaxed);
     globals.ready.store(u32::from(plan.nodes == 1), Relaxed);
     Ok(shared)
-}
-
-/// State files of an earlier job would speak of weights that no longer exist.
-fn remove_states(buffer: &Path) -> Result<(), BufferError> {
-    let solvers = (0..)
-        .map(|k| SolverState::path_beside(buffer, k))
-        .take_while(|path| path.exists());
-    for path in std::iter::once(StreamState::path_beside(buffer)).chain(solvers) {
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(BufferError::Remove { path, source });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

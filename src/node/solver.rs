@@ -101,12 +101,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
     };
     let shared = SharedWeights::open(&job.buffer, &expect)?;
     let path = SolverState::path_beside(&job.buffer, job.index);
-    let (state, resumed) = SolverState::open_or_create(
-        &path,
-        shared.session(),
-        shared.fingerprint(),
-        shared.padded(),
-    )?;
+    let (state, resumed) = SolverState::open_or_create(&path, shared.id(), shared.padded())?;
     let slot = shared.claim_slot(Role::Solver, job.index)?;
     if resumed {
         log::info!(

@@ -114,6 +114,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let spec = StreamStateSpec {
         session: config.session,
         fingerprint: config.fingerprint,
+        identity: shared.identity(),
         node: config.node,
         nodes: config.nodes,
         chunk_weights: config.chunk_weights,

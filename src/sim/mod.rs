@@ -72,6 +72,7 @@ impl Fleet {
         let spec = StreamStateSpec {
             session: config.session,
             fingerprint: config.fingerprint,
+            identity: 1,
             node,
             nodes: config.nodes,
             chunk_weights: config.chunk_weights,

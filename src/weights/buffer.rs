@@ -1,41 +1,36 @@
 //! The buffer: creating it without races, opening it with every check, using it.
 //!
-//! Touches the file it is given, and (with `--fresh`) the state files beside it.
+//! Touches the file it is given; removes state files beside it that have lost their buffer.
 //! Invariants: a buffer that has a name has a whole header; whoever has it open holds
 //! a shared lock on it; it is used only in state `ready`, or by its creator.
+
+mod initialising;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Relaxed, Release},
-};
 use std::time::Duration;
 
 use rand::TryRng;
 use rand::rngs::SysRng;
-use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 
 use super::data_kind::DataKind;
 use super::error::{CreateError, OpenError, SlotError};
-use super::header::{
-    CHECKSUM_OFFSET, FIRST_WEIGHTS_OFFSET, GLOBALS_OFFSET, Globals, Head, MANIFEST_OFFSET, READY,
-    STATE_OFFSET,
-};
+use super::header::{GLOBALS_OFFSET, Globals, Head, MANIFEST_OFFSET};
 use super::inspect::{check_state, inspect};
-use super::kernels;
 use super::look::describe;
 use super::manifest::Manifest;
 use super::mapping::Mapping;
 use super::publish::{MakeError, Unpublished, is_at, open_regular};
 use super::remove::remove;
 use super::slots::{self, Role, Slot, SlotInfo};
-use super::state_file;
+use super::state_file::BufferId;
 use super::view::WeightsView;
+
+pub use initialising::Initialising;
 
 /// What a new buffer is for.
 #[derive(Clone, Debug)]
@@ -79,60 +74,6 @@ pub struct Expect {
     pub data: Option<DataKind>,
 }
 
-/// A new buffer whose weights its creator still has to set. Dropped without
-/// [`Initialising::ready`], it stays `initialising`, which others report.
-#[derive(Debug)]
-pub struct Initialising(SharedWeights);
-
-impl Initialising {
-    /// The weights, with their tail of zeros, which must stay zero.
-    pub fn view(&self) -> WeightsView<'_> {
-        self.0.view()
-    }
-
-    /// The tensors.
-    pub fn manifest(&self) -> &Manifest {
-        self.0.manifest()
-    }
-
-    /// Lets others open the buffer.
-    pub fn ready(self) -> SharedWeights {
-        let mut weights = self.0;
-        let head = &mut weights.head;
-        head.state = READY;
-        head.first_weights = hash(
-            weights
-                .mapping
-                .weights(head.weights_offset as usize, head.used as usize),
-        );
-        head.checksum = head.sum(weights.manifest.to_json().as_bytes());
-        let word = |at, value| weights.mapping.at::<AtomicU64>(at).store(value, Relaxed);
-        word(FIRST_WEIGHTS_OFFSET, head.first_weights);
-        word(CHECKSUM_OFFSET, head.checksum);
-        // Release: who sees `ready` sees the weights. Partner: the kernel's read of the
-        // header in `inspect`, ordered before the opener's mapping.
-        weights
-            .mapping
-            .at::<AtomicU32>(STATE_OFFSET)
-            .store(READY, Release);
-        weights
-    }
-}
-
-/// A hash (xxh3) of weights that nobody changes meanwhile.
-fn hash(weights: WeightsView<'_>) -> u64 {
-    const PART: usize = 1 << 14;
-    let mut bytes = vec![0; 4 * PART];
-    let mut hash = Xxh3::new();
-    for first in (0..weights.len()).step_by(PART) {
-        let part = weights.slice(first, PART.min(weights.len() - first));
-        let bytes = &mut bytes[..4 * part.len()];
-        kernels::copy_out_bytes(part, bytes);
-        hash.update(bytes);
-    }
-    hash.digest()
-}
-
 /// The buffer of one job on one host.
 #[derive(Debug)]
 pub struct SharedWeights {
@@ -160,14 +101,11 @@ impl SharedWeights {
             path: path.into(),
             source,
         };
-        if existing == Existing::Fresh && !path.exists() {
-            state_file::remove_beside(path).map_err(io)?;
-        }
         // Each round ends, or finds that somebody else created or removed the file meanwhile.
         for _ in 0..1000 {
             let file = match open_regular(path) {
                 Err(None) => match Self::make(path, spec)? {
-                    Some(new) => return Ok(Created::New(Initialising(new))),
+                    Some(new) => return Initialising::new(new).map(Created::New),
                     None => continue,
                 },
                 Err(Some(e)) if e.kind() == ErrorKind::InvalidInput => {
@@ -197,7 +135,7 @@ impl SharedWeights {
                         other => return other.map(Created::Resumed).map_err(CreateError::Resume),
                     }
                 }
-                Existing::Fresh => remove(path, &file)?,
+                Existing::Fresh => drop(remove(path, &file)?),
             }
         }
         Err(io(io::Error::other(
@@ -311,6 +249,15 @@ impl SharedWeights {
     /// has another.
     pub fn identity(&self) -> u64 {
         self.head.identity
+    }
+
+    /// What the files beside it must be of.
+    pub fn id(&self) -> BufferId {
+        BufferId {
+            session: self.head.session,
+            fingerprint: self.head.fingerprint,
+            identity: self.head.identity,
+        }
     }
 
     /// A hash of the kind of data that the model learns ([`DataKind::hash`]); 0 if unknown.

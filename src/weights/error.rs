@@ -253,6 +253,20 @@ pub enum StateError {
         /// Bytes it should have.
         needs: u64,
     },
+    /// A bit of its header is not as it was written.
+    #[error("{}: damaged: its header does not have the checksum it was written with; remove this file, and the component begins without it (docs/guide-hosts.md, \"Files beside a buffer\")", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Left by a buffer that is gone.
+    #[error("{}: belongs to a former buffer: {} was made anew since. Remove {} (a node then gets its range back from the others), or make both anew (dogwild init --fresh)", .path.display(), .buffer.display(), .path.display())]
+    OtherBuffer {
+        /// The file.
+        path: PathBuf,
+        /// The buffer beside which it lies.
+        buffer: PathBuf,
+    },
     /// Left by another session, model or shape of job.
     #[error("{}: stale: it is of {field} {found:#x}, this job of {expected:#x}; start again with --fresh", .path.display())]
     Stale {

@@ -18,7 +18,7 @@ use super::journal::{Journal, Kind};
 use super::kernels::{self, Writes};
 use super::mapping::{Mapping, Shared};
 use super::state::{LAST_IN_PAGE, in_page};
-use super::state_file::{STATE_HEAD_BYTES, StateFile, beside};
+use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
 use super::view::WeightsView;
 
 const JOURNAL_OFFSET: usize = 512;
@@ -67,11 +67,11 @@ impl GpuState {
     /// `slot_words` is the largest chunk and [`LANDING_HEAD`].
     ///
     /// # Errors
-    /// See [`StateError`]: another live syncer holds it, it is of another session, model or size, it is
-    /// not ours, or there is no space.
+    /// See [`StateError`]: another live syncer holds it, it is of another session, model, buffer or
+    /// size, it is not ours, or there is no space.
     pub fn open_or_create(
         path: &Path,
-        [session, fingerprint]: [u64; 2],
+        buffer: BufferId,
         used: usize,
         slot_words: usize,
     ) -> Result<(Self, bool), StateError> {
@@ -96,8 +96,7 @@ impl GpuState {
         ];
         let file = StateFile {
             magic: *b"DOGWGPU\0",
-            session,
-            fingerprint,
+            buffer,
             shape: &shape,
             file_bytes: end as u64,
         };
@@ -245,6 +244,11 @@ mod tests {
     use super::*;
 
     const N: usize = 256;
+    const BUFFER: BufferId = BufferId {
+        session: 1,
+        fingerprint: 2,
+        identity: 3,
+    };
 
     fn words() -> Vec<AtomicU32> {
         (0..N)
@@ -253,7 +257,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> (GpuState, bool) {
-        GpuState::open_or_create(path, [1, 2], N, 64 + LANDING_HEAD).unwrap()
+        GpuState::open_or_create(path, BUFFER, N, 64 + LANDING_HEAD).unwrap()
     }
 
     fn put(state: &GpuState, slot: usize, value: f32) {
@@ -332,7 +336,7 @@ mod tests {
             state.recover(WeightsView::of(&weights), Writes::Racy),
             Err(Damaged)
         );
-        let other = GpuState::open_or_create(&folder.path().join("w.gpu1"), [1, 2], N, usize::MAX);
+        let other = GpuState::open_or_create(&folder.path().join("w.gpu1"), BUFFER, N, usize::MAX);
         assert!(matches!(other, Err(StateError::BadSpec { .. })));
     }
 }

@@ -163,7 +163,10 @@ pub struct Globals {
     pub momentum_bits: AtomicU32,
     /// Weight decay as f32 bits. Written by the operator.
     pub decay_bits: AtomicU32,
-    _operator: [AtomicU64; 5],
+    /// Iterations, local and remote together, at the last complete save of the weights; 0:
+    /// never saved. Written by the operator.
+    pub saved_iterations: AtomicU64,
+    _operator: [AtomicU64; 4],
 }
 
 // SAFETY: `repr(C)`, atomics only.
@@ -176,6 +179,12 @@ impl Globals {
         self.local_iterations
             .load(Relaxed)
             .saturating_add(self.remote_iterations.load(Relaxed))
+    }
+
+    /// True if iterations were done since the weights were last saved.
+    pub fn unsaved(&self) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.iterations() > self.saved_iterations.load(Relaxed)
     }
 }
 

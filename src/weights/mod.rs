@@ -45,10 +45,13 @@ pub use gpu_state::{Damaged, GpuState, LANDING_HEAD, LANDING_SLOTS, device_len};
 pub use header::{Globals, LAYOUT_VERSION};
 pub use journal::{Interrupted, Journal, Kind};
 pub use kernels::{Taken, Writes};
+pub use look::{BufferInfo, Look, look};
 pub use manifest::{Manifest, ManifestError, TensorInfo};
+pub use remove::remove_buffer;
 pub use slots::{METERS, Role, SLOTS, Slot, SlotInfo};
 pub use solver_state::SolverState;
 pub use state::{ChunkState, PARTIALS, StreamState, StreamStateSpec};
+pub use state_file::BufferId;
 pub use view::WeightsView;
 
 /// Weights that a kernel handles at once: one AVX-512 vector, one cache line.

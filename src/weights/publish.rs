@@ -192,7 +192,12 @@ pub(super) fn open_regular(path: &Path) -> Result<File, Option<io::Error>> {
 /// The exclusive lock on a file; false if somebody else uses it. Patient for a moment: a
 /// process that was just killed, or forked, holds its locks a little longer.
 pub(super) fn lock_exclusively(file: &File) -> io::Result<bool> {
-    for _ in 0..100 {
+    lock_exclusively_within(file, 100)
+}
+
+/// The same with so many tries, a millisecond apart.
+pub(super) fn lock_exclusively_within(file: &File, tries: u32) -> io::Result<bool> {
+    for _ in 0..tries {
         match file.try_lock() {
             Ok(()) => return Ok(true),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),

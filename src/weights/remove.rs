@@ -4,16 +4,37 @@
 //! its exclusive lock is held, which nobody gets while a process has it open.
 
 use std::fs::File;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use super::error::{CreateError, OpenError};
 use super::inspect::inspect;
 use super::look::users;
-use super::publish::{is_at, lock_exclusively};
-use super::state_file;
+use super::publish::{is_at, lock_exclusively, open_regular};
+use super::state_file::{files_beside, holder};
+
+/// Removes the buffer `path` and the state files beside it, or only these if the buffer is gone.
+/// Gives the files that went.
+///
+/// # Errors
+/// It is in use, or not ours, or the kernel refused; see [`CreateError`].
+pub fn remove_buffer(path: &Path) -> Result<Vec<PathBuf>, CreateError> {
+    match open_regular(path) {
+        Ok(file) => remove(path, &file),
+        Err(None) => remove_beside(path),
+        Err(Some(e)) if e.kind() == ErrorKind::InvalidInput => Err(CreateError::NotOurs {
+            path: path.into(),
+            why: e.to_string(),
+        }),
+        Err(Some(source)) => Err(CreateError::Io {
+            path: path.into(),
+            source,
+        }),
+    }
+}
 
 /// Removes a buffer that nobody uses, and the state files beside it.
-pub(super) fn remove(path: &Path, file: &File) -> Result<(), CreateError> {
+pub(super) fn remove(path: &Path, file: &File) -> Result<Vec<PathBuf>, CreateError> {
     let io = |source| CreateError::Io {
         path: path.into(),
         source,
@@ -42,10 +63,50 @@ pub(super) fn remove(path: &Path, file: &File) -> Result<(), CreateError> {
             by,
         });
     }
-    // Somebody may have replaced the file before we had the lock: then leave theirs alone.
+    let mut removed = Vec::new();
+    // Another process may have replaced the file before we had the lock: then leave theirs alone.
     if is_at(file, path).map_err(io)? {
-        state_file::remove_beside(path).map_err(io)?;
+        removed = remove_beside(path)?;
         std::fs::remove_file(path).map_err(io)?;
+        removed.push(path.into());
     }
-    Ok(())
+    Ok(removed)
+}
+
+/// Removes the state files of the buffer `path`: without it they mean nothing. All of them, or
+/// none if a component still holds one: it works on a buffer that has lost its name.
+pub(super) fn remove_beside(path: &Path) -> Result<Vec<PathBuf>, CreateError> {
+    let found = files_beside(path).map_err(|source| CreateError::Io {
+        path: path.into(),
+        source,
+    })?;
+    let mut locked = Vec::with_capacity(found.len());
+    for path in &found {
+        let io = |source| CreateError::Io {
+            path: path.clone(),
+            source,
+        };
+        match open_regular(path) {
+            Ok(file) if lock_exclusively(&file).map_err(io)? => locked.push(file),
+            Ok(file) => {
+                return Err(CreateError::InUse {
+                    path: path.clone(),
+                    by: format!("process {}", holder(&file)),
+                });
+            }
+            // Gone meanwhile, or nothing that a component could hold.
+            Err(None) => {}
+            Err(Some(e)) if e.kind() == ErrorKind::InvalidInput => {}
+            Err(Some(source)) => return Err(io(source)),
+        }
+    }
+    let mut removed = Vec::with_capacity(found.len());
+    for path in found {
+        match std::fs::remove_file(&path) {
+            Ok(()) => removed.push(path),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(source) => return Err(CreateError::Io { path, source }),
+        }
+    }
+    Ok(removed)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use super::error::StateError;
 use super::mapping::Mapping;
 use super::state::{HISTORY_IN_PAGE, in_page};
-use super::state_file::{STATE_HEAD_BYTES, StateFile, beside};
+use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
 use super::view::WeightsView;
 
 /// Words that the solver may use as it likes.
@@ -33,12 +33,11 @@ impl SolverState {
     /// Opens the state (`true`), or makes a new one of zeros (`false`), for `n` weights.
     ///
     /// # Errors
-    /// See [`StateError`]: another live solver holds it, it is of another session, model or
+    /// See [`StateError`]: another live solver holds it, it is of another session, model, buffer or
     /// size, it is not ours, or there is no space.
     pub fn open_or_create(
         path: &Path,
-        session: u64,
-        fingerprint: u64,
+        buffer: BufferId,
         n: usize,
     ) -> Result<(Self, bool), StateError> {
         let history = in_page(STATE_HEAD_BYTES + (2 + SPARE) * 8, HISTORY_IN_PAGE);
@@ -54,8 +53,7 @@ impl SolverState {
         let magic = *b"DOGWSOLV";
         let file = StateFile {
             magic,
-            session,
-            fingerprint,
+            buffer,
             shape: &shape,
             file_bytes: end as u64,
         };

@@ -18,7 +18,7 @@ use std::sync::atomic::{
 use super::error::StateError;
 use super::journal::{Interrupted, Journal};
 use super::mapping::{Mapping, Shared};
-use super::state_file::{STATE_HEAD_BYTES, StateFile, beside};
+use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
 use super::view::WeightsView;
 use super::{BLOCK, MAX_CHUNK};
 
@@ -45,6 +45,8 @@ pub struct StreamStateSpec {
     pub session: u64,
     /// The fingerprint of its model.
     pub fingerprint: u64,
+    /// Its identity: another once it was made anew.
+    pub identity: u64,
     /// This node.
     pub node: u16,
     /// Nodes of the job.
@@ -115,8 +117,8 @@ impl StreamState {
     /// Opens the state (`true`), or makes a new one of zeros (`false`).
     ///
     /// # Errors
-    /// See [`StateError`]: another live streamer holds it, it is of another session, model
-    /// or shape, it is not ours, or there is no space.
+    /// See [`StateError`]: another live streamer holds it, it is of another session, model,
+    /// buffer or shape, it is not ours, or there is no space.
     pub fn open_or_create(path: &Path, spec: &StreamStateSpec) -> Result<(Self, bool), StateError> {
         let layout = Layout::new(spec).map_err(|what| StateError::BadSpec {
             path: path.into(),
@@ -131,8 +133,11 @@ impl StreamState {
         ];
         let file = StateFile {
             magic: *b"DOGWSTRM",
-            session: spec.session,
-            fingerprint: spec.fingerprint,
+            buffer: BufferId {
+                session: spec.session,
+                fingerprint: spec.fingerprint,
+                identity: spec.identity,
+            },
             shape: &shape,
             file_bytes: layout.end as u64,
         };

@@ -10,6 +10,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::StateError;
@@ -18,7 +19,7 @@ use super::mapping::Mapping;
 use super::publish::{MakeError, Unpublished, is_at, lock_exclusively, open_regular};
 
 /// Version of the layout of state files and of their journal.
-const STATE_VERSION: u32 = 1;
+const STATE_VERSION: u32 = 2;
 /// Numbers that describe the shape of a job.
 const SHAPE: usize = 6;
 
@@ -36,6 +37,31 @@ pub(super) struct StateHead {
     holder_pid: u32,
     _spare: u32,
     shape: [u64; SHAPE],
+    identity: u64,
+    /// Of everything above but the holder.
+    checksum: u64,
+}
+
+impl StateHead {
+    fn sum(&self) -> u64 {
+        let constant = Self {
+            holder_pid: 0,
+            checksum: 0,
+            ..self.clone()
+        };
+        xxh3_64(constant.as_bytes())
+    }
+}
+
+/// Which buffer a state file belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferId {
+    /// The session of the buffer.
+    pub session: u64,
+    /// The fingerprint of its model.
+    pub fingerprint: u64,
+    /// Its identity: another once it was made anew.
+    pub identity: u64,
 }
 
 /// Bytes that the header may grow to; what lives begins here.
@@ -45,8 +71,7 @@ const _: () = assert!(size_of::<StateHead>() <= STATE_HEAD_BYTES);
 /// What a state file must be.
 pub(super) struct StateFile<'a> {
     pub(super) magic: [u8; 8],
-    pub(super) session: u64,
-    pub(super) fingerprint: u64,
+    pub(super) buffer: BufferId,
     /// Name and value of every number that must agree; at most six.
     pub(super) shape: &'a [(&'static str, u64)],
     pub(super) file_bytes: u64,
@@ -58,17 +83,21 @@ impl StateFile<'_> {
         for (to, from) in shape.iter_mut().zip(self.shape) {
             *to = from.1;
         }
-        StateHead {
+        let mut head = StateHead {
             magic: self.magic,
             byte_order: BYTE_ORDER,
             version: STATE_VERSION,
-            session: self.session,
-            fingerprint: self.fingerprint,
+            session: self.buffer.session,
+            fingerprint: self.buffer.fingerprint,
             file_bytes: self.file_bytes,
             holder_pid: std::process::id(),
             _spare: 0,
             shape,
-        }
+            identity: self.buffer.identity,
+            checksum: 0,
+        };
+        head.checksum = head.sum();
+        head
     }
 
     /// Opens the file if it is there (`true`), or makes one of zeros (`false`).
@@ -176,25 +205,10 @@ impl StateFile<'_> {
                 ours,
             });
         }
-        let names = self.shape.iter().map(|s| s.0);
-        let shapes = names
-            .zip(head.shape)
-            .zip(expected.shape)
-            .map(|((n, f), e)| (n, f, e));
-        let ids = [
-            ("session", head.session, expected.session),
-            ("model", head.fingerprint, expected.fingerprint),
-        ];
-        for (field, found, expected) in ids.into_iter().chain(shapes) {
-            if found != expected {
-                return Err(StateError::Stale {
-                    path: path.into(),
-                    field,
-                    found,
-                    expected,
-                });
-            }
+        if head.checksum != head.sum() {
+            return Err(StateError::Damaged { path: path.into() });
         }
+        self.check_job(path, &head)?;
         if has != self.file_bytes || head.file_bytes != self.file_bytes {
             return Err(StateError::Truncated {
                 path: path.into(),
@@ -204,9 +218,39 @@ impl StateFile<'_> {
         }
         Ok(())
     }
+
+    /// Refuses the file of another job, or of a former buffer of this one.
+    fn check_job(&self, path: &Path, head: &StateHead) -> Result<(), StateError> {
+        let expected = self.head();
+        let stale = |field, found, expected| StateError::Stale {
+            path: path.into(),
+            field,
+            found,
+            expected,
+        };
+        for (field, found, expected) in [
+            ("session", head.session, expected.session),
+            ("model", head.fingerprint, expected.fingerprint),
+        ] {
+            if found != expected {
+                return Err(stale(field, found, expected));
+            }
+        }
+        if head.identity != expected.identity {
+            return Err(StateError::OtherBuffer {
+                path: path.into(),
+                buffer: path.with_extension(""),
+            });
+        }
+        let shapes = self.shape.iter().zip(head.shape).zip(expected.shape);
+        match shapes.into_iter().find(|((_, f), e)| f != e) {
+            Some(((shape, found), expected)) => Err(stale(shape.0, found, expected)),
+            None => Ok(()),
+        }
+    }
 }
 
-fn holder(file: &File) -> u32 {
+pub(super) fn holder(file: &File) -> u32 {
     let mut pid = [0; 4];
     let _ = file.read_exact_at(&mut pid, offset_of!(StateHead, holder_pid) as u64);
     u32::from_le_bytes(pid)
@@ -219,29 +263,36 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Removes the state files of the buffer `path`: without it they mean nothing.
-pub(super) fn remove_beside(path: &Path) -> io::Result<()> {
+/// The state files of the buffer `path` that are there, in order of their names.
+pub(super) fn files_beside(path: &Path) -> io::Result<Vec<PathBuf>> {
     let dir = path
         .parent()
         .filter(|d| !d.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
-        return Ok(());
+        return Ok(Vec::new());
     };
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
-        let found = entry.file_name();
-        let suffix = found.to_str().and_then(|f| f.strip_prefix(name));
-        let is_state = suffix.is_some_and(|s| {
-            let number = |k: &str| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit());
-            let gpu = s.strip_prefix(".gpu");
-            s == ".stream"
-                || s.strip_prefix(".solver").is_some_and(number)
-                || gpu.is_some_and(|k| number(k.strip_suffix(".ipc").unwrap_or(k)))
-        });
-        if is_state && entry.file_type()?.is_file() {
-            std::fs::remove_file(entry.path())?;
+        let there = entry.file_name();
+        let suffix = there.to_str().and_then(|f| f.strip_prefix(name));
+        if suffix.is_some_and(is_state) && entry.file_type()?.is_file() {
+            found.push(path.with_file_name(there));
         }
     }
-    Ok(())
+    found.sort();
+    Ok(found)
+}
+
+/// Whether the name of a state file ends like that. `.seal` is none: it belongs to a key.
+fn is_state(suffix: &str) -> bool {
+    let number = |k: &str| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit());
+    let gpu = |k: &str| {
+        let k = k.strip_suffix(".new").unwrap_or(k);
+        number(k.strip_suffix(".ipc").unwrap_or(k))
+    };
+    suffix == ".stream"
+        || suffix.strip_prefix(".solver").is_some_and(number)
+        || suffix.strip_prefix(".gpu").is_some_and(gpu)
 }

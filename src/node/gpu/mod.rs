@@ -110,9 +110,8 @@ pub enum GpuError {
 pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result<(), GpuError> {
     let shared = Arc::new(SharedWeights::open(&job.buffer, &Expect::default())?);
     let path = GpuState::path_beside(&job.buffer, job.index);
-    let ids = [shared.session(), shared.fingerprint()];
     let words = slot_words(shared.used());
-    let (state, _) = GpuState::open_or_create(&path, ids, shared.used(), words)?;
+    let (state, _) = GpuState::open_or_create(&path, shared.id(), shared.used(), words)?;
     let state = Arc::new(state);
     let slot = shared.claim_slot(Role::Gpu, job.index)?;
     drop_privileges()?;

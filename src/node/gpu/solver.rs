@@ -72,8 +72,7 @@ impl<D: Device> DeviceSolver<D> {
             });
         }
         let path = SolverState::path_beside(shared.path(), job.index);
-        let ids = (shared.session(), shared.fingerprint());
-        let (state, _) = SolverState::open_or_create(&path, ids.0, ids.1, shared.padded())?;
+        let (state, _) = SolverState::open_or_create(&path, shared.id(), shared.padded())?;
         let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let batches = Batches::new(
             Arc::new(set.train),

@@ -31,10 +31,9 @@ fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
 
 fn state(shared: &SharedWeights, index: u32) -> Arc<GpuState> {
     let path = GpuState::path_beside(shared.path(), index);
-    let ids = [shared.session(), shared.fingerprint()];
     let words = slot_words(shared.used());
     Arc::new(
-        GpuState::open_or_create(&path, ids, shared.used(), words)
+        GpuState::open_or_create(&path, shared.id(), shared.used(), words)
             .unwrap()
             .0,
     )

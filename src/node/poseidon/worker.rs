@@ -91,9 +91,8 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     };
     let shared = SharedWeights::open(&job.buffer, &expect).map_err(SolverError::from)?;
     let path = SolverState::path_beside(&job.buffer, 0);
-    let (state, _) =
-        SolverState::open_or_create(&path, shared.session(), fingerprint, shared.padded())
-            .map_err(SolverError::from)?;
+    let (state, _) = SolverState::open_or_create(&path, shared.id(), shared.padded())
+        .map_err(SolverError::from)?;
     let slot = shared
         .claim_slot(Component::Solver, 0)
         .map_err(SolverError::from)?;

@@ -483,6 +483,177 @@ fn fresh_deletes_nothing_that_is_used_or_foreign() {
 }
 
 #[test]
+fn states_without_their_buffer_go_when_it_is_made_anew() {
+    for existing in [Existing::Refuse, Existing::Resume, Existing::Fresh] {
+        let dir = Dir::new();
+        let beside = |suffix: &str| dir.path().with_file_name(format!("job-n0{suffix}"));
+        let weights = dir.make();
+        let solver = beside(".solver0");
+        let state = SolverState::open_or_create(&solver, weights.id(), 100)
+            .unwrap()
+            .0;
+        for suffix in [".gpu1", ".gpu1.ipc", ".seal"] {
+            fs::write(beside(suffix), "left").unwrap();
+        }
+        fs::remove_file(dir.path()).unwrap();
+        // A component that still works on the buffer without a name is not robbed of its state.
+        let error = SharedWeights::create(&dir.path(), &spec(), existing).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            matches!(error, CreateError::InUse { ref path, .. } if *path == solver)
+                && message.contains(&format!("process {}", std::process::id())),
+            "{message}"
+        );
+        assert!(solver.exists() && beside(".gpu1").exists() && !dir.path().exists());
+        drop((state, weights));
+        let Created::New(new) = SharedWeights::create(&dir.path(), &spec(), existing).unwrap()
+        else {
+            panic!("nothing was there");
+        };
+        let gone = [".gpu1", ".gpu1.ipc", ".solver0"].map(beside);
+        assert_eq!(new.removed(), gone);
+        assert!(gone.iter().all(|file| !file.exists()));
+        assert!(beside(".seal").exists(), "it belongs to the key");
+        drop(new.ready());
+    }
+}
+
+#[test]
+fn fresh_over_a_live_component_leaves_every_file() {
+    let dir = Dir::new();
+    let weights = dir.make();
+    let solver = dir.path().with_file_name("job-n0.solver0");
+    drop(SolverState::open_or_create(&solver, weights.id(), 100).unwrap());
+    let error = SharedWeights::create(&dir.path(), &spec(), Existing::Fresh).unwrap_err();
+    assert!(matches!(error, CreateError::InUse { .. }), "{error}");
+    assert!(remove_buffer(&dir.path()).is_err());
+    assert!(solver.exists());
+    drop(weights);
+    assert_eq!(remove_buffer(&dir.path()).unwrap(), [solver, dir.path()]);
+    assert!(remove_buffer(&dir.path()).unwrap().is_empty());
+}
+
+fn found(path: &Path) -> BufferInfo {
+    match look(path).unwrap() {
+        Look::Buffer(info) => info,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_look_tells_what_a_file_is_and_whether_it_is_used() {
+    let dir = Dir::new();
+    let path = dir.path();
+    assert_eq!(look(&path).unwrap(), Look::Missing);
+    assert!(matches!(look(dir.0.path()).unwrap(), Look::NotOurs { .. }));
+    fs::write(&path, "my thesis").unwrap();
+    assert!(matches!(look(&path).unwrap(), Look::NotOurs { .. }));
+    assert_eq!(fs::read(&path).unwrap(), b"my thesis");
+    fs::remove_file(&path).unwrap();
+
+    let weights = dir.make();
+    weights.globals().local_iterations.store(5, Relaxed);
+    weights.globals().remote_iterations.store(2, Relaxed);
+    let info = found(&path);
+    assert_eq!((info.session, info.identity), (0xab, weights.identity()));
+    assert_eq!(
+        (info.weights, info.iterations, info.saved_iterations),
+        (42, 7, 0)
+    );
+    assert!(info.in_use && info.ready && info.unsaved() && weights.globals().unsaved());
+    assert_eq!(info.users_text(), "another process");
+    let slot = weights.claim_slot(Role::Stream, 0).unwrap();
+    let name = format!("stream 0 (process {})", std::process::id());
+    assert_eq!(found(&path).users_text(), name);
+    drop(slot);
+    weights.globals().saved_iterations.store(7, Relaxed);
+    drop(weights);
+    let info = found(&path);
+    assert!(!info.in_use && !info.unsaved() && info.users_text().is_empty());
+    // Looking leaves it as usable as it was.
+    let weights = open(&path).unwrap();
+    assert!(found(&path).in_use);
+    drop(weights);
+
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    put(&file, offset_of!(Head, identity), &[0; 8]);
+    let Look::Damaged { why, in_use } = look(&path).unwrap() else {
+        panic!("damaged");
+    };
+    assert!(why.contains("checksum") && !in_use, "{why}");
+    file.lock_shared().unwrap();
+    assert!(matches!(
+        look(&path).unwrap(),
+        Look::Damaged { in_use: true, .. }
+    ));
+}
+
+#[test]
+fn a_buffer_that_was_never_finished_holds_no_work() {
+    let dir = Dir::new();
+    let created = SharedWeights::create(&dir.path(), &spec(), Existing::Refuse).unwrap();
+    assert!(found(&dir.path()).in_use);
+    drop(created);
+    let info = found(&dir.path());
+    assert!(!info.ready && !info.in_use && !info.unsaved());
+}
+
+#[test]
+fn holder_child() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        let weights = open(path.as_ref()).unwrap();
+        weights
+            .claim_slot(Role::Solver, 0)
+            .map(std::mem::forget)
+            .unwrap();
+        println!("holding");
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+/// With a shared /dev/shm and a PID namespace of its own, a live component has a pid that means
+/// nothing here.
+#[test]
+fn a_user_in_another_pid_namespace_counts() {
+    use std::io::{BufRead, BufReader};
+    let dir = Dir::new();
+    drop(dir.make());
+    // SAFETY: only asks who we are.
+    let root = unsafe { libc::geteuid() } == 0;
+    let flags = if root { "-pf" } else { "-Urpf" };
+    let flags = [flags, "--mount-proc"];
+    let works = Command::new("unshare").args(flags).arg("true").status();
+    if !works.is_ok_and(|status| status.success()) {
+        return skip("no PID namespace: a user in another one (run as root)");
+    }
+    let mut child = Command::new("unshare")
+        .args(flags)
+        .arg("--kill-child")
+        .arg(std::env::current_exe().unwrap())
+        .args(child::arguments(concat!(module_path!(), "::holder_child")))
+        .env(CHILD, dir.path())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines.any(|line| line.unwrap().ends_with("holding")),
+        "the child died"
+    );
+    let seen = found(&dir.path());
+    let fresh = SharedWeights::create(&dir.path(), &spec(), Existing::Fresh);
+    let removed = remove_buffer(&dir.path());
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(seen.in_use, "{seen:?}");
+    for error in [fresh.unwrap_err(), removed.unwrap_err()] {
+        assert!(matches!(error, CreateError::InUse { .. }), "{error}");
+    }
+    assert!(!found(&dir.path()).in_use);
+}
+
+#[test]
 fn of_many_creators_one_wins() {
     for existing in [Existing::Refuse, Existing::Resume, Existing::Fresh] {
         let dir = Dir::new();
@@ -616,8 +787,13 @@ fn full_child() {
         error.to_string().contains("needs 17 MiB") && error.to_string().contains(free),
         "{error}"
     );
+    const ID: BufferId = BufferId {
+        session: 1,
+        fingerprint: 1,
+        identity: 1,
+    };
     let error =
-        SolverState::open_or_create(&path.with_extension("solver0"), 1, 1, 1 << 20).unwrap_err();
+        SolverState::open_or_create(&path.with_extension("solver0"), ID, 1 << 20).unwrap_err();
     assert!(
         matches!(error, StateError::NoSpace { .. }) && error.to_string().contains(free),
         "{error}"

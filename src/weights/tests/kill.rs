@@ -55,6 +55,7 @@ impl Side {
         let spec = StreamStateSpec {
             session: SESSION,
             fingerprint: weights.fingerprint(),
+            identity: weights.identity(),
             node,
             nodes: 2,
             chunk_weights: CHUNK as u32,

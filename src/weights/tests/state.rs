@@ -13,10 +13,17 @@ fn dir() -> tempfile::TempDir {
         .unwrap()
 }
 
+const ID: BufferId = BufferId {
+    session: 5,
+    fingerprint: 6,
+    identity: 7,
+};
+
 fn spec() -> StreamStateSpec {
     StreamStateSpec {
         session: 5,
         fingerprint: 6,
+        identity: 7,
         node: 1,
         nodes: 3,
         chunk_weights: 352,
@@ -170,6 +177,69 @@ fn another_job_is_refused_by_name() {
 }
 
 #[test]
+fn the_state_of_a_former_buffer_is_refused() {
+    let At(_dir, path) = at();
+    drop(StreamState::open_or_create(&path, &spec()).unwrap());
+    let anew = StreamStateSpec {
+        identity: 8,
+        ..spec()
+    };
+    let solver = path.with_extension("solver0");
+    drop(SolverState::open_or_create(&solver, ID, 100).unwrap());
+    let gpu = path.with_extension("gpu3");
+    drop(GpuState::open_or_create(&gpu, ID, 64, 80).unwrap());
+    let id = BufferId { identity: 8, ..ID };
+    for (file, error) in [
+        (
+            &path,
+            StreamState::open_or_create(&path, &anew).unwrap_err(),
+        ),
+        (
+            &solver,
+            SolverState::open_or_create(&solver, id, 100).unwrap_err(),
+        ),
+        (
+            &gpu,
+            GpuState::open_or_create(&gpu, id, 64, 80).unwrap_err(),
+        ),
+    ] {
+        assert!(matches!(error, StateError::OtherBuffer { .. }), "{error}");
+        let message = error.to_string();
+        let buffer = format!("{} was made anew", file.with_extension("").display());
+        let remedy = format!("Remove {}", file.display());
+        for part in [&buffer, &remedy, "--fresh"] {
+            assert!(message.contains(part), "{message} lacks {part}");
+        }
+    }
+    assert!(StreamState::open_or_create(&path, &spec()).unwrap().1);
+}
+
+#[test]
+fn a_flipped_bit_of_a_head_is_refused() {
+    let At(_dir, path) = at();
+    drop(StreamState::open_or_create(&path, &spec()).unwrap());
+    let whole = fs::read(&path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    let head = size_of::<crate::weights::state_file::StateHead>();
+    let holder = 40..44;
+    for offset in (0..head).filter(|offset| !holder.contains(offset)) {
+        for bit in 0..8 {
+            let flipped = [whole[offset] ^ 1 << bit];
+            file.write_all_at(&flipped, offset as u64).unwrap();
+            let error = StreamState::open_or_create(&path, &spec());
+            let error = error.expect_err(&format!("bit {bit} of byte {offset}"));
+            assert!(
+                error.to_string().starts_with(path.to_str().unwrap()),
+                "{error}"
+            );
+        }
+        let right = &whole[offset..=offset];
+        file.write_all_at(right, offset as u64).unwrap();
+    }
+    assert!(StreamState::open_or_create(&path, &spec()).unwrap().1);
+}
+
+#[test]
 fn nonsense_is_refused() {
     let At(_dir, path) = at();
     for other in [
@@ -204,7 +274,7 @@ fn nonsense_is_refused() {
         assert!(!path.exists());
     }
     assert!(matches!(
-        SolverState::open_or_create(&path, 1, 1, usize::MAX),
+        SolverState::open_or_create(&path, ID, usize::MAX),
         Err(StateError::BadSpec { .. })
     ));
 }
@@ -222,7 +292,7 @@ fn other_files_are_refused() {
         );
     }
     fs::remove_file(&path).unwrap();
-    drop(SolverState::open_or_create(&path, 5, 6, 100).unwrap());
+    drop(SolverState::open_or_create(&path, ID, 100).unwrap());
     assert!(
         matches!(refusal(), StateError::NotOurs { .. }),
         "another kind of state"
@@ -236,7 +306,7 @@ fn other_files_are_refused() {
         "{}",
         refusal()
     );
-    file.write_all_at(&1u32.to_le_bytes(), 12).unwrap();
+    file.write_all_at(&2u32.to_le_bytes(), 12).unwrap();
     file.set_len(5000).unwrap();
     assert!(
         matches!(refusal(), StateError::Truncated { has: 5000, .. }),
@@ -285,18 +355,18 @@ fn a_solvers_state_survives_it() {
     let dir = dir();
     let path = SolverState::path_beside(&dir.path().join("job-n0"), 2);
     assert!(path.ends_with("job-n0.solver2"));
-    let (state, resumed) = SolverState::open_or_create(&path, 1, 2, 431_080).unwrap();
+    let (state, resumed) = SolverState::open_or_create(&path, ID, 431_080).unwrap();
     assert!(!resumed);
     state.history().store(431_079, 0.5);
     state.iteration().store(10, Relaxed);
     state.cursor().store(640, Relaxed);
     state.spare()[15].store(1, Relaxed);
     assert!(matches!(
-        SolverState::open_or_create(&path, 1, 2, 431_080),
+        SolverState::open_or_create(&path, ID, 431_080),
         Err(StateError::InUse { .. })
     ));
     drop(state);
-    let (state, resumed) = SolverState::open_or_create(&path, 1, 2, 431_080).unwrap();
+    let (state, resumed) = SolverState::open_or_create(&path, ID, 431_080).unwrap();
     assert!(resumed);
     assert_eq!(
         (state.history().load(431_079), state.history().len()),
@@ -311,6 +381,6 @@ fn a_solvers_state_survives_it() {
     );
     assert_eq!(state.spare()[15].load(Relaxed), 1);
     drop(state);
-    let error = SolverState::open_or_create(&path, 1, 2, 100).unwrap_err();
+    let error = SolverState::open_or_create(&path, ID, 100).unwrap_err();
     assert!(error.to_string().contains("number of weights"), "{error}");
 }

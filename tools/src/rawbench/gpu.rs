@@ -100,9 +100,8 @@ impl Args {
     fn measure<D: Device>(&self, device: &D, n: usize) -> Result<Line> {
         let folder = Folder::new()?;
         let shared = Arc::new(folder.buffer(n)?);
-        let ids = [shared.session(), shared.fingerprint()];
         let path = GpuState::path_beside(shared.path(), 0);
-        let (state, _) = GpuState::open_or_create(&path, ids, n, slot_words(n))?;
+        let (state, _) = GpuState::open_or_create(&path, shared.id(), n, slot_words(n))?;
         let mut syncer = GpuSyncer::new(device, &shared, &Arc::new(state), Writes::Racy)?;
         match self.chunk {
             Some(chunk) => syncer.set_chunk(chunk as usize)?,
