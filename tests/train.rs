@@ -362,11 +362,8 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         }
         let components_ended = start.elapsed();
-        assert!(
-            self.child.wait().expect("it ends").success(),
-            "{}",
-            logs(self.out.path())
-        );
+        let status = self.child.wait().expect("it ends");
+        assert_eq!(status.code(), Some(130), "{}", logs(self.out.path()));
         assert!(self.files().is_empty(), "left behind: {:?}", self.files());
         assert!(self.out.path().join("weights.safetensors").exists());
         (summary(self.out.path()), components_ended)

@@ -6,6 +6,7 @@ pub mod args;
 pub mod cluster_args;
 pub mod coordinator;
 mod doctor;
+mod exit;
 pub mod gpu;
 mod init;
 pub mod server;
@@ -19,8 +20,6 @@ pub mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-use crate::node::poseidon::{ANOTHER_FAILED, PoseidonError};
 
 /// Keeps the weights of a model in step across processes and machines, without locks and without
 /// waiting, over networks that lose packets.
@@ -76,19 +75,14 @@ pub fn main() -> ExitCode {
     finish("dogwild", result)
 }
 
-/// How `program` ends: with one line about what went wrong, and a code that tells a launcher whether
-/// it was somebody else's failure.
+/// How `program` ends: with one line about what went wrong, and a code that tells a launcher what
+/// kind of end it was (`exit`).
 pub fn finish(program: &str, result: anyhow::Result<()>) -> ExitCode {
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             dogwild_lab::note!("{program}: {error:#}");
-            let anothers = error.downcast_ref::<PoseidonError>();
-            if anothers.is_some_and(PoseidonError::is_anothers) {
-                ExitCode::from(ANOTHER_FAILED)
-            } else {
-                ExitCode::FAILURE
-            }
+            ExitCode::from(exit::code_of(&error))
         }
     };
     dogwild_lab::out::end(program, code)

@@ -81,6 +81,7 @@ impl Args {
             curve: self.curve,
             buffer: self.buffer,
         };
-        Ok(run_solver(&job, &stop)?)
+        run_solver(&job, &stop)?;
+        Ok(stop.check()?)
     }
 }

@@ -6,8 +6,11 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
+use super::exit;
 use super::train_poseidon::{self, PoseidonArgs, Sync};
-use crate::job::{Summary, TrainPlan, train, train_poseidon};
+use crate::job::{
+    DEFAULT_OUT, Ended, Old, OutFolder, Outcome, Summary, TrainPlan, train, train_poseidon,
+};
 use crate::node::{Transport, stop_on_signals};
 use crate::solver::data::Source;
 
@@ -17,6 +20,7 @@ const DEFAULT_ITERATIONS: u64 = 3000;
 
 /// Arguments of `dogwild train`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = exit::TABLE)]
 pub(super) struct Args {
     /// Number of nodes, each with its own buffer
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -45,9 +49,13 @@ pub(super) struct Args {
     /// Start from these weights instead of random ones
     #[arg(long, value_name = "FILE.safetensors")]
     pub(super) weights: Option<PathBuf>,
-    /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs
-    #[arg(long, value_name = "DIR", default_value = "out")]
-    pub(super) out: PathBuf,
+    /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs [default: a new one,
+    /// out/001, out/002, ...]
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Replace results that are in --out, once those of this run are complete
+    #[arg(long, requires = "out", conflicts_with = "resume")]
+    overwrite: bool,
     /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport says otherwise
     #[arg(long)]
     lab: bool,
@@ -71,11 +79,11 @@ impl Args {
         let model = self.solver.clone().unwrap_or_else(|| "lenet".into());
         let spec = args::model(&model)?;
         if self.sync == Sync::Poseidon {
-            let out = self.out.clone();
-            let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS)?;
-            let summary = train_poseidon(&plan, &stop)?;
-            train_poseidon::report(&summary, &out);
-            return Ok(());
+            let out = self.folder()?;
+            let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
+            let ended = train_poseidon(&plan, out, &stop)?;
+            train_poseidon::report(&ended);
+            return Ok(ended.check()?);
         }
         if self.lab {
             self.enter_lab();
@@ -96,10 +104,24 @@ impl Args {
             Some(_) => spec.max_iter,
             None => DEFAULT_ITERATIONS,
         });
-        let out = self.out.clone();
-        let summary = train(&self.plan(spec, model, iterations), &stop)?;
-        report(&summary, &out);
-        Ok(())
+        let out = self.folder()?;
+        let plan = self.plan(spec, model, iterations, &out);
+        let ended = train(&plan, out, &stop)?;
+        report(&ended);
+        Ok(ended.check()?)
+    }
+
+    /// The folder for the results: the one that was named, or a new one.
+    fn folder(&self) -> Result<OutFolder> {
+        let old = match (self.poseidon.resume, self.overwrite) {
+            (true, _) => Old::Resume,
+            (_, true) => Old::Replace,
+            _ => Old::Refuse,
+        };
+        Ok(match &self.out {
+            Some(dir) => OutFolder::at(dir, old)?,
+            None => OutFolder::numbered(DEFAULT_OUT.as_ref())?,
+        })
     }
 
     /// In a lab the hosts have one interface, and raw Ethernet is what it is for.
@@ -112,7 +134,13 @@ impl Args {
         self.transport.iface.get_or_insert_with(|| "eth0".into());
     }
 
-    fn plan(self, spec: crate::solver::SolverSpec, model: String, iterations: u64) -> TrainPlan {
+    fn plan(
+        self,
+        spec: crate::solver::SolverSpec,
+        model: String,
+        iterations: u64,
+        out: &OutFolder,
+    ) -> TrainPlan {
         let deltas = self
             .stream
             .deltas
@@ -130,7 +158,7 @@ impl Args {
             test_every: self.test_every,
             seed: self.seed,
             weights: self.weights,
-            out: self.out,
+            out: out.work().to_owned(),
             lab: self.lab.then(|| dogwild_lab::Spec {
                 mtu,
                 ..dogwild_lab::Spec::of(self.nodes.into())
@@ -150,21 +178,29 @@ impl Args {
     }
 }
 
-fn report(summary: &Summary, out: &std::path::Path) {
+fn report(ended: &Ended<Summary>) {
+    let summary = &ended.summary;
     dogwild_lab::say!("{}", summary.table());
     dogwild_lab::say!(
         "{} iterations in {:.1} s; replicas {}; ended by {}",
         summary.iterations,
         summary.train_s,
-        if summary.replicas_identical {
-            "identical bit for bit"
-        } else {
-            "not compared after delivery"
+        match (summary.replicas_identical, ended.outcome) {
+            (true, _) => "identical bit for bit",
+            (false, Outcome::ReplicasDiffer) => "differ",
+            (false, _) => "not compared after delivery",
         },
         summary.ended_by,
     );
-    dogwild_lab::say!(
-        "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
-        out.display()
-    );
+    where_it_is(ended);
+}
+
+/// The last line of a job that did what was asked. Of any other the error is the last.
+pub(super) fn where_it_is<S>(ended: &Ended<S>) {
+    if ended.outcome.as_asked() {
+        dogwild_lab::say!(
+            "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
+            ended.folder.display()
+        );
+    }
 }

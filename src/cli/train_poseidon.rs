@@ -5,8 +5,8 @@ use clap::ValueEnum;
 
 use super::args;
 use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name};
-use super::train::Args;
-use crate::job::{PoseidonPlan, PoseidonSummary};
+use super::train::{Args, where_it_is};
+use crate::job::{Ended, OutFolder, Outcome, PoseidonPlan, PoseidonSummary};
 use crate::node::poseidon::Key;
 use crate::solver::SolverSpec;
 
@@ -80,8 +80,8 @@ pub(super) struct PoseidonArgs {
     #[arg(long, value_name = "WORKER:FACTOR")]
     slow: Option<Slow>,
     /// Go on from the last checkpoint of the job in --out
-    #[arg(long)]
-    resume: bool,
+    #[arg(long, requires = "out")]
+    pub(super) resume: bool,
 }
 
 impl Sync {
@@ -117,6 +117,7 @@ impl Args {
         spec: SolverSpec,
         model: String,
         default_iterations: u64,
+        out: &OutFolder,
     ) -> Result<PoseidonPlan> {
         let own = self.poseidon;
         // As many pictures as one worker would see.
@@ -158,13 +159,16 @@ impl Args {
             test_every: self.test_every,
             seed: self.seed,
             weights: self.weights,
-            out: self.out,
+            out: out.work().to_owned(),
+            // Those of the run before are gone on with.
+            checkpoint_folder: if own.resume { out.dir() } else { out.work() }.join("checkpoints"),
         })
     }
 }
 
 /// Says how it went.
-pub(super) fn report(summary: &PoseidonSummary, out: &std::path::Path) {
+pub(super) fn report(ended: &Ended<PoseidonSummary>) {
+    let summary = &ended.summary;
     dogwild_lab::say!("{}", summary.table());
     dogwild_lab::say!(
         "{} iterations of {} workers in {:.1} s ({:.0} images/s); replicas {}; ended by {}",
@@ -172,15 +176,12 @@ pub(super) fn report(summary: &PoseidonSummary, out: &std::path::Path) {
         summary.workers,
         summary.train_s,
         summary.images_per_s,
-        if summary.replicas_identical {
-            "identical bit for bit"
-        } else {
-            "differ"
+        match (summary.replicas_identical, ended.outcome) {
+            (true, _) => "identical bit for bit",
+            (false, Outcome::ReplicasDiffer) => "differ",
+            (false, _) => "not compared",
         },
         summary.ended_by,
     );
-    dogwild_lab::say!(
-        "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
-        out.display()
-    );
+    where_it_is(ended);
 }

@@ -65,6 +65,7 @@ impl Args {
             target_accuracy: self.target_accuracy,
             curve: self.curve,
         };
-        Ok(run_worker(&job, &stop)?)
+        run_worker(&job, &stop)?;
+        Ok(stop.check()?)
     }
 }

@@ -2,21 +2,86 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-/// Restarts of one component before the job gives up.
-const MOST_RESTARTS: u32 = 5;
-/// Pause before the first restart; it doubles with each.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+use super::outcome::codes;
+use super::restarts::{MOST, Restarts, WINDOW};
+use crate::node::is_code_of_signal;
+
 /// Time that components have to end by themselves.
 const GRACE: Duration = Duration::from_millis(700);
 
 /// How to start a component, as often as needed.
 pub(super) type Starter = Box<dyn Fn() -> Command>;
+
+/// When a component ends without being asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// When its work is done.
+    WhenDone,
+    /// Never: an end is a failure, however good.
+    Never,
+}
+
+/// Why a component is not started again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Gone {
+    /// It has found that training diverged.
+    #[error("{name} says:\n{words}")]
+    Diverged {
+        /// Which component.
+        name: String,
+        /// The end of its log.
+        words: String,
+    },
+    /// It refuses, and would again.
+    #[error("{name} ended with {status}; its last words:\n{words}")]
+    Refused {
+        /// Which component.
+        name: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        words: String,
+    },
+    /// It dies again and again.
+    #[error(
+        "{name} ended with {status}, after {MOST} restarts in {} s; its last words:\n{words}",
+        WINDOW.as_secs()
+    )]
+    TooOften {
+        /// Which component.
+        name: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        words: String,
+    },
+}
+
+impl Gone {
+    /// What to make of a component that ended with `status`; `None` if it was killed, or asked to
+    /// end, and may be started again.
+    pub(super) fn of(name: &str, status: ExitStatus, words: String) -> Option<Self> {
+        let name = name.to_owned();
+        match status.code() {
+            None | Some(0) => None,
+            Some(code) if is_code_of_signal(code) => None,
+            Some(code) if code == i32::from(codes::DIVERGED) => {
+                Some(Self::Diverged { name, words })
+            }
+            Some(_) => Some(Self::Refused {
+                name,
+                status,
+                words,
+            }),
+        }
+    }
+}
 
 /// One component process.
 pub(super) struct Component {
@@ -26,21 +91,22 @@ pub(super) struct Component {
     log: PathBuf,
     child: Option<Child>,
     restart_at: Option<Instant>,
-    /// Times it had to be started again.
-    pub(super) restarts: u32,
+    restarts: Restarts,
+    ends: Ends,
     done: bool,
 }
 
 impl Component {
     /// Starts a component whose messages go to the file `log`.
-    pub(super) fn start(name: String, log: PathBuf, starter: Starter) -> Result<Self> {
+    pub(super) fn start(name: String, log: PathBuf, ends: Ends, starter: Starter) -> Result<Self> {
         let mut component = Self {
             name,
             starter,
             log,
             child: None,
             restart_at: None,
-            restarts: 0,
+            restarts: Restarts::default(),
+            ends,
             done: false,
         };
         component.spawn()?;
@@ -63,6 +129,8 @@ impl Component {
     }
 
     fn open_log(&self) -> io::Result<File> {
+        // The folder may have been removed since the job began.
+        std::fs::create_dir_all(self.log.parent().unwrap_or(Path::new(".")))?;
         OpenOptions::new().create(true).append(true).open(&self.log)
     }
 
@@ -71,13 +139,23 @@ impl Component {
         self.done
     }
 
-    /// Looks after it: notes a good end, restarts after a bad one. An error if it keeps dying.
+    /// True while its process runs.
+    pub(super) fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Times it had to be started again.
+    pub(super) fn restarts(&self) -> u32 {
+        self.restarts.total()
+    }
+
+    /// Looks after it: notes a good end, restarts after a bad one. An error ([`Gone`]) if that is no use.
     pub(super) fn watch(&mut self) -> Result<()> {
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait()?
         {
             self.child = None;
-            self.done = status.success();
+            self.done = status.success() && self.ends == Ends::WhenDone;
             if !self.done {
                 self.died(status)?;
             }
@@ -101,18 +179,20 @@ impl Component {
         Ok(status.filter(|status| !status.success()))
     }
 
-    fn died(&mut self, status: ExitStatus) -> Result<()> {
-        // A refusal (wrong argument, missing file) will not mend by itself; a kill may.
-        if status.code().is_some() || self.restarts == MOST_RESTARTS {
-            bail!(
-                "{} ended with {status}; its last words:\n{}",
-                self.name,
-                self.last_words()
-            );
+    fn died(&mut self, status: ExitStatus) -> Result<(), Gone> {
+        // A refusal (wrong argument, missing file) stays what it is; a kill may not happen again.
+        if let Some(gone) = Gone::of(&self.name, status, self.last_words()) {
+            return Err(gone);
         }
-        let pause = FIRST_PAUSE * 2u32.pow(self.restarts);
-        self.restarts += 1;
-        self.restart_at = Some(Instant::now() + pause);
+        let now = Instant::now();
+        let Some(pause) = self.restarts.another(now) else {
+            return Err(Gone::TooOften {
+                name: self.name.clone(),
+                status,
+                words: self.last_words(),
+            });
+        };
+        self.restart_at = Some(now + pause);
         log::warn!(
             "{} ended with {status}; starting it again in {} ms",
             self.name,

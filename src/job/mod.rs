@@ -4,16 +4,25 @@
 //! the buffers and nothing else; restarts what died; cleans up after itself.
 
 mod buffer;
+mod buffers;
 mod children;
+mod conclude;
+mod fleet;
+mod out;
+mod outcome;
 mod poseidon;
 mod poseidon_summary;
 mod progress;
+mod restarts;
 mod results;
 mod start;
 mod summary;
 mod train;
+mod whole;
 
 pub use buffer::{BufferError, BufferPlan, make_buffer};
+pub use out::{DEFAULT_OUT, Old, OutError, OutFolder};
+pub use outcome::{Ended, NotAsAsked, Outcome, codes};
 pub use poseidon::{PoseidonPlan, train_poseidon};
 pub use poseidon_summary::{PoseidonSummary, WorkerSummary};
 pub use summary::{NodeSummary, Summary};

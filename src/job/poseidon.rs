@@ -4,21 +4,27 @@
 //! ends with the very weights it would have had.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::children::{Component, stop_all};
+use super::buffers::{Buffers, session_name};
+use super::children::{Component, Ends, Gone, stop_all};
+use super::conclude::{End, conclude};
+use super::fleet::{Dead, Fleet};
+use super::out::OutFolder;
+use super::outcome::{Ended, Facts};
 use super::poseidon_summary::{PoseidonSummary, summarise};
 use super::progress::{self, Progress};
-use super::results::{node_curve, remove_old_results, save_weights, write_results};
+use super::results::{node_curve, write_results};
 use super::start::{starter, strings};
-use super::train::{Buffers, LOOK_EVERY, PREFIX, identical, remove_orphans};
+use super::train::{LOOK_EVERY, identical};
+use super::whole::write_whole;
 use super::{BufferPlan, make_buffer};
-use crate::node::poseidon::ANOTHER_FAILED;
+use crate::node::Stop;
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
 use crate::weights::Existing;
@@ -58,11 +64,13 @@ pub struct PoseidonPlan {
     pub seed: u64,
     /// Weights to start from.
     pub weights: Option<PathBuf>,
-    /// Folder for the results.
+    /// Folder that members write to: the working folder of the job's [`OutFolder`].
     pub out: PathBuf,
+    /// Folder for the checkpoints.
+    pub checkpoint_folder: PathBuf,
     /// Whether there are checkpoints.
     pub checkpoints: bool,
-    /// Go on from the checkpoints in `out`.
+    /// Go on from the checkpoints.
     pub resume: bool,
 }
 
@@ -72,30 +80,10 @@ struct Run {
     session: String,
 }
 
-/// The processes of a cluster.
-struct Fleet {
-    coordinator: Component,
-    members: Vec<Component>,
-}
-
-impl Fleet {
-    fn all(&mut self) -> impl Iterator<Item = &mut Component> {
-        std::iter::once(&mut self.coordinator).chain(&mut self.members)
-    }
-
-    fn done(&self) -> bool {
-        self.coordinator.done() && self.members.iter().all(Component::done)
-    }
-}
-
 impl PoseidonPlan {
-    fn checkpoints(&self) -> PathBuf {
-        self.out.join("checkpoints")
-    }
-
     /// Name of the session: of the run that is resumed, or a new one.
     fn session(&self) -> Result<String> {
-        let path = self.checkpoints().join("run.json");
+        let path = self.checkpoint_folder.join("run.json");
         if self.resume {
             let text = fs::read_to_string(&path).with_context(|| {
                 format!(
@@ -107,17 +95,17 @@ impl PoseidonPlan {
                 .with_context(|| format!("{} cannot be read", path.display()))?;
             return Ok(run.session);
         }
-        let since = std::time::SystemTime::UNIX_EPOCH
-            .elapsed()
-            .unwrap_or_default();
-        let session = format!("train-{}-{}", std::process::id(), since.as_nanos());
+        let session = session_name();
         if self.checkpoints {
             let run = Run {
                 session: session.clone(),
             };
-            fs::create_dir_all(self.checkpoints())?;
-            fs::write(&path, serde_json::to_string(&run)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            let folder = &self.checkpoint_folder;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            write_whole(&path, |path| {
+                Ok(fs::write(path, serde_json::to_string(&run)?)?)
+            })?;
         }
         Ok(session)
     }
@@ -141,16 +129,18 @@ impl PoseidonPlan {
     }
 }
 
-/// Runs the job. `stop` ends it early.
-pub fn train_poseidon(plan: &PoseidonPlan, stop: &AtomicBool) -> Result<PoseidonSummary> {
+/// Runs the job, with its results in `out`. A signal ends it early.
+///
+/// # Errors
+/// It could not be started, or its weights or its report could not be written; the message says
+/// where the weights are.
+pub fn train_poseidon(
+    plan: &PoseidonPlan,
+    out: OutFolder,
+    stop: &Stop,
+) -> Result<Ended<PoseidonSummary>> {
     let set = plan.data.load()?;
-    fs::create_dir_all(&plan.out)
-        .with_context(|| format!("cannot make the folder {}", plan.out.display()))?;
     let session = plan.session()?;
-    if !plan.resume {
-        remove_old_results(&plan.out)?;
-    }
-    remove_orphans();
     let buffers = make_buffers(plan, &session, &set)?;
     let mut watched = Watched {
         plan,
@@ -158,44 +148,36 @@ pub fn train_poseidon(plan: &PoseidonPlan, stop: &AtomicBool) -> Result<Poseidon
         buffers: &buffers,
         restarts: 0,
         vain: 0,
-        started: Instant::now(),
+        train_s: 0.0,
     };
-    let mut fleet = watched.start(plan.resume, stop)?;
-    let result = watched.watch(&mut fleet, stop);
-    if result.is_err() || stop.load(Relaxed) {
-        stop_all(fleet.all());
-    }
-    let train_s = result?;
-    let first = buffers.nodes.first().context("no worker")?;
-    save_weights(&plan.out, &plan.model, first)?;
-    let same = !stop.load(Relaxed) && identical(&buffers.nodes);
-    let summary = summarise(
-        plan,
-        &buffers.nodes,
-        set,
-        stop,
-        train_s,
-        watched.restarts,
-        same,
-    )?;
-    let title = format!(
-        "{} on {}, {} workers and {} servers",
-        plan.model, plan.data, plan.workers, plan.servers
-    );
-    write_results(&plan.out, plan.workers, &title, &summary)?;
-    Ok(summary)
+    let mut fleet = Fleet::default();
+    let result = watched.run(&mut fleet, stop);
+    stop_all(fleet.all());
+    let (restarts, train_s) = (watched.restarts, watched.train_s);
+    let ended = result.is_ok() && stop.signal().is_none();
+    let same = ended.then(|| identical(&buffers.nodes));
+    let reached = buffers.nodes[0].globals().stop.load(Relaxed) != 0;
+    let facts = Facts {
+        reached: plan.target_accuracy.map(|_| reached),
+        identical: same,
+    };
+    let end = End::of(result, stop, facts);
+    conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
+        let (nodes, same) = (&buffers.nodes, same == Some(true));
+        let summary = summarise(plan, nodes, set, outcome, train_s, restarts, same)?;
+        let title = format!(
+            "{} on {}, {} workers and {} servers",
+            plan.model, plan.data, plan.workers, plan.servers
+        );
+        write_results(out.work(), plan.workers, &title, &summary)?;
+        Ok(summary)
+    })
 }
 
 fn make_buffers(plan: &PoseidonPlan, session: &str, set: &DataSet) -> Result<Buffers> {
-    let job = format!("{PREFIX}{}-", std::process::id());
-    let mut buffers = Buffers {
-        nodes: Vec::new(),
-        job,
-    };
-    for worker in 0..plan.workers {
-        let path = Path::new("/dev/shm").join(format!("{}n{worker}", buffers.job));
-        buffers.nodes.push(make_buffer(&BufferPlan {
-            path: &path,
+    Buffers::make(plan.workers, |path| {
+        make_buffer(&BufferPlan {
+            path,
             spec: &plan.spec,
             data: &plan.data,
             input: set.train.shape,
@@ -206,9 +188,8 @@ fn make_buffers(plan: &PoseidonPlan, session: &str, set: &DataSet) -> Result<Buf
             iterations: plan.iterations,
             weights: plan.weights.as_deref(),
             existing: Existing::Refuse,
-        })?);
-    }
-    Ok(buffers)
+        })
+    })
 }
 
 /// A job while it runs.
@@ -219,12 +200,21 @@ struct Watched<'p> {
     /// Times everything was started again.
     restarts: u32,
     vain: u32,
-    started: Instant,
+    train_s: f64,
 }
 
 impl Watched<'_> {
+    /// Starts everything, and watches until all have ended or a signal comes.
+    fn run(&mut self, fleet: &mut Fleet, stop: &Stop) -> Result<()> {
+        self.start(fleet, self.plan.resume, stop)?;
+        let mut progress = Progress::new(self.plan.iterations, progress::Path::Poseidon);
+        let result = self.watch(fleet, &mut progress, stop);
+        progress.finish();
+        result
+    }
+
     /// Starts everything, the coordinator first.
-    fn start(&self, resume: bool, stop: &AtomicBool) -> Result<Fleet> {
+    fn start(&self, fleet: &mut Fleet, resume: bool, stop: &Stop) -> Result<()> {
         let plan = self.plan;
         let file = plan.out.join("coordinator.address");
         let _ = fs::remove_file(&file);
@@ -232,43 +222,30 @@ impl Watched<'_> {
         args.push(file.display().to_string());
         args.extend(["--iterations".into(), plan.iterations.to_string()]);
         args.extend(plan.cluster_args.iter().cloned());
-        let mut coordinator = self.component("coordinator", args, resume)?;
+        fleet.0 = vec![self.component("coordinator", args, resume)?];
         let address = loop {
             if let Ok(address) = fs::read_to_string(&file) {
                 break address;
             }
-            if let Some(status) = coordinator.failed()? {
-                bail!(
-                    "the coordinator ended with {status}; its last words:\n{}",
-                    coordinator.last_words()
-                );
+            if let Some(Dead { status, words, .. }) = fleet.dead()?.first() {
+                bail!("the coordinator ended with {status}; its last words:\n{words}");
             }
             if stop.load(Relaxed) {
-                return Ok(Fleet {
-                    coordinator,
-                    members: Vec::new(),
-                });
+                return Ok(());
             }
             std::thread::sleep(LOOK_EVERY);
         };
         let _ = fs::remove_file(&file);
-        let mut members = Vec::new();
         for index in 0..plan.servers {
-            members.push(self.member("server", index, &address, Vec::new(), resume)?);
+            let server = self.member("server", index, &address, Vec::new(), resume)?;
+            fleet.0.push(server);
         }
         for index in 0..plan.workers {
-            members.push(self.member(
-                "worker",
-                index,
-                &address,
-                self.worker_args(index),
-                resume,
-            )?);
+            let args = self.worker_args(index);
+            let worker = self.member("worker", index, &address, args, resume)?;
+            fleet.0.push(worker);
         }
-        Ok(Fleet {
-            coordinator,
-            members,
-        })
+        Ok(())
     }
 
     fn worker_args(&self, index: u16) -> Vec<String> {
@@ -310,7 +287,10 @@ impl Watched<'_> {
             add("--bandwidth", rate.to_string());
         }
         if plan.checkpoints {
-            add("--checkpoints", plan.checkpoints().display().to_string());
+            add(
+                "--checkpoints",
+                plan.checkpoint_folder.display().to_string(),
+            );
         }
         args.extend(more);
         self.component(&format!("{role}{index}"), args, resume && plan.checkpoints)
@@ -326,46 +306,58 @@ impl Watched<'_> {
             args.push("--resume".into());
         }
         let log = self.plan.out.join(format!("{name}.log"));
-        Component::start(name.to_owned(), log, starter(None, 0, args)?)
+        Component::start(
+            name.to_owned(),
+            log,
+            Ends::WhenDone,
+            starter(None, 0, args)?,
+        )
     }
 
-    /// Watches until all have ended or `stop` is set. Returns the seconds of training.
-    fn watch(&mut self, fleet: &mut Fleet, stop: &AtomicBool) -> Result<f64> {
-        let mut progress = Progress::new(self.plan.iterations, progress::Path::Poseidon);
-        let steps = || self.buffers.nodes[0].globals().iterations();
-        let mut before = steps();
+    fn watch(&mut self, fleet: &mut Fleet, progress: &mut Progress, stop: &Stop) -> Result<()> {
+        let steps = || self.buffers.iterations();
+        let (mut before, mut started) = (steps(), Instant::now());
         while !stop.load(Relaxed) && !fleet.done() {
             if steps() == 0 {
-                self.started = Instant::now();
+                started = Instant::now();
             }
-            let mut ended = Vec::new();
-            for component in fleet.all() {
-                if let Some(status) = component.failed()? {
-                    ended.push((component.name.clone(), status, component.last_words()));
+            self.train_s = started.elapsed().as_secs_f64();
+            let mut dead = fleet.dead()?;
+            if !dead.is_empty() {
+                fleet.wait_for_the_one_to_blame(&mut dead)?;
+                if stop.load(Relaxed) {
+                    break;
                 }
-            }
-            let refused = |code: Option<i32>| code.is_some_and(|c| c != i32::from(ANOTHER_FAILED));
-            if let Some((name, status, words)) = ended.iter().find(|(_, s, _)| refused(s.code())) {
-                // A refusal (wrong argument, missing file) will not mend by itself; a kill may.
-                bail!("{name} ended with {status}; its last words:\n{words}");
-            }
-            if let Some((name, status, words)) = ended.first() {
                 self.vain = if steps() > before { 0 } else { self.vain + 1 };
-                if self.vain > MOST_VAIN_STARTS {
-                    bail!("{name} ended with {status}; its last words:\n{words}");
-                }
                 before = steps();
-                self.restarts += 1;
-                log::warn!(
-                    "{name} ended with {status}; starting all again from the last checkpoint"
-                );
+                self.died(&dead[0])?;
                 stop_all(fleet.all());
-                *fleet = self.start(true, stop)?;
+                self.start(fleet, true, stop)?;
             }
             progress.show(&self.buffers.nodes);
             std::thread::sleep(LOOK_EVERY);
         }
-        progress.finish();
-        Ok(self.started.elapsed().as_secs_f64())
+        Ok(())
+    }
+
+    /// All start again after the death of a member, unless that is no use.
+    fn died(&mut self, dead: &Dead) -> Result<()> {
+        let Dead {
+            name,
+            status,
+            words,
+        } = dead;
+        if !dead.blames_another()
+            && let Some(gone) = Gone::of(name, *status, words.clone())
+        {
+            // A refusal (wrong argument, missing file) stays what it is; a kill may not happen again.
+            return Err(gone.into());
+        }
+        if self.vain > MOST_VAIN_STARTS {
+            bail!("{name} ended with {status}; its last words:\n{words}");
+        }
+        self.restarts += 1;
+        log::warn!("{name} ended with {status}; starting all again from the last checkpoint");
+        Ok(())
     }
 }

@@ -3,13 +3,15 @@
 //! Every field is documented in `docs/poseidon.md`; units are in the names.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::outcome::Outcome;
 use super::poseidon::PoseidonPlan;
+use super::results::test_images;
 use crate::node::poseidon::TrafficReport;
 use crate::node::{TestResult, Tester, Transforms};
 use crate::solver::data::DataSet;
@@ -43,7 +45,7 @@ pub struct PoseidonSummary {
     pub bandwidth_bytes_per_s: Option<f64>,
     /// Seed of weights and pictures.
     pub seed: u64,
-    /// Why the job ended: iterations, target_accuracy or interrupted.
+    /// Why the job ended: the word of its [`Outcome`].
     pub ended_by: String,
     /// Time from the start of training to its end.
     pub train_s: f64,
@@ -128,14 +130,12 @@ pub(super) fn summarise(
     plan: &PoseidonPlan,
     workers: &[SharedWeights],
     set: DataSet,
-    stop: &AtomicBool,
+    outcome: Outcome,
     train_s: f64,
     restarts: u32,
     replicas_identical: bool,
 ) -> Result<PoseidonSummary> {
-    let interrupted = stop.load(Relaxed);
-    // Whoever interrupts waits for the prompt: a smaller test, done before anybody is impatient.
-    let most = if interrupted { 1000 } else { 0 };
+    let most = test_images(outcome);
     let transform = Transforms::of(&plan.spec, &set.train).test;
     let mut tester = Tester::new(&plan.spec, transform, set.test, most)?;
     let first = workers.first().context("no worker")?;
@@ -165,12 +165,7 @@ pub(super) fn summarise(
         worker: plan.worker_args.clone(),
         bandwidth_bytes_per_s: plan.bandwidth_bytes_per_s,
         seed: plan.seed,
-        ended_by: match (interrupted, first.globals().stop.load(Relaxed) != 0) {
-            (true, _) => "interrupted",
-            (_, true) => "target_accuracy",
-            _ => "iterations",
-        }
-        .into(),
+        ended_by: outcome.word().into(),
         train_s,
         iterations: first.globals().iterations(),
         images_per_s: per_worker.iter().map(|w| w.images_per_s).sum(),

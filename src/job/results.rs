@@ -2,20 +2,27 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::outcome::Outcome;
 use super::summary::{NodeSummary, Summary};
 use super::train::TrainPlan;
+use super::whole::write_whole;
 use crate::node::{TestResult, Tester, Transforms};
+use crate::snapshot::SaveError;
 use crate::solver::data::DataSet;
 use crate::watch::curve::{Curve, CurveWriter, read_rows};
 use crate::weights::SharedWeights;
 
 /// Writes the weights of `shared` to the folder `out`.
-pub(super) fn save_weights(out: &Path, model: &str, shared: &SharedWeights) -> Result<()> {
+pub(super) fn save_weights(
+    out: &Path,
+    model: &str,
+    shared: &SharedWeights,
+) -> Result<(), SaveError> {
     let metadata = [
         ("model".to_owned(), model.to_owned()),
         (
@@ -24,25 +31,28 @@ pub(super) fn save_weights(out: &Path, model: &str, shared: &SharedWeights) -> R
         ),
     ];
     let path = out.join("weights.safetensors");
-    crate::snapshot::save(&path, shared.manifest(), shared.view(), metadata.into())?;
-    Ok(())
+    crate::snapshot::save(&path, shared.manifest(), shared.view(), metadata.into())
+}
+
+/// Pictures of the last test; 0: all.
+pub(super) fn test_images(outcome: Outcome) -> usize {
+    match outcome {
+        // A user who interrupts waits for the prompt, and a failure for being told: a smaller test.
+        Outcome::Interrupted(_) | Outcome::Failed | Outcome::Diverged => 1000,
+        _ => 0,
+    }
 }
 
 pub(super) fn summarise(
     plan: &TrainPlan,
     nodes: &[SharedWeights],
     set: DataSet,
-    stop: &AtomicBool,
+    outcome: Outcome,
     train_s: f64,
     restarts: u32,
     replicas_identical: bool,
 ) -> Result<Summary> {
-    let interrupted = stop.load(Relaxed);
-    let by_accuracy = nodes
-        .iter()
-        .any(|shared| shared.globals().stop.load(Relaxed) != 0);
-    // Whoever interrupts waits for the prompt: a smaller test, done before anybody is impatient.
-    let most = if interrupted { 1000 } else { 0 };
+    let most = test_images(outcome);
     let transform = Transforms::of(&plan.spec, &set.train).test;
     let mut tester = Tester::new(&plan.spec, transform, set.test, most)?;
     let go_on = AtomicBool::new(false);
@@ -71,12 +81,7 @@ pub(super) fn summarise(
         deltas: plan.deltas.clone(),
         rate_bytes_per_s: plan.rate_bytes_per_s,
         seed: plan.seed,
-        ended_by: match (interrupted, by_accuracy) {
-            (true, _) => "interrupted",
-            (_, true) => "target_accuracy",
-            _ => "iterations",
-        }
-        .into(),
+        ended_by: outcome.word().into(),
         train_s,
         iterations: per_node.iter().map(|node| node.iterations).sum(),
         replicas_identical,
@@ -90,32 +95,6 @@ pub(super) fn node_curve(out: &Path, node: u16) -> PathBuf {
     out.join(format!("node{node}-curve.csv"))
 }
 
-/// Removes what an earlier job left in `out`, so that nothing of it is taken for a result of this one.
-pub(super) fn remove_old_results(out: &Path) -> Result<()> {
-    for old in fs::read_dir(out)?.flatten() {
-        let name = old.file_name().to_string_lossy().into_owned();
-        let ours = ["node", "worker", "server", "coordinator"]
-            .iter()
-            .any(|kind| name.starts_with(kind))
-            && (name.ends_with(".log")
-                || name.ends_with("-curve.csv")
-                || name.ends_with("-traffic.json"));
-        if ours
-            || [
-                "curve.csv",
-                "curve.svg",
-                "summary.json",
-                "weights.safetensors",
-            ]
-            .contains(&name.as_str())
-        {
-            fs::remove_file(old.path())
-                .with_context(|| format!("cannot replace {}", old.path().display()))?;
-        }
-    }
-    Ok(())
-}
-
 /// Writes the summary, and the rows of all nodes as one curve with its picture.
 pub(super) fn write_results(
     out: &Path,
@@ -123,22 +102,31 @@ pub(super) fn write_results(
     title: &str,
     summary: &impl Serialize,
 ) -> Result<()> {
-    let path = out.join("summary.json");
-    fs::write(&path, serde_json::to_string_pretty(summary)? + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    write_whole(&out.join("summary.json"), |path| {
+        Ok(fs::write(
+            path,
+            serde_json::to_string_pretty(summary)? + "\n",
+        )?)
+    })?;
     let mut rows = Vec::new();
-    for node in 0..nodes {
-        let path = node_curve(out, node);
-        if path.exists() {
-            rows.extend(read_rows(&path)?);
-            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-        }
+    let files = (0..nodes).map(|node| node_curve(out, node));
+    let files: Vec<PathBuf> = files.filter(|path| path.exists()).collect();
+    let whole = out.join("curve.csv");
+    // A resumed job goes on with the curve of the run before.
+    for path in files.iter().chain(whole.exists().then_some(&whole)) {
+        rows.extend(read_rows(path)?);
     }
     rows.sort_by_key(|row| (row.iteration, row.node));
-    let mut curve = CurveWriter::append(&out.join("curve.csv"))?;
-    for row in &rows {
-        curve.write(row)?;
+    write_whole(&whole, |path| {
+        let mut curve = CurveWriter::append(path)?;
+        rows.iter().try_for_each(|row| curve.write(row))?;
+        Ok(())
+    })?;
+    write_whole(&out.join("curve.svg"), |path| {
+        Ok(Curve::accuracy(title, &rows).write_svg(path)?)
+    })?;
+    for path in files {
+        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
-    Curve::accuracy(title, &rows).write_svg(&out.join("curve.svg"))?;
     Ok(())
 }

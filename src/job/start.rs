@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use dogwild_lab::Lab;
 
-use super::children::{Component, Starter};
+use super::children::{Component, Ends, Starter};
 use super::results::node_curve;
 use super::train::TrainPlan;
 use crate::weights::SharedWeights;
@@ -49,6 +49,7 @@ pub(super) fn start_streamer(
     Component::start(
         name,
         plan.out.join(format!("node{node}-stream.log")),
+        Ends::Never,
         starter(lab, node, args)?,
     )
 }
@@ -82,6 +83,7 @@ pub(super) fn start_solver(
     Component::start(
         name,
         plan.out.join(format!("node{node}-solver{index}.log")),
+        Ends::WhenDone,
         starter(lab, node, args)?,
     )
 }

@@ -36,7 +36,7 @@ pub struct Summary {
     pub rate_bytes_per_s: Option<f64>,
     /// Seed of weights and pictures.
     pub seed: u64,
-    /// Why the job ended: iterations, target_accuracy or interrupted.
+    /// Why the job ended: the word of its [`Outcome`](super::Outcome).
     pub ended_by: String,
     /// Time from the start of training to its end.
     pub train_s: f64,

@@ -1,20 +1,24 @@
 //! `dogwild train`: a whole job on this machine, from buffers to report.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use dogwild_lab::Lab;
 
+use super::buffers::{Buffers, session_name};
 use super::children::{Component, stop_all};
+use super::conclude::{End, conclude};
+use super::out::OutFolder;
+use super::outcome::{Ended, Facts};
 use super::progress::{self, Progress};
-use super::results::{remove_old_results, save_weights, summarise, write_results};
+use super::results::{summarise, write_results};
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
 use super::{BufferPlan, make_buffer};
+use crate::node::Stop;
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
 use crate::weights::{Existing, SharedWeights};
@@ -23,8 +27,6 @@ use crate::weights::{Existing, SharedWeights};
 const SETTLE: Duration = Duration::from_secs(20);
 /// Time between two looks at components and counters.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Start of the names of all files that this command makes under /dev/shm.
-pub(super) const PREFIX: &str = "dogwild-train-";
 
 /// What to train, and how.
 pub struct TrainPlan {
@@ -48,7 +50,7 @@ pub struct TrainPlan {
     pub seed: u64,
     /// Weights to start from.
     pub weights: Option<PathBuf>,
-    /// Folder for the results.
+    /// Folder that components write to: the working folder of the job's [`OutFolder`].
     pub out: PathBuf,
     /// Hosts in namespaces instead of loopback.
     pub lab: Option<dogwild_lab::Spec>,
@@ -62,115 +64,101 @@ pub struct TrainPlan {
     pub rate_bytes_per_s: Option<f64>,
 }
 
-/// Files under /dev/shm that go when the job does.
-pub(super) struct Buffers {
-    pub(super) job: String,
-    pub(super) nodes: Vec<SharedWeights>,
+/// The processes of a job.
+#[derive(Default)]
+struct Crew {
+    lab: Option<Rc<Lab>>,
+    streamers: Vec<Component>,
+    solvers: Vec<Component>,
 }
 
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        remove_files(|name| name.starts_with(&self.job));
-    }
-}
-
-fn remove_files(which: impl Fn(&str) -> bool) {
-    let Ok(entries) = fs::read_dir("/dev/shm") else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if entry.file_name().to_str().is_some_and(&which) {
-            // Somebody else's file stays: that is the system's answer, not ours.
-            let _ = fs::remove_file(entry.path());
+impl Crew {
+    /// Starts all of them.
+    fn start(&mut self, plan: &TrainPlan, buffers: &Buffers) -> Result<()> {
+        self.lab = plan.lab.as_ref().map(Lab::up).transpose()?.map(Rc::new);
+        let lab = self.lab.as_ref();
+        for (node, shared) in (0..).zip(&buffers.nodes) {
+            if plan.nodes > 1 {
+                let streamer = start_streamer(plan, shared, lab, node)?;
+                self.streamers.push(streamer);
+            }
+            for index in 0..plan.solvers {
+                let solver = start_solver(plan, shared, lab, node, index)?;
+                self.solvers.push(solver);
+            }
         }
+        Ok(())
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Component> {
+        self.streamers.iter_mut().chain(&mut self.solvers)
     }
 }
 
-/// Removes what earlier jobs left whose launcher was killed.
-pub(super) fn remove_orphans() {
-    remove_files(|name| {
-        let pid = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next());
-        pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
-    });
-}
-
-/// Runs the job. `stop` ends it early, with everything that an end brings but the last deliveries.
-pub fn train(plan: &TrainPlan, stop: &AtomicBool) -> Result<Summary> {
+/// Runs the job, with its results in `out`. A signal ends it early, with everything that an end brings
+/// but the last deliveries.
+///
+/// # Errors
+/// It could not be started, or its weights or its report could not be written; the message says
+/// where the weights are.
+pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summary>> {
     let set = plan.data.load()?;
-    fs::create_dir_all(&plan.out)
-        .with_context(|| format!("cannot make the folder {}", plan.out.display()))?;
-    remove_old_results(&plan.out)?;
-    remove_orphans();
     let buffers = make_buffers(plan, &set)?;
-    let lab = plan.lab.as_ref().map(Lab::up).transpose()?.map(Rc::new);
-    let mut streamers = Vec::new();
-    let mut solvers = Vec::new();
-    for node in 0..plan.nodes {
-        if plan.nodes > 1 {
-            streamers.push(start_streamer(
-                plan,
-                &buffers.nodes[usize::from(node)],
-                lab.as_ref(),
-                node,
-            )?);
-        }
-        for index in 0..plan.solvers {
-            solvers.push(start_solver(
-                plan,
-                &buffers.nodes[usize::from(node)],
-                lab.as_ref(),
-                node,
-                index,
-            )?);
-        }
-    }
-    let result = watch(plan, &buffers, &mut streamers, &mut solvers, stop);
-    let interrupted = stop.load(Relaxed);
-    if result.is_err() || interrupted {
-        stop_all(streamers.iter_mut().chain(&mut solvers));
-    }
-    let train_s = result?;
-    let identical = !interrupted && settle(&buffers.nodes, &mut streamers, stop)?;
-    stop_all(streamers.iter_mut().chain(&mut solvers));
-    let restarts = streamers
-        .iter()
-        .chain(&solvers)
-        .map(|component| component.restarts)
-        .sum();
-    if let Some(first) = buffers.nodes.first() {
-        save_weights(&plan.out, &plan.model, first)?;
-    }
-    let summary = summarise(
+    let mut crew = Crew::default();
+    let mut train_s = 0.0;
+    let mut identical = None;
+    let result = run(
         plan,
-        &buffers.nodes,
-        set,
+        &buffers,
+        &mut crew,
         stop,
-        train_s,
-        restarts,
-        identical,
-    )?;
-    let title = format!(
-        "{} on {}, {} nodes over {}",
-        plan.model, plan.data, plan.nodes, plan.transport
+        &mut train_s,
+        &mut identical,
     );
-    write_results(&plan.out, plan.nodes, &title, &summary)?;
-    Ok(summary)
+    stop_all(crew.all());
+    let reached = buffers
+        .nodes
+        .iter()
+        .any(|shared| shared.globals().stop.load(Relaxed) != 0);
+    let reached = plan.target_accuracy.map(|_| reached);
+    let end = End::of(result, stop, Facts { reached, identical });
+    let restarts = crew.all().map(|component| component.restarts()).sum();
+    conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
+        let same = identical == Some(true);
+        let summary = summarise(plan, &buffers.nodes, set, outcome, train_s, restarts, same)?;
+        let title = format!(
+            "{} on {}, {} nodes over {}",
+            plan.model, plan.data, plan.nodes, plan.transport
+        );
+        write_results(out.work(), plan.nodes, &title, &summary)?;
+        Ok(summary)
+    })
+}
+
+/// Starts and watches the components until the solvers have ended and everything is delivered, or
+/// until a signal.
+fn run(
+    plan: &TrainPlan,
+    buffers: &Buffers,
+    crew: &mut Crew,
+    stop: &Stop,
+    train_s: &mut f64,
+    identical: &mut Option<bool>,
+) -> Result<()> {
+    crew.start(plan, buffers)?;
+    watch(plan, buffers, crew, stop, train_s)?;
+    if !stop.load(Relaxed) {
+        *identical = settle(&buffers.nodes, &mut crew.streamers, stop)?;
+    }
+    Ok(())
 }
 
 fn make_buffers(plan: &TrainPlan, set: &DataSet) -> Result<Buffers> {
-    let job = format!("{PREFIX}{}-", std::process::id());
-    let mut buffers = Buffers {
-        nodes: Vec::new(),
-        job,
-    };
     // Jobs of one machine share its network: each has a session of its own.
-    let session = xxhash_rust::xxh3::xxh3_64(format!("{}{}", buffers.job, plan.seed).as_bytes());
-    for node in 0..plan.nodes {
-        let path = Path::new("/dev/shm").join(format!("{}n{node}", buffers.job));
-        buffers.nodes.push(make_buffer(&BufferPlan {
-            path: &path,
+    let session = xxhash_rust::xxh3::xxh3_64(session_name().as_bytes());
+    Buffers::make(plan.nodes, |path| {
+        make_buffer(&BufferPlan {
+            path,
             spec: &plan.spec,
             data: &plan.data,
             input: set.train.shape,
@@ -181,31 +169,28 @@ fn make_buffers(plan: &TrainPlan, set: &DataSet) -> Result<Buffers> {
             iterations: plan.iterations,
             weights: plan.weights.as_deref(),
             existing: Existing::Refuse,
-        })?);
-    }
-    Ok(buffers)
+        })
+    })
 }
 
-/// Watches until all solvers have ended or `stop` is set. Returns the seconds of training.
+/// Watches until all solvers have ended or a signal comes. Keeps the seconds of training.
 fn watch(
     plan: &TrainPlan,
     buffers: &Buffers,
-    streamers: &mut [Component],
-    solvers: &mut [Component],
-    stop: &AtomicBool,
-) -> Result<f64> {
+    crew: &mut Crew,
+    stop: &Stop,
+    train_s: &mut f64,
+) -> Result<()> {
     let mut progress = Progress::new(plan.iterations, progress::Path::Stream);
     let mut started = Instant::now();
-    while !stop.load(Relaxed) && !solvers.iter().all(Component::done) {
-        if buffers
-            .nodes
-            .iter()
-            .all(|shared| shared.globals().iterations() == 0)
-        {
+    while !stop.load(Relaxed) && !crew.solvers.iter().all(Component::done) {
+        if buffers.iterations() == 0 {
             started = Instant::now();
         }
-        for component in streamers.iter_mut().chain(&mut *solvers) {
-            component.watch()?;
+        *train_s = started.elapsed().as_secs_f64();
+        if let Some(error) = crew.all().find_map(|component| component.watch().err()) {
+            progress.finish();
+            return Err(error);
         }
         // A target accuracy that one node has reached ends all.
         if buffers
@@ -221,22 +206,30 @@ fn watch(
         std::thread::sleep(LOOK_EVERY);
     }
     progress.finish();
-    Ok(started.elapsed().as_secs_f64())
+    Ok(())
 }
 
-/// Waits until the last deltas and positions have arrived: all replicas equal, bit for bit.
-fn settle(nodes: &[SharedWeights], streamers: &mut [Component], stop: &AtomicBool) -> Result<bool> {
+/// Waits until the last deltas and positions have arrived: all replicas equal, bit for bit. `None` if a
+/// signal came first.
+fn settle(
+    nodes: &[SharedWeights],
+    streamers: &mut [Component],
+    stop: &Stop,
+) -> Result<Option<bool>> {
     let end = Instant::now() + SETTLE;
     while !identical(nodes) {
-        if Instant::now() >= end || stop.load(Relaxed) {
-            return Ok(false);
+        if stop.load(Relaxed) {
+            return Ok(None);
+        }
+        if Instant::now() >= end {
+            return Ok(Some(false));
         }
         for streamer in &mut *streamers {
             streamer.watch()?;
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    Ok(true)
+    Ok(Some(true))
 }
 
 pub(super) fn identical(nodes: &[SharedWeights]) -> bool {

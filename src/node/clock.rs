@@ -1,7 +1,5 @@
-//! Time, CPU time and the wish to stop, for the loops of this room.
+//! Time and CPU time, for the loops of this room.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// A monotonic clock in ns since its start.
@@ -39,14 +37,4 @@ pub fn cpu_ns() -> u64 {
         .filter_map(|f| f.parse::<u64>().ok())
         .sum();
     ticks * 10_000_000
-}
-
-/// A flag that SIGINT and SIGTERM set. A second signal ends the process at once.
-pub fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
-    Ok(stop)
 }

@@ -12,17 +12,19 @@ mod port;
 pub mod poseidon;
 mod privileges;
 mod solver;
+mod stop;
 mod streamer;
 mod tester;
 mod transport;
 
-pub use clock::{Clock, cpu_ns, stop_on_signals};
+pub use clock::{Clock, cpu_ns};
 pub use gpu::{
     Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
 };
 pub use model::{NetError, bound_net, data_kind};
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{SolverError, SolverJob, run_solver};
+pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TestResult, Tester, Transforms};
 pub use transport::{Transport, TransportError, TransportSpec, Wrappers, job_group, open_link};

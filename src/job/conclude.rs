@@ -1,0 +1,96 @@
+//! The end of a job, whatever ended it: weights first, then the report, then the old results go.
+
+use anyhow::{Context, Error, Result, anyhow};
+
+use super::buffers::{Buffers, Saved};
+use super::children::Gone;
+use super::out::OutFolder;
+use super::outcome::{Ended, Facts, Outcome};
+use crate::node::Stop;
+
+/// How a job has ended, as far as its components tell.
+pub(super) struct End {
+    pub(super) outcome: Outcome,
+    pub(super) detail: Option<String>,
+}
+
+impl End {
+    /// What `result` (of watching the components), a signal and the facts make together.
+    pub(super) fn of(result: Result<()>, stop: &Stop, facts: Facts) -> Self {
+        let (outcome, detail) = match (result, stop.signal()) {
+            // Components that fail meanwhile got the same signal.
+            (_, Some(signal)) => (Outcome::Interrupted(signal), None),
+            (Ok(()), None) => (Outcome::of(facts), None),
+            (Err(error), None) => match error.downcast_ref() {
+                Some(Gone::Diverged { .. }) => (Outcome::Diverged, Some(error.to_string())),
+                _ => (Outcome::Failed, Some(format!("{error:#}"))),
+            },
+        };
+        Self { outcome, detail }
+    }
+
+    fn has_failed(&self) -> Option<Error> {
+        (self.outcome == Outcome::Failed).then(|| {
+            let why = self.detail.as_deref().unwrap_or("the job failed");
+            anyhow!("{}", why.trim_end())
+        })
+    }
+}
+
+/// Saves the weights, lets `report` write the rest, and frees the buffers. Components have ended.
+///
+/// # Errors
+/// The weights cannot be saved (then the buffers stay), or the report cannot be written.
+pub(super) fn conclude<S>(
+    mut end: End,
+    buffers: Buffers,
+    out: OutFolder,
+    model: &str,
+    report: impl FnOnce(&Buffers, &OutFolder, Outcome) -> Result<S>,
+) -> Result<Ended<S>> {
+    if let (Some(why), 0) = (end.has_failed(), buffers.iterations()) {
+        // Nothing was learnt: the first weights can be made again.
+        buffers.remove();
+        return Err(why);
+    }
+    match buffers.save(&out, model) {
+        Ok(Saved::Whole) => {}
+        Ok(Saved::NotFinite(what)) => {
+            // They are worth nothing, and no format keeps them: the buffers go all the same.
+            let before = end.detail.take().map_or(String::new(), |d| d + "\n");
+            end.detail = Some(format!("{before}{what}"));
+            end.outcome = Outcome::Diverged;
+        }
+        Err(error) => {
+            return Err(match end.has_failed() {
+                Some(why) => anyhow!("{why}\n{error}"),
+                None => error,
+            });
+        }
+    }
+    let reported = report(&buffers, &out, end.outcome);
+    buffers.remove();
+    let work = out.work().to_owned();
+    let unreported = || {
+        let why = end
+            .has_failed()
+            .map_or(String::new(), |why| format!("{why}\n"));
+        format!(
+            "{why}the weights are saved in {}, but the report is not",
+            work.display()
+        )
+    };
+    let summary = reported.with_context(unreported)?;
+    let folder = if end.outcome.as_asked() {
+        out.complete()
+            .with_context(|| format!("the results are complete, but still in {}", work.display()))?
+    } else {
+        work
+    };
+    Ok(Ended {
+        summary,
+        outcome: end.outcome,
+        folder,
+        detail: end.detail,
+    })
+}

@@ -1,0 +1,527 @@
+//! How a job of `dogwild train` ends: whatever ends it, its weights and the results of earlier jobs are
+//! there, and the exit code says what happened. Separate processes, real signals, real full disks.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+const DATA: [&str; 2] = ["--data", "digits:1,train=400,test=100"];
+
+/// Each job keeps all cores busy: one at a time.
+fn one_job() -> MutexGuard<'static, ()> {
+    static ONE_JOB: Mutex<()> = Mutex::new(());
+    // A test that failed while it held the lock says nothing about the next one.
+    ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// `dogwild train` in the folder `at`.
+fn train(at: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    dogwild_lab::process::die_with_parent(&mut command);
+    command.arg("train").args(DATA).args(args).current_dir(at);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn end(command: &mut Command) -> Output {
+    command.output().expect("it starts")
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The code of a job that has ended, and the last line of what it said.
+#[track_caller]
+fn assert_code(output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
+    }
+}
+
+fn summary(folder: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(folder.join("summary.json")).expect("summary.json");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn weights(folder: &Path) -> Vec<u8> {
+    std::fs::read(folder.join("weights.safetensors")).expect("weights")
+}
+
+/// Files under /dev/shm of the job of process `pid`.
+fn files(pid: u32) -> Vec<PathBuf> {
+    let start = format!("dogwild-train-{pid}-");
+    let all = std::fs::read_dir("/dev/shm").expect("/dev/shm").flatten();
+    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Removes what a test's job has left on purpose.
+struct Files(u32);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for file in files(self.0) {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// A job that goes on until it is told to end.
+struct Running {
+    child: Option<Child>,
+    pid: u32,
+    folder: TempDir,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Running {
+    /// Starts it, with results in `out` below a new folder, and waits until all solvers have iterated.
+    fn start(args: &[&str]) -> Self {
+        Self::start_as(|folder| train(folder, &[&["--out", "out"], args].concat()))
+    }
+
+    fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
+        let _one = one_job();
+        let folder = folder();
+        let child = command(folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let running = Self {
+            pid: child.id(),
+            child: Some(child),
+            folder,
+            _one,
+        };
+        running.wait_for("two nodes that iterate", |running| {
+            (0..2).all(|node| running.iterations(node) > 1)
+        });
+        running
+    }
+
+    fn buffer(&self, node: u32) -> PathBuf {
+        format!("/dev/shm/dogwild-train-{}-n{node}", self.pid).into()
+    }
+
+    fn iterations(&self, node: u32) -> u64 {
+        let open = dogwild::weights::SharedWeights::open(&self.buffer(node), &Default::default());
+        open.map_or(0, |shared| {
+            let done = &shared.globals().local_iterations;
+            done.load(std::sync::atomic::Ordering::Relaxed)
+        })
+    }
+
+    fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(
+                start.elapsed() < Duration::from_secs(600),
+                "waited in vain for {what}: {:?}",
+                files(self.pid)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Process numbers of the job's components of one kind.
+    fn pids(&self, kind: &str) -> Vec<u32> {
+        let buffer = format!("dogwild-train-{}-", self.pid);
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = entries.filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let ours = line.split('\0').nth(1) == Some(kind) && line.contains(&buffer);
+            ours.then_some(pid)
+        });
+        pids.collect()
+    }
+
+    /// Kills a component by `signal` and waits until another has taken its place.
+    fn kill(&self, kind: &str, name: &str) {
+        let victim = self.pids(kind)[0];
+        signal(name, &victim.to_string());
+        self.wait_for("a new process", |running| {
+            let now = running.pids(kind);
+            now.len() == 2 && !now.contains(&victim)
+        });
+    }
+
+    fn end(&mut self) -> Output {
+        let child = self.child.take().expect("not yet ended");
+        child.wait_with_output().expect("it ends")
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+            drop(Files(self.pid));
+        }
+    }
+}
+
+fn signal(name: &str, to: &str) {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), "--", to])
+        .status();
+    assert!(sent.is_ok_and(|sent| sent.success()), "{name} to {to}");
+}
+
+/// Runs `command` in a mount namespace of its own, after the shell text `first`; the process keeps its
+/// number. `None` if the kernel forbids that.
+fn in_mounts(first: &str, command: &Command) -> Option<Command> {
+    let mut flags = vec!["--mount"];
+    if !Command::new("unshare")
+        .args(&flags)
+        .arg("true")
+        .status()
+        .ok()?
+        .success()
+    {
+        flags.push("--map-root-user");
+        if !Command::new("unshare")
+            .args(&flags)
+            .arg("true")
+            .status()
+            .ok()?
+            .success()
+        {
+            dogwild_lab::skip::skip("no mount namespace (run as root, or allow user namespaces)");
+            return None;
+        }
+    }
+    let mut inside = Command::new("unshare");
+    dogwild_lab::process::die_with_parent(&mut inside);
+    inside.args(flags).args(["sh", "-c"]);
+    inside.arg(format!("{first} && exec \"$0\" \"$@\""));
+    inside.arg(command.get_program()).args(command.get_args());
+    if let Some(at) = command.get_current_dir() {
+        inside.current_dir(at);
+    }
+    inside.stdin(Stdio::null());
+    Some(inside)
+}
+
+/// The README's command twice: each run has a folder of its own, and the last line names it.
+#[test]
+fn runs_without_out_are_numbered() {
+    let _one = one_job();
+    let folder = folder();
+    for number in ["001", "002"] {
+        let ended = end(&mut train(folder.path(), &["--iterations", "2"]));
+        let out = format!("out/{number}");
+        assert_code(&ended, 0, &["ended by iterations"]);
+        let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let last = stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with(&out), "{stdout}");
+        for file in [
+            "weights.safetensors",
+            "summary.json",
+            "curve.csv",
+            "curve.svg",
+        ] {
+            assert!(folder.path().join(&out).join(file).exists(), "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_with_results_is_refused_before_anything_starts() {
+    for sync in ["stream", "poseidon"] {
+        let folder = folder();
+        std::fs::create_dir(folder.path().join("checkpoints")).expect("a folder");
+        std::fs::write(folder.path().join("weights.safetensors"), "a model").expect("a file");
+        let ended = end(&mut train(folder.path(), &["--sync", sync, "--out", "."]));
+        assert_code(
+            &ended,
+            1,
+            &["weights.safetensors", "checkpoints", "--overwrite"],
+        );
+        assert_eq!(weights(folder.path()), b"a model");
+        assert!(!folder.path().join("node0-stream.log").exists());
+    }
+}
+
+/// Seen: `train` into a folder with results, interrupted after 0.3 s, replaced a trained model by random
+/// weights, with exit code 0.
+#[test]
+fn an_interrupted_run_leaves_the_old_results() {
+    for sync in ["stream", "poseidon"] {
+        let args = [
+            "--sync",
+            sync,
+            "--out",
+            "out",
+            "--overwrite",
+            "--iterations",
+        ];
+        let mut running = Running::start_as(|folder| {
+            let out = folder.join("out");
+            std::fs::create_dir(&out).expect("a folder");
+            std::fs::write(out.join("weights.safetensors"), "a model").expect("a file");
+            std::fs::write(out.join("node7-stream.log"), "a log").expect("a file");
+            train(folder, &[&args[..], &["100000"]].concat())
+        });
+        let (old, staged) = (running.out(), running.out().join("unfinished-001"));
+        signal("INT", &running.pid.to_string());
+        let ended = running.end();
+        assert_code(&ended, 130, &["interrupted by INT", "out/unfinished-001"]);
+        assert_eq!(weights(&old), b"a model", "{sync}");
+        assert!(old.join("node7-stream.log").exists());
+        assert_eq!(summary(&staged)["ended_by"], "interrupted");
+        assert!(weights(&staged).len() > 1_000_000);
+        assert!(files(running.pid).is_empty());
+        // The next one comes to its end.
+        let at = running.folder.path();
+        let ended = end(&mut train(at, &[&args[..], &["2"]].concat()));
+        assert_code(&ended, 0, &["ended by iterations"]);
+        assert!(weights(&old).len() > 1_000_000);
+        assert_eq!(summary(&old)["ended_by"], "iterations");
+        assert!(!old.join("node7-stream.log").exists());
+        assert!(!old.join("unfinished-002").exists());
+    }
+}
+
+/// Seen: a full or missing --out at the end, and the weights were gone.
+#[test]
+fn a_full_out_keeps_the_buffers_and_says_how_to_rescue_them() {
+    let _one = one_job();
+    let folder = folder();
+    std::fs::create_dir(folder.path().join("out")).expect("a folder");
+    let train = train(folder.path(), &["--iterations", "6", "--out", "out"]);
+    let Some(mut command) = in_mounts("mount -t tmpfs -o size=256k none out", &train) else {
+        return;
+    };
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let kept = Files(child.id());
+    let ended = child.wait_with_output().expect("it ends");
+    let buffer = format!("/dev/shm/dogwild-train-{}-n0", kept.0);
+    let rescue = format!("dogwild snapshot --buffer {buffer} --out FILE.safetensors");
+    let words = [
+        "weights.safetensors: cannot be written",
+        &rescue,
+        "dogwild clean",
+    ];
+    assert_code(&ended, 1, &words);
+    // The command that it names brings the model back.
+    let rescued = Command::new(env!("CARGO_BIN_EXE_dogwild"))
+        .args(["snapshot", "--buffer", &buffer, "--out"])
+        .arg(folder.path().join("weights.safetensors"))
+        .output();
+    assert_code(&rescued.expect("it starts"), 0, &["iterations"]);
+    assert!(weights(folder.path()).len() > 1_000_000);
+}
+
+#[test]
+fn an_out_that_was_removed_meanwhile_is_made_again() {
+    let mut running = Running::start(&["--iterations", "0"]);
+    std::fs::remove_dir_all(running.out()).expect("removed");
+    signal("TERM", &running.pid.to_string());
+    assert_code(&running.end(), 143, &["interrupted by TERM", "out"]);
+    assert!(weights(&running.out()).len() > 1_000_000);
+    assert!(files(running.pid).is_empty());
+}
+
+/// Seen: closing the terminal deleted the weights. It sends HUP to all processes, more than once.
+#[test]
+fn a_closed_terminal_ends_a_job_with_its_weights() {
+    let mut running = Running::start_as(|folder| {
+        let mut command = train(folder, &["--out", "out", "--iterations", "0"]);
+        command.process_group(0);
+        command
+    });
+    let all = format!("-{}", running.pid);
+    signal("HUP", &all);
+    signal("HUP", &all);
+    assert_code(&running.end(), 129, &["the terminal was closed"]);
+    assert!(weights(&running.out()).len() > 1_000_000);
+    assert_eq!(summary(&running.out())["ended_by"], "interrupted");
+    assert!(files(running.pid).is_empty());
+}
+
+#[test]
+fn nohup_is_respected() {
+    let mut running = Running::start_as(|folder| {
+        let train = train(folder, &["--out", "out", "--iterations", "0"]);
+        let mut shell = Command::new("sh");
+        dogwild_lab::process::die_with_parent(&mut shell);
+        shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]);
+        shell.arg(train.get_program()).args(train.get_args());
+        shell.current_dir(folder).stdin(Stdio::null());
+        shell
+    });
+    signal("HUP", &running.pid.to_string());
+    let before = running.iterations(0);
+    running.wait_for("more iterations", |running| {
+        running.iterations(0) > before + 3
+    });
+    signal("INT", &running.pid.to_string());
+    assert_code(&running.end(), 130, &[]);
+}
+
+/// Seen: any component that ended with an exit code took the weights with it. Here a solver finds its
+/// state overwritten when it is started again.
+#[test]
+fn a_component_that_refuses_ends_the_job_and_the_weights_are_saved() {
+    let mut running = Running::start(&["--iterations", "0"]);
+    let mut state = running.buffer(1).into_os_string();
+    state.push(".solver0");
+    std::fs::write(&state, "not a state").expect("written");
+    let victim = running.pids("solver").into_iter().find(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("-n1\0")
+    });
+    // The mapping of a file that was cut off kills it, if the test does not.
+    if let Some(victim) = victim {
+        let _ = Command::new("kill")
+            .args(["-9", &victim.to_string()])
+            .output();
+    }
+    assert_code(&running.end(), 1, &["node 1 solver 0 ended with", "out"]);
+    assert!(weights(&running.out()).len() > 1_000_000);
+    assert_eq!(summary(&running.out())["ended_by"], "failed");
+    assert!(files(running.pid).is_empty());
+}
+
+/// Seen: the sixth kill of one component in the whole life of a job deleted the weights. Five in a minute
+/// are survived, a streamer that was asked to end among them; the sixth ends the job, and its weights
+/// are saved. (`job::restarts` has the kills that are further apart.)
+#[test]
+fn a_component_that_dies_again_and_again_ends_the_job_and_the_weights_are_saved() {
+    let mut running = Running::start(&["--nodes", "2", "--iterations", "0"]);
+    running.kill("stream", "TERM");
+    running.kill("solver", "TERM");
+    let before = running.iterations(0) + running.iterations(1);
+    running.wait_for("more iterations", |running| {
+        running.iterations(0) + running.iterations(1) > before + 3
+    });
+    let start = Instant::now();
+    while running
+        .child
+        .as_mut()
+        .is_some_and(|c| c.try_wait().expect("a child").is_none())
+    {
+        assert!(
+            start.elapsed() < Duration::from_secs(600),
+            "it goes on and on"
+        );
+        if let Some(&victim) = running.pids("stream").first() {
+            // It may be gone meanwhile.
+            let _ = Command::new("kill")
+                .args(["-9", &victim.to_string()])
+                .output();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_code(
+        &running.end(),
+        1,
+        &["streamer ended with", "restarts in 60 s"],
+    );
+    assert!(weights(&running.out()).len() > 1_000_000);
+    let summary = summary(&running.out());
+    assert_eq!(summary["ended_by"], "failed");
+    assert!(summary["restarts"].as_u64() >= Some(5), "{summary}");
+    assert!(files(running.pid).is_empty());
+}
+
+/// A solver file with this learning rate.
+fn solver(folder: &Path, base_lr: &str) -> String {
+    let net = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/models/lenet_train_test.prototxt"
+    );
+    let text = format!(
+        "net: \"{net}\"\nbase_lr: {base_lr}\nmomentum: 0\nlr_policy: \"fixed\"\nmax_iter: 200\n\
+         test_iter: 1\ntest_interval: 100\n"
+    );
+    std::fs::write(folder.join("solver.prototxt"), text).expect("a solver file");
+    "solver.prototxt".into()
+}
+
+#[test]
+fn training_that_diverges_has_its_own_code() {
+    for sync in ["stream", "poseidon"] {
+        let _one = one_job();
+        let folder = folder();
+        let solver = solver(folder.path(), "1e30");
+        let args = ["--sync", sync, "--out", "out", "--solver", &solver];
+        let child = train(folder.path(), &args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let child = child.expect("it starts");
+        let kept = Files(child.id());
+        let ended = child.wait_with_output().expect("it ends");
+        assert_code(&ended, 3, &["training has diverged", "Lower base_lr"]);
+        let out = folder.path().join("out");
+        assert_eq!(summary(&out)["ended_by"], "diverged", "{sync}");
+        assert!(files(kept.0).is_empty(), "useless buffers stayed");
+    }
+}
+
+#[test]
+fn an_accuracy_that_was_not_reached_has_its_own_code() {
+    for sync in ["stream", "poseidon"] {
+        let _one = one_job();
+        let folder = folder();
+        let args = ["--sync", sync, "--out", "out", "--iterations", "3"];
+        let more = ["--target-accuracy", "0.999"];
+        let ended = end(&mut train(folder.path(), &[&args[..], &more].concat()));
+        assert_code(&ended, 4, &["no test has reached --target-accuracy"]);
+        let out = folder.path().join("out");
+        assert_eq!(summary(&out)["ended_by"], "target_not_reached", "{sync}");
+        assert!(weights(&out).len() > 1_000_000);
+    }
+}
+
+/// A streamer that is stopped (SIGSTOP) when the solvers end delivers nothing.
+#[test]
+fn replicas_that_differ_have_their_own_code() {
+    let mut running = Running::start(&["--iterations", "40"]);
+    for pid in running.pids("stream") {
+        signal("STOP", &pid.to_string());
+    }
+    let ended = running.end();
+    assert_code(&ended, 5, &["replicas differ"]);
+    let summary = summary(&running.out());
+    assert_eq!(summary["replicas_identical"], false);
+    assert_eq!(summary["ended_by"], "replicas_differ");
+    assert!(weights(&running.out()).len() > 1_000_000);
+}
+
+#[test]
+fn the_codes_are_in_the_help() {
+    let help = end(&mut train(Path::new("."), &["--help"]));
+    assert_code(
+        &help,
+        0,
+        &["Exit codes", "129", "--target-accuracy was not reached"],
+    );
+}
