@@ -3,6 +3,7 @@
 //! Holds no logic of its own: it parses, validates, calls a room and prints errors.
 
 pub mod args;
+mod clean;
 pub mod cluster_args;
 pub mod coordinator;
 mod doctor;
@@ -50,6 +51,8 @@ enum Command {
     Worker(worker::Args),
     /// Write a buffer's weights as .safetensors
     Snapshot(snapshot::Args),
+    /// List what jobs have left in shared memory, and remove it
+    Clean(clean::Args),
     /// Say what works on this host, and what the rest needs
     Doctor(doctor::Args),
 }
@@ -70,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Server(args) => args.run(),
         Command::Worker(args) => args.run(),
         Command::Snapshot(args) => args.run(),
+        Command::Clean(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
     finish("dogwild", result)

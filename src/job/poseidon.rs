@@ -15,11 +15,13 @@ use super::buffers::{Buffers, session_name};
 use super::children::{Component, Ends, Gone, stop_all};
 use super::conclude::{End, conclude};
 use super::fleet::{Dead, Fleet};
+use super::leftovers::before_a_job;
 use super::out::OutFolder;
 use super::outcome::{Ended, Facts};
 use super::poseidon_summary::{PoseidonSummary, summarise};
 use super::progress::{self, Progress};
 use super::results::{node_curve, write_results};
+use super::room;
 use super::start::{starter, strings};
 use super::train::{LOOK_EVERY, identical};
 use super::whole::write_whole;
@@ -140,6 +142,13 @@ pub fn train_poseidon(
     stop: &Stop,
 ) -> Result<Ended<PoseidonSummary>> {
     let set = plan.data.load()?;
+    before_a_job();
+    let needs = room::Node {
+        weights: room::weights(&plan.spec, &set)?,
+        streamers: 0,
+        solvers: 1,
+    };
+    room::check(plan.workers, needs)?;
     let session = plan.session()?;
     let buffers = make_buffers(plan, &session, &set)?;
     let mut watched = Watched {

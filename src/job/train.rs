@@ -11,10 +11,12 @@ use dogwild_lab::Lab;
 use super::buffers::{Buffers, session_name};
 use super::children::{Component, stop_all};
 use super::conclude::{End, conclude};
+use super::leftovers::before_a_job;
 use super::out::OutFolder;
 use super::outcome::{Ended, Facts};
 use super::progress::{self, Progress};
 use super::results::{summarise, write_results};
+use super::room;
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
 use super::{BufferPlan, make_buffer};
@@ -103,6 +105,13 @@ impl Crew {
 /// where the weights are.
 pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summary>> {
     let set = plan.data.load()?;
+    before_a_job();
+    let needs = room::Node {
+        weights: room::weights(&plan.spec, &set)?,
+        streamers: u64::from(plan.nodes > 1),
+        solvers: plan.solvers.into(),
+    };
+    room::check(plan.nodes, needs)?;
     let buffers = make_buffers(plan, &set)?;
     let mut crew = Crew::default();
     let mut train_s = 0.0;

@@ -47,6 +47,7 @@ pub use journal::{Interrupted, Journal, Kind};
 pub use kernels::{Taken, Writes};
 pub use look::{BufferInfo, Look, look};
 pub use manifest::{Manifest, ManifestError, TensorInfo};
+pub use publish::free_in;
 pub use remove::remove_buffer;
 pub use slots::{METERS, Role, SLOTS, Slot, SlotInfo};
 pub use solver_state::SolverState;

@@ -156,6 +156,14 @@ fn allocate(file: &File, range: &Range<u64>) -> io::Result<()> {
     }
 }
 
+/// Bytes that an ordinary user may still allocate on the file system of `folder`.
+///
+/// # Errors
+/// The folder cannot be opened or asked.
+pub fn free_in(folder: &Path) -> io::Result<u64> {
+    free_bytes(&File::open(folder)?)
+}
+
 /// Bytes that an ordinary user may still allocate on the file system of `file`.
 fn free_bytes(file: &File) -> io::Result<u64> {
     // SAFETY: all-zero is a valid `statvfs` to be overwritten.
