@@ -33,6 +33,38 @@ impl Kernel for CopyOut<'_> {
     }
 }
 
+/// As [`CopyOut`]; true if a NaN or an infinity was among the weights.
+pub(super) struct CopyOutChecked<'a> {
+    pub(super) w: WeightsView<'a>,
+    pub(super) out: &'a mut [u8],
+}
+
+impl Kernel for CopyOutChecked<'_> {
+    type Out = bool;
+
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) -> bool {
+        assert_eq!(self.w.len() * 4, self.out.len(), "4 bytes per weight");
+        let whole = self.w.len() / BLOCK * BLOCK;
+        let mut bad = V::splat(0.0);
+        for i in (0..whole).step_by(BLOCK) {
+            // SAFETY: `i + 16` weights are there on both sides.
+            unsafe {
+                let x = V::load(self.w.as_ptr().add(i));
+                x.store_bytes(self.out.as_mut_ptr().add(i * 4));
+                bad = bad.or(x.not_finite());
+            }
+        }
+        let mut any = bad.any_magnitude();
+        for i in whole..self.w.len() {
+            let x = self.w.load(i);
+            any |= !x.is_finite();
+            self.out[i * 4..i * 4 + 4].copy_from_slice(&x.to_le_bytes());
+        }
+        any
+    }
+}
+
 /// Private bytes into weights, -0.0 as 0.0.
 pub(super) struct CopyIn<'a> {
     pub(super) w: WeightsView<'a>,

@@ -6,8 +6,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use super::apply::Apply;
 use super::lanes::Words;
-use super::take::{Apply, Confirmed, Keep, Take, Unconfirmed};
+use super::take::{Confirmed, Keep, Take, Unconfirmed};
 use super::*;
 use crate::weights::journal::Kind;
 
@@ -125,9 +126,11 @@ impl Chunk {
                     Writes::Racy => {
                         apply.run_atomic::<Dying>(apply.whole_blocks());
                         // SAFETY: portable blocks need no instruction set.
-                        unsafe { apply.run::<Words<Dying>>() }
+                        unsafe { apply.run::<Words<Dying>>() };
                     }
-                    Writes::Atomic => apply.run_atomic::<Dying>(N),
+                    Writes::Atomic => {
+                        apply.run_atomic::<Dying>(N);
+                    }
                 }
             }
         }

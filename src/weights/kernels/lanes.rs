@@ -64,6 +64,11 @@ pub(crate) trait Lanes: Arith {
     fn times(self, other: Self) -> Self;
     /// Zero in place of lanes that are NaN or infinite, and which those were, one bit each.
     fn finite_or_zero(self) -> (Self, u32);
+    /// Zero in finite lanes, NaN in the others: `x - x`, an instruction less than a comparison.
+    #[inline(always)]
+    fn not_finite(self) -> Self {
+        self.minus(self)
+    }
     /// The bits of both.
     fn or(self, other: Self) -> Self;
     /// True if a lane has a bit other than its sign.

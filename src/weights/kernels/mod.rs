@@ -23,6 +23,7 @@
 //! - so `pos + d`, `pos + sent` and then `b + d` have a term that is not -0.0, as have `w + delta`
 //!   and `w + a * x` in `w`.
 
+mod apply;
 mod copy;
 mod lanes;
 mod take;
@@ -32,10 +33,11 @@ mod x86;
 
 use std::sync::OnceLock;
 
-use copy::{AddScalar, AnyNonFinite, Axpy, CopyIn, CopyOut};
+use apply::Apply;
+use copy::{AddScalar, AnyNonFinite, Axpy, CopyIn, CopyOut, CopyOutChecked};
 use lanes::{Lanes, Words};
 pub(super) use lanes::{Memory, Real};
-use take::{Adopt, Apply, Confirmed, Forget, Keep, Take, Unconfirmed};
+use take::{Adopt, Confirmed, Forget, Keep, Take, Unconfirmed};
 use views::{AddView, Delta, TakeView};
 
 use super::BLOCK;
@@ -152,13 +154,15 @@ impl Kernels {
         }
     }
 
-    fn apply<D: Delta>(self, apply: Apply<'_, D>, writes: Writes) {
+    fn apply<D: Delta>(self, apply: Apply<'_, D>, writes: Writes) -> u32 {
         match writes {
             Writes::Racy => {
-                if apply.begins_within_a_block() {
-                    apply.run_atomic::<Real>(apply.whole_blocks());
-                }
-                self.run(apply);
+                let refused = if apply.begins_within_a_block() {
+                    apply.run_atomic::<Real>(apply.whole_blocks())
+                } else {
+                    0
+                };
+                refused + self.run(apply)
             }
             Writes::Atomic => apply.run_atomic::<Real>(apply.len()),
         }
@@ -208,6 +212,11 @@ kernels! {
     /// Copies weights out into a payload of 4 bytes each; any length.
     fn copy_out_bytes(self, w: WeightsView, out: &mut [u8]) {
         self.run(CopyOut { w, out })
+    }
+
+    /// As [`copy_out_bytes`]; true if a NaN or an infinity is among the weights copied.
+    fn copy_out_checked(self, w: WeightsView, out: &mut [u8]) -> bool {
+        self.run(CopyOutChecked { w, out })
     }
 
     /// Copies into weights, -0.0 as 0.0. `from` is as long as `w`; any length.
@@ -284,14 +293,15 @@ kernels! {
 
     /// Adds a delta from weight `first_weight` on (0, or what [`Journal::recover`] found
     /// done). The caller has refused it if [`any_non_finite`], and has begun the journal at
-    /// the same weight. Whole blocks.
-    fn apply_delta(self, w: WeightsView, delta: &[u8], first_weight: u32, journal: &Journal, writes: Writes) {
-        self.apply(Apply::new(w, delta, first_weight, journal), writes);
+    /// the same weight. Whole blocks. Weights for which the sum is NaN or infinite stay as they
+    /// are; returns how many those were.
+    fn apply_delta(self, w: WeightsView, delta: &[u8], first_weight: u32, journal: &Journal, writes: Writes) -> u32 {
+        self.apply(Apply::new(w, delta, first_weight, journal), writes)
     }
 
     /// [`apply_delta`] from shared memory: what came down from a device.
-    fn apply_view(self, w: WeightsView, delta: WeightsView, first_weight: u32, journal: &Journal, writes: Writes) {
-        self.apply(Apply::new(w, delta, first_weight, journal), writes);
+    fn apply_view(self, w: WeightsView, delta: WeightsView, first_weight: u32, journal: &Journal, writes: Writes) -> u32 {
+        self.apply(Apply::new(w, delta, first_weight, journal), writes)
     }
 }
 

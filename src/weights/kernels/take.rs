@@ -1,4 +1,4 @@
-//! What a slave does with a position and a master with a delta: one pass over a chunk.
+//! What a slave does with a position: one pass over a chunk.
 //!
 //! Each take is a rule (`Rule::next`, pure arithmetic) put through one of two loops: blocks
 //! of 16 weights read and written whole, or single weights exchanged atomically. Invariant:
@@ -8,7 +8,6 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::lanes::{Arith, Lanes, Memory};
-use super::views::Delta;
 use super::{Kernel, Taken};
 use crate::weights::BLOCK;
 use crate::weights::journal::{Entry, Journal, mark};
@@ -243,79 +242,6 @@ impl<R: Rule> Kernel for Take<'_, R> {
     }
 }
 
-/// A delta added to a chunk from weight `first` on.
-#[derive(Clone, Copy)]
-pub(super) struct Apply<'a, D> {
-    w: WeightsView<'a>,
-    delta: D,
-    first: usize,
-    journal: &'a Journal,
-}
-
-impl<'a, D: Delta> Apply<'a, D> {
-    pub(super) fn new(w: WeightsView<'a>, delta: D, first: u32, journal: &'a Journal) -> Self {
-        super::check_blocks(w.len(), delta.bytes());
-        Self {
-            w,
-            delta,
-            first: (first as usize).min(w.len()),
-            journal,
-        }
-    }
-
-    /// Weight by weight, until `end`.
-    pub(super) fn run_atomic<M: Memory>(self, end: usize) {
-        for i in self.first..end {
-            let delta = self.delta.one(i);
-            let word = self.w.word(i);
-            loop {
-                let bits = word.load(Relaxed);
-                let next = (f32::from_bits(bits) + delta).to_bits();
-                note_one::<M>(self.journal, i, [bits, next, 0]);
-                if M::exchange(word, bits, next) {
-                    break;
-                }
-            }
-        }
-        // No weight is in flight: blocks that follow may write over its entry.
-        M::store_mark(&self.journal.mark, mark(end.max(self.first), 0));
-    }
-
-    /// Weights of the chunk.
-    pub(super) fn len(&self) -> usize {
-        self.w.len()
-    }
-
-    /// Whether there are single weights to do before the whole blocks.
-    pub(super) fn begins_within_a_block(self) -> bool {
-        self.first < self.whole_blocks()
-    }
-
-    /// Where the whole blocks begin: a delta may have been interrupted within one, if it was
-    /// applied weight by weight.
-    pub(super) fn whole_blocks(self) -> usize {
-        self.first.next_multiple_of(BLOCK)
-    }
-}
-
-impl<D: Delta> Kernel for Apply<'_, D> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Lanes>(self) {
-        for i in (self.whole_blocks()..self.w.len()).step_by(BLOCK) {
-            // SAFETY: `w` and `delta` have the same length, a multiple of a block; see `new`.
-            unsafe {
-                let delta = self.delta.block::<V>(i);
-                let x = V::load(self.w.as_ptr().add(i));
-                let next = x.plus(delta);
-                note_block(self.journal, i, [x, next], None);
-                next.store(self.w.as_ptr().add(i));
-            }
-        }
-    }
-}
-
 /// The first position ever: `w` and `last` become it, `sent` zero.
 #[derive(Clone, Copy)]
 pub(super) struct Adopt<'a> {
@@ -363,7 +289,12 @@ impl Kernel for Adopt<'_> {
 /// Notes a block in the journal. It takes the two entries in turn: the one that the mark
 /// still names stays whole while the other is written.
 #[inline(always)]
-fn note_block<V: Lanes>(journal: &Journal, i: usize, [before, after]: [V; 2], third: Option<V>) {
+pub(super) fn note_block<V: Lanes>(
+    journal: &Journal,
+    i: usize,
+    [before, after]: [V; 2],
+    third: Option<V>,
+) {
     let entry: &Entry = journal.entry(i, BLOCK);
     // SAFETY: each array of the entry has 16 words.
     unsafe {
@@ -379,7 +310,7 @@ fn note_block<V: Lanes>(journal: &Journal, i: usize, [before, after]: [V; 2], th
 
 /// Notes one weight: first that none is in flight, then its values, then that it is.
 #[inline(always)]
-fn note_one<M: Memory>(journal: &Journal, i: usize, values: [u32; 3]) {
+pub(super) fn note_one<M: Memory>(journal: &Journal, i: usize, values: [u32; 3]) {
     let entry = journal.entry(i, 1);
     M::store_mark(&journal.mark, mark(i, 0));
     let places: [&[AtomicU32; BLOCK]; 3] = [&entry.before, &entry.after, &entry.third];

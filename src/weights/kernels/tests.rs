@@ -250,14 +250,20 @@ proptest! {
     #[test]
     fn apply_adds_from_where_it_is_told(case in chunk(), first in 0usize..100) {
         let first = first.min(case.w.len());
-        let add = |(i, (w, d)): (usize, (&f32, &f32))| if i < first { *w } else { w + d };
+        // What would not be finite is left out, weight by weight.
+        let add = |(i, (w, d)): (usize, (&f32, &f32))| {
+            if i < first || !(w + d).is_finite() { *w } else { w + d }
+        };
+        let finite = |(w, d): (&f32, &f32)| (w + d).is_finite();
+        let refused = case.w.iter().zip(&case.pos).skip(first).filter(|pair| !finite(*pair)).count();
         let expected: Vec<f32> = case.w.iter().zip(&case.pos).enumerate().map(add).collect();
         for k in Kernels::available() {
             for writes in [Writes::Racy, Writes::Atomic] {
                 let w = Shared::new(&case.w, 5);
                 let delta = bytes(&case.pos, case.start);
                 let journal = Journal::default();
-                k.apply_delta(w.view(), &delta[case.start..], first as u32, &journal, writes);
+                let left = k.apply_delta(w.view(), &delta[case.start..], first as u32, &journal, writes);
+                prop_assert_eq!(left as usize, refused);
                 same(&w.values(), &expected, &format!("{writes:?} {:?}", k.isa()));
             }
         }
@@ -280,6 +286,10 @@ proptest! {
             out[start..].fill(1);
             k.copy_out_bytes(w.view(), &mut out[start..]);
             same(&floats(&out[start..]), &w0, "copy_out_bytes");
+            out[start..].fill(1);
+            let bad = w0.iter().any(|x| !x.is_finite());
+            prop_assert_eq!(k.copy_out_checked(w.view(), &mut out[start..]), bad);
+            same(&floats(&out[start..]), &w0, "copy_out_checked");
 
             let axpy: Vec<f32> = w0.iter().zip(&x).map(|(w, x)| w + a * x).collect();
             k.racy_axpy(w.view(), a, &x);
@@ -312,8 +322,10 @@ fn one_bad_value_is_found_wherever_it_is() {
                 for bad in [f32::NAN, f32::NEG_INFINITY] {
                     let mut x = vec![f32::MAX; n];
                     x[at] = bad;
+                    let mut out = vec![0; 4 * n];
+                    let w = Shared::new(&x, at);
                     assert!(
-                        k.any_non_finite(bytes_of(&x)),
+                        k.any_non_finite(bytes_of(&x)) && k.copy_out_checked(w.view(), &mut out),
                         "{bad} at {at} of {n}, {:?}",
                         k.isa()
                     );
