@@ -96,6 +96,9 @@ impl Node {
         let config = Config {
             session: SESSION,
             fingerprint: shared.fingerprint(),
+            data: 0,
+            first_weights: 0,
+            incarnation: 0,
             node,
             nodes: 2,
             chunk_weights: u32::try_from(chunk)?,

@@ -12,7 +12,7 @@ const DISSECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/wireshark/do
 const FRAMES: [(Kind, u32, u8); 4] = [
     (Kind::Position, 1408, 2),
     (Kind::Delta, 64, 0),
-    (Kind::Hello, 26, 0),
+    (Kind::Hello, 50, 0),
     (Kind::Restore, 4, 0),
 ];
 

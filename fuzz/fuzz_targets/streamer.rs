@@ -11,6 +11,9 @@ fuzz_target!(|bytes: &[u8]| {
     let config = Config {
         session: 0,
         fingerprint: 0,
+        data: 1,
+        first_weights: 2,
+        incarnation: 3,
         node: 0,
         nodes: 2,
         chunk_weights: 16,
@@ -28,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     for frame in bytes.chunks(160) {
         let mut frame = frame.to_vec();
         // Past the outer checks, so that the deeper ones are reached.
-        for (at, byte) in [(0, b'D'), (1, b'W'), (2, 1)] {
+        for (at, byte) in [(0, b'D'), (1, b'W'), (2, dogwild::wire::VERSION)] {
             if let Some(slot) = frame.get_mut(at) {
                 *slot = byte;
             }

@@ -174,6 +174,9 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
     Ok(Config {
         session: shared.session(),
         fingerprint: shared.fingerprint(),
+        data: shared.data(),
+        first_weights: shared.first_weights(),
+        incarnation: shared.identity(),
         node: job.node,
         nodes: job.nodes,
         chunk_weights,
@@ -331,6 +334,8 @@ impl Loop<'_> {
             (Meter::SealTruncated, received.seal.truncated),
             (Meter::SealTooManyLinks, received.seal.too_many_links),
             (Meter::WaitedNs, self.waited_ns),
+            (Meter::RefusedSums, counters.refused_sums),
+            (Meter::RefusedClaims, counters.refused_claims),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);

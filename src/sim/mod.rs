@@ -41,17 +41,24 @@ pub struct Fleet {
     config: Config,
     weights: Vec<Vec<AtomicU32>>,
     states: Vec<StreamState>,
+    /// One for each node's memory, as a buffer has its own.
+    incarnations: Vec<u64>,
 }
 
 impl Fleet {
-    /// Memory for `config.nodes` nodes, all weights zero; state files go to `folder`.
+    /// Memory for `config.nodes` nodes, all weights zero; state files go to `folder`. Their incarnations
+    /// count on from that of `config`.
     pub fn new(config: &Config, folder: &Path) -> Result<Self, StateError> {
         let mut fleet = Self {
             config: config.clone(),
             weights: Vec::new(),
             states: Vec::new(),
+            incarnations: Vec::new(),
         };
         for node in 0..config.nodes {
+            fleet
+                .incarnations
+                .push(config.incarnation + u64::from(node) + 1);
             fleet.weights.push(fleet.fresh_weights());
             fleet
                 .states
@@ -86,6 +93,7 @@ impl Fleet {
     pub fn lose(&mut self, node: u16, path: &Path) -> Result<(), StateError> {
         self.weights[node as usize] = self.fresh_weights();
         self.states[node as usize] = self.fresh_state(node, path)?;
+        self.incarnations[node as usize] += 1 << 32;
         Ok(())
     }
 
@@ -97,6 +105,7 @@ impl Fleet {
     fn streamer(&self, node: u16) -> Streamer<'_> {
         let config = Config {
             node,
+            incarnation: self.incarnations[node as usize],
             ..self.config.clone()
         };
         Streamer::new(config, self.weights(node), &self.states[node as usize])
@@ -133,10 +142,15 @@ struct Network {
     rng: Xoshiro256PlusPlus,
     on_the_way: BinaryHeap<OnTheWay>,
     unread: Vec<Unread>,
+    /// What went to all nodes, for whoever else is on the wire.
+    heard: Option<Vec<Vec<u8>>>,
 }
 
 impl Network {
     fn send_to_others(&mut self, from: u16, bytes: &[u8]) {
+        if let Some(heard) = &mut self.heard {
+            heard.push(bytes.to_vec());
+        }
         for node in (0..self.nodes).filter(|node| *node != from) {
             self.deliver(node, bytes);
         }
@@ -262,10 +276,23 @@ impl<'a> World<'a> {
                 rng: Xoshiro256PlusPlus::seed_from_u64(seed),
                 on_the_way: BinaryHeap::new(),
                 unread: Vec::new(),
+                heard: None,
             },
             fleet,
             burst: 4,
         }
+    }
+
+    /// From now on, keeps what goes to all nodes for [`overhear`](Self::overhear).
+    pub fn listen(mut self) -> Self {
+        self.network.heard = Some(Vec::new());
+        self
+    }
+
+    /// What went to all nodes since the last call, if somebody listens.
+    pub fn overhear(&mut self) -> Vec<Vec<u8>> {
+        let heard = self.network.heard.as_mut();
+        heard.map_or_else(Vec::new, std::mem::take)
     }
 
     /// Goes on from an earlier world's clock (after the fleet was changed between them).
@@ -338,6 +365,13 @@ impl<'a> World<'a> {
     /// The streamer of `node`, if it lives.
     pub fn streamer(&self, node: u16) -> Option<&Streamer<'a>> {
         self.streamers[node as usize].as_ref()
+    }
+
+    /// Says how many iterations the solvers of `node` have made.
+    pub fn set_iterations(&mut self, node: u16, iterations: u64) {
+        if let Some(streamer) = &mut self.streamers[node as usize] {
+            streamer.set_local_iterations(iterations);
+        }
     }
 
     /// What the streamer of `node` has to tell since the last call.

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::streamer::chunk_flags::{GIVEN, JOINED};
-use super::{Dest, Difference, Outbox, Report, Streamer};
+use super::{Dest, Outbox, Streamer};
 use crate::weights::kernels;
 use crate::wire::{DropReason, Dtype, Frame, Header, Hello, Kind, RangeSeen};
 
@@ -52,6 +52,9 @@ impl Streamer<'_> {
             };
         let hello = Hello {
             fingerprint: self.config.fingerprint,
+            data: self.config.data,
+            first_weights: self.config.first_weights,
+            incarnation: self.config.incarnation,
             chunk_weights: self.config.chunk_weights,
             chunks: self.config.chunks,
             seen: (0..self.config.nodes).map(|node| self.seen(node)).collect(),
@@ -108,13 +111,10 @@ impl Streamer<'_> {
     ) -> Result<(), DropReason> {
         let hello = Hello::parse(frame.payload).ok_or(DropReason::Malformed)?;
         let sender = frame.header.sender;
-        if let Some(difference) = self.other_shape(&hello) {
-            self.report(Report::OtherShape {
-                node: sender,
-                difference,
-            });
+        if !self.check_stranger(now_ns, sender, &hello) {
             return Err(DropReason::Shape);
         }
+        self.check_first_weights(frame, &hello);
         self.counters.hellos_taken += 1;
         // Who asks does not stream; a question that arrives after positions has been overtaken by them.
         let streamed_ns = self.peers[sender as usize].streamed_ns;
@@ -137,30 +137,6 @@ impl Streamer<'_> {
             self.state.epoch().store(1, Relaxed);
         }
         Ok(())
-    }
-
-    fn other_shape(&self, hello: &Hello) -> Option<Difference> {
-        let own = &self.config;
-        let theirs = hello.seen.len() as u16;
-        if theirs != own.nodes {
-            return Some(Difference::Nodes {
-                theirs,
-                ours: own.nodes,
-            });
-        }
-        if hello.fingerprint != own.fingerprint {
-            return Some(Difference::Model {
-                theirs: hello.fingerprint,
-                ours: own.fingerprint,
-            });
-        }
-        if (hello.chunk_weights, hello.chunks) != (own.chunk_weights, own.chunks) {
-            return Some(Difference::ChunkWeights {
-                theirs: hello.chunk_weights,
-                ours: own.chunk_weights,
-            });
-        }
-        None
     }
 
     /// Sends the next chunks of a range whose master asks for them back.

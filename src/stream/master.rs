@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::heal::{Healed, heal};
+use super::streamer::chunk_flags::KEPT;
 use super::{Dest, Outbox, Streamer};
 use crate::weights::{Kind as Work, kernels};
 use crate::wire::{DropReason, Dtype, Frame, Header, Kind, flags};
@@ -47,14 +49,18 @@ impl Streamer<'_> {
             if self.cursor >= range.end {
                 self.cursor = range.start;
                 self.counters.cycles += 1;
+                self.keeping.begin_pass(now_ns);
             }
         }
         max
     }
 
     fn send_position(&mut self, chunk: u32, ready: u8, out: &mut impl Outbox) -> bool {
-        let (w, _, _) = self.chunk_views(chunk);
+        let (w, kept, _) = self.chunk_views(chunk);
         let state = self.state.chunk(chunk);
+        if self.keeping.now || state.flags.load(Relaxed) & KEPT == 0 {
+            self.keep(chunk);
+        }
         let version = state.version.load(Relaxed).wrapping_add(1);
         let header = Header {
             kind: Kind::Position,
@@ -74,6 +80,7 @@ impl Streamer<'_> {
         let applied = self.state.applied(chunk);
         let len = self.config.chunk_weights as usize;
         let at = chunk as usize * len;
+        let mut healed = Healed::default();
         let went = out.send_weights(
             Dest::Group,
             header.head_len(),
@@ -83,8 +90,12 @@ impl Streamer<'_> {
                 for (ack, applied) in acks.iter_mut().zip(applied) {
                     *ack = applied.load(Relaxed);
                 }
-                if let Some(weights) = weights {
-                    kernels::copy_out_bytes(w, weights);
+                // A copy shows at once what is not finite; what the adapter reads itself was
+                // checked when it was kept.
+                if let Some(weights) = weights
+                    && kernels::copy_out_checked(w, weights)
+                {
+                    healed = heal(w, kept, weights);
                 }
             },
         );
@@ -93,6 +104,7 @@ impl Streamer<'_> {
         };
         self.tickets[(chunk - self.ranges.of(self.config.node).start) as usize] = ticket;
         state.version.store(version, Relaxed);
+        self.note_healed(chunk, healed);
         self.counters.positions_sent += 1;
         self.sent_positions += 1;
         true
@@ -139,11 +151,12 @@ impl Streamer<'_> {
     fn apply(&mut self, header: &Header, payload: &[u8]) -> Result<(), DropReason> {
         let (w, _, _) = self.chunk_views(header.chunk);
         let journal = self.state.journal();
-        let applied = &self.state.applied(header.chunk)[header.sender as usize];
+        let applied = &self.state.applied(header.chunk)[usize::from(header.sender)];
         if !self.exactly_once() {
             // Whatever arrives is added, as in the original: no number is looked at, nothing is
             // worth a journal entry.
-            kernels::apply_delta(w, payload, 0, journal, self.writes());
+            let refused = kernels::apply_delta(w, payload, 0, journal, self.writes());
+            self.note_refused_sum(header.sender, header.chunk, refused);
             return Ok(());
         }
         if header.seq != applied.load(Relaxed).wrapping_add(1) {
@@ -163,12 +176,15 @@ impl Streamer<'_> {
             header.chunk_version,
             first,
         );
-        kernels::apply_delta(w, payload, first, journal, self.writes());
+        // What would not be finite is left out, for good: the number is taken all the same, else
+        // the slave would send it for ever.
+        let refused = kernels::apply_delta(w, payload, first, journal, self.writes());
         applied.store(header.seq, Relaxed);
         if first > 0 {
             self.state.forget_partial(header.chunk, header.sender);
         }
         journal.end();
+        self.note_refused_sum(header.sender, header.chunk, refused);
         Ok(())
     }
 

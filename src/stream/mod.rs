@@ -12,12 +12,15 @@
 //! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and
 //! slave of all others. `docs/protocol.md` has the rules and why they lose and double nothing.
 
+mod claims;
 mod counters;
+mod heal;
 mod hello;
 mod master;
 mod range;
 mod report;
 mod slave;
+mod strangers;
 mod streamer;
 
 #[cfg(test)]
@@ -90,6 +93,12 @@ pub struct Config {
     pub session: u64,
     /// Fingerprint of the model.
     pub fingerprint: u64,
+    /// Hash of the kind, shape and classes of the data; 0: not known. Nodes with others are refused.
+    pub data: u64,
+    /// Hash of the weights that this node began with; 0: not known.
+    pub first_weights: u64,
+    /// Random number of this node's memory, which tells two processes with one index apart; 0: none.
+    pub incarnation: u64,
     /// This node.
     pub node: u16,
     /// Number of nodes, 1 to [`MAX_NODES`].

@@ -247,8 +247,8 @@ impl fmt::Display for Report {
                 ..
             } => write!(
                 f,
-                "a delta of node {node} would have made {weights} weight(s) of the chunk at weight {first_weight} NaN \
-                 or infinite; its part for those is dropped"
+                "a delta of node {node} and {weights} weight(s) of the chunk at weight {first_weight} add up to NaN or \
+                 infinity; its part for those is dropped"
             ),
             Self::Iterations {
                 node,

@@ -3,8 +3,11 @@
 
 use hdrhistogram::Histogram;
 
+use super::claims::Claims;
+use super::heal::Keeping;
 use super::hello::Standing;
 use super::report::Reports;
+use super::strangers::Life;
 use super::{Config, Counters, Deltas, Outbox, Ranges, Report};
 use crate::weights::{ChunkState, Interrupted, Kind as Work, StreamState, WeightsView, Writes};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError};
@@ -18,6 +21,8 @@ pub(super) mod chunk_flags {
     /// The chunk was given back to its master as it stands in `last`; counts until the master's next
     /// position.
     pub(in super::super) const GIVEN: u8 = 4;
+    /// Of the own range: finite values to go back to are in `last`.
+    pub(in super::super) const KEPT: u8 = 8;
 }
 
 /// What is known of another node.
@@ -25,7 +30,7 @@ pub(super) mod chunk_flags {
 pub struct Peer {
     /// When its last valid frame came, ns; 0: never.
     pub heard_ns: u64,
-    /// Iterations of its solvers.
+    /// Iterations of its solvers, as far as believed.
     pub iterations: u64,
     /// True if its solvers run.
     pub ready: bool,
@@ -39,6 +44,10 @@ pub struct Peer {
     pub(super) standing: Standing,
     /// Number of our positions that it is known to have been sent (flow window).
     pub(super) answered: u64,
+    /// The iterations that its frames claim.
+    pub(super) claims: Claims,
+    /// Who it says it is.
+    pub(super) life: Life,
 }
 
 /// One node's end of the stream. See the module for the order of calls.
@@ -58,6 +67,10 @@ pub struct Streamer<'a> {
     /// Silence after which the window opens again, ns.
     pub(super) silence_ns: u64,
     pub(super) hello_due_ns: u64,
+    pub(super) claims_due_ns: u64,
+    pub(super) keeping: Keeping,
+    /// Room for one chunk on its way to the values that are kept.
+    pub(super) kept_chunk: Vec<u8>,
     pub(super) restore_cursor: u32,
     pub(super) local_iterations: u64,
     /// When each foreign chunk was taken last, ns; 0: never.
@@ -101,6 +114,9 @@ impl<'a> Streamer<'a> {
             progress_ns: 0,
             silence_ns: super::master::WINDOW_REOPENS_NS,
             hello_due_ns: 0,
+            claims_due_ns: 0,
+            keeping: Keeping::default(),
+            kept_chunk: Vec::new(),
             restore_cursor: 0,
             local_iterations: 0,
             taken_ns: vec![0; config.chunks as usize],
@@ -233,9 +249,15 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Foreign);
         }
         if sender == self.config.node {
+            if header.kind == Kind::Hello {
+                self.hear_own_index(&frame);
+            }
             return Err(DropReason::Own);
         }
-        if header.kind != Kind::Hello && header.payload_len != self.config.chunk_weights * 4 {
+        if header.kind != Kind::Hello
+            && (header.payload_len != self.config.chunk_weights * 4
+                || self.peers[sender as usize].life.refused)
+        {
             return Err(DropReason::Shape);
         }
         match header.kind {
@@ -246,7 +268,7 @@ impl<'a> Streamer<'a> {
         }
         let peer = &mut self.peers[sender as usize];
         peer.heard_ns = now_ns.max(1);
-        peer.iterations = peer.iterations.max(header.iterations);
+        peer.claims.hear(header.iterations);
         peer.ready = header.flags & crate::wire::flags::READY != 0;
         Ok(sender)
     }
@@ -269,7 +291,10 @@ impl<'a> Streamer<'a> {
         if self.config.nodes == 1 {
             return 0;
         }
-        self.was_ready = self.ready();
+        let ready = self.ready();
+        let just_ready = ready && !self.was_ready;
+        self.was_ready = ready;
+        self.poll_claims(now_ns, just_ready);
         self.poll_hello(now_ns, out);
         self.poll_restore(max, out);
         self.poll_positions(now_ns, max, out)
@@ -278,11 +303,6 @@ impl<'a> Streamer<'a> {
     /// Iterations of this node's solvers, to be carried in the next frames.
     pub fn set_local_iterations(&mut self, iterations: u64) {
         self.local_iterations = iterations;
-    }
-
-    /// Iterations of all other nodes' solvers, as far as heard.
-    pub fn remote_iterations(&self) -> u64 {
-        self.peers.iter().map(|peer| peer.iterations).sum()
     }
 
     /// True once every foreign chunk has been seen and the own range streams: solvers may start.

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+mod finite;
+mod strangers;
+
 use super::*;
 use crate::sim::{Faults, Fleet, World};
 use crate::wire::DropReason;
@@ -14,6 +17,9 @@ fn config(deltas: Deltas) -> Config {
     Config {
         session: 0x5e55,
         fingerprint: 0xf1,
+        data: 0xda,
+        first_weights: 0x77,
+        incarnation: 0,
         node: 0,
         nodes: NODES,
         chunk_weights: CHUNK_WEIGHTS,
@@ -247,7 +253,7 @@ fn hostile_bytes_change_no_weight() {
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.random()).collect();
         if len > 4 && rng.random_bool(0.9) {
             // Past the magic, so that the deeper checks are reached; the session is unknown to them.
-            bytes[..4].copy_from_slice(&[b'D', b'W', 1, rng.random_range(0..6)]);
+            bytes[..4].copy_from_slice(&[b'D', b'W', crate::wire::VERSION, rng.random_range(0..6)]);
         }
         world.inject(0, &bytes);
     }
@@ -265,6 +271,9 @@ fn another_model_under_the_same_session_is_named() {
     let mut world = World::new(&fleet, Faults::default(), 3);
     let hello = crate::wire::Hello {
         fingerprint: 0xBAD,
+        data: 0,
+        first_weights: 0,
+        incarnation: 0,
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
         seen: vec![crate::wire::RangeSeen::Nothing; NODES as usize],

@@ -115,6 +115,10 @@ meters! {
         SealTooManyLinks = "seal_too_many_links",
         /// Time in which nothing came and nothing could be sent, ns.
         WaitedNs = "waited_ns",
+        /// Weights for which a delta was not added, because the sum is NaN or infinite.
+        RefusedSums = "refused_sums",
+        /// Times that frames of a node claimed more iterations than it can have made.
+        RefusedClaims = "refused_claims",
     }
 }
 

@@ -14,7 +14,7 @@ pub enum DropReason {
     Session,
     /// An index that this session does not have, or a chunk that is not the sender's to speak of.
     Foreign,
-    /// Another model, chunk size or number of nodes.
+    /// Another model, other data, another chunk size or number of nodes.
     Shape,
     /// Our own frame came back.
     Own,

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First two bytes of every frame: "DW".
 pub const MAGIC: u16 = u16::from_le_bytes(*b"DW");
 /// Version of the frame format.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 48;
 /// Acks are padded to a multiple of this many bytes, which keeps the payload aligned.
@@ -22,7 +22,7 @@ pub mod flags {
     pub const SEALED: u8 = 1;
     /// The sender has seen every foreign chunk and its solvers run.
     pub const READY: u8 = 2;
-    /// All bits that version 1 knows.
+    /// All bits that this version knows.
     pub const KNOWN: u8 = SEALED | READY;
 }
 

@@ -1,7 +1,8 @@
-//! The payload of a hello: the shape of the sender's job and what it has seen of each range.
+//! The payload of a hello: who the sender is, the shape of its job, what it has seen of each range.
 //!
-//! Nodes compare shapes before they take anything from each other, so that a node with
-//! another model, another number of nodes or another chunk size is named instead of guessed at.
+//! Nodes compare shapes before they take anything from each other, so that a node with another
+//! model, other data, another number of nodes or another chunk size is named instead of guessed at;
+//! so is a second process with the index of the first.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -30,6 +31,9 @@ impl RangeSeen {
 #[repr(C)]
 struct RawHello {
     fingerprint: U64,
+    data: U64,
+    first_weights: U64,
+    incarnation: U64,
     chunk_weights: U32,
     chunks: U32,
     nodes: U16,
@@ -43,6 +47,12 @@ const FIXED_LEN: usize = size_of::<RawHello>();
 pub struct Hello {
     /// Fingerprint of the model (names, shapes, offsets).
     pub fingerprint: u64,
+    /// Hash of the kind, shape and classes of its data; 0: not known.
+    pub data: u64,
+    /// Hash of the weights that it began with; 0: not known.
+    pub first_weights: u64,
+    /// Random number of its memory: another one is another process, or one that lost its memory; 0: none.
+    pub incarnation: u64,
     /// Weights in a chunk.
     pub chunk_weights: u32,
     /// Chunks in the buffer.
@@ -61,6 +71,9 @@ impl Hello {
     pub fn emit(&self, out: &mut [u8]) {
         let raw = RawHello {
             fingerprint: self.fingerprint.into(),
+            data: self.data.into(),
+            first_weights: self.first_weights.into(),
+            incarnation: self.incarnation.into(),
             chunk_weights: self.chunk_weights.into(),
             chunks: self.chunks.into(),
             nodes: (self.seen.len() as u16).into(),
@@ -81,6 +94,9 @@ impl Hello {
         }
         Some(Self {
             fingerprint: raw.fingerprint.get(),
+            data: raw.data.get(),
+            first_weights: raw.first_weights.get(),
+            incarnation: raw.incarnation.get(),
             chunk_weights: raw.chunk_weights.get(),
             chunks: raw.chunks.get(),
             seen: rest
@@ -98,12 +114,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_emitted_is_parsed(fingerprint: u64, chunk_weights: u32, chunks: u32, seen in proptest::collection::vec(0u8..3, 0..40)) {
+        fn what_is_emitted_is_parsed(
+            words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32,
+            seen in proptest::collection::vec(0u8..3, 0..40),
+        ) {
             let seen: Vec<_> = seen.into_iter().map(|b| RangeSeen::from_byte(b).unwrap()).collect();
-            let hello = Hello { fingerprint, chunk_weights, chunks, seen };
+            let [fingerprint, data, first_weights, incarnation] = words;
+            let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, seen };
             let mut out = vec![0; Hello::len(hello.seen.len() as u16)];
             hello.emit(&mut out);
+            // Each field stands where the table of docs/protocol.md has it.
+            for (at, word) in [0, 8, 16, 24].into_iter().zip(words) {
+                prop_assert!(out[at..at + 8] == word.to_le_bytes());
+            }
+            prop_assert_eq!(out.len(), 48 + hello.seen.len());
             prop_assert_eq!(Hello::parse(&out), Some(hello));
+            // One byte less or more is no hello, nor is one of version 1.
+            prop_assert_eq!(Hello::parse(&out[..out.len() - 1]), None);
+            out.push(0);
+            prop_assert_eq!(Hello::parse(&out), None);
         }
 
         #[test]

@@ -1,4 +1,4 @@
--- Wireshark dissector of dogwild frames, version 1 (docs/protocol.md).
+-- Wireshark dissector of dogwild frames, version 2 (docs/protocol.md).
 --
 -- Use: tshark -X lua_script:tools/wireshark/dogwild.lua -r FILE, or copy it to the folder of
 -- personal Lua plugins (Help > About > Folders). It takes EtherType 0x88B5, the UDP ports of
@@ -8,7 +8,7 @@ local dogwild = Proto("dogwild", "dogwild frame")
 
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore" }
 local dtypes = { [0] = "none", [1] = "f32" }
-local HEADER, SEAL, MAX_PAYLOAD = 48, 32, 65536
+local VERSION, HEADER, SEAL, HELLO, MAX_PAYLOAD = 2, 48, 32, 48, 65536
 
 local f = {
   magic = ProtoField.string("dogwild.magic", "Magic"),
@@ -32,6 +32,9 @@ local f = {
   payload = ProtoField.bytes("dogwild.payload", "Payload"),
   tag = ProtoField.bytes("dogwild.tag", "Tag"),
   fingerprint = ProtoField.uint64("dogwild.hello.fingerprint", "Fingerprint", base.HEX),
+  data = ProtoField.uint64("dogwild.hello.data", "Data", base.HEX),
+  first_weights = ProtoField.uint64("dogwild.hello.first_weights", "First weights", base.HEX),
+  incarnation = ProtoField.uint64("dogwild.hello.incarnation", "Incarnation", base.HEX),
   chunk_weights = ProtoField.uint32("dogwild.hello.chunk_weights", "Weights of a chunk"),
   chunks = ProtoField.uint32("dogwild.hello.chunks", "Chunks"),
   nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
@@ -44,17 +47,20 @@ dogwild.fields = f
 
 local cut = ProtoExpert.new("dogwild.cut", "Frame is cut short", expert.group.MALFORMED,
   expert.severity.ERROR)
-local strange = ProtoExpert.new("dogwild.strange", "Not a frame of version 1",
+local strange = ProtoExpert.new("dogwild.strange", "Not a frame of version 2",
   expert.group.MALFORMED, expert.severity.ERROR)
 dogwild.experts = { cut, strange }
 
 local function add_hello(tree, payload)
-  if payload:len() < 24 then return end
+  if payload:len() < HELLO then return end
   tree:add_le(f.fingerprint, payload(0, 8))
-  tree:add_le(f.chunk_weights, payload(8, 4))
-  tree:add_le(f.chunks, payload(12, 4))
-  tree:add_le(f.nodes, payload(16, 2))
-  if payload:len() > 24 then tree:add(f.seen, payload(24)) end
+  tree:add_le(f.data, payload(8, 8))
+  tree:add_le(f.first_weights, payload(16, 8))
+  tree:add_le(f.incarnation, payload(24, 8))
+  tree:add_le(f.chunk_weights, payload(32, 4))
+  tree:add_le(f.chunks, payload(36, 4))
+  tree:add_le(f.nodes, payload(40, 2))
+  if payload:len() > HELLO then tree:add(f.seen, payload(HELLO)) end
 end
 
 local function add_header(tree, buffer)
@@ -97,7 +103,7 @@ function dogwild.dissector(buffer, pinfo, root)
     tree:add_proto_expert_info(cut)
     return
   end
-  if buffer(0, 2):string() ~= "DW" or buffer(2, 1):uint() ~= 1 then
+  if buffer(0, 2):string() ~= "DW" or buffer(2, 1):uint() ~= VERSION then
     tree:add_proto_expert_info(strange)
     return
   end
@@ -124,7 +130,7 @@ function dogwild.dissector(buffer, pinfo, root)
 end
 
 local function begins_as_ours(buffer, pinfo, root)
-  if buffer:len() < HEADER or buffer(0, 2):string() ~= "DW" or buffer(2, 1):uint() ~= 1 then
+  if buffer:len() < HEADER or buffer(0, 2):string() ~= "DW" or buffer(2, 1):uint() ~= VERSION then
     return false
   end
   dogwild.dissector(buffer, pinfo, root)

@@ -1,0 +1,164 @@
+//! How many iterations other nodes have made: what their frames claim, and what of it is believed.
+//!
+//! Every frame carries a number, and without a key anybody can forge frames. So a claim counts only
+//! if *all* frames of the node agree that it is at least that many, over two windows of time in each
+//! of which a position of the node was taken; and it grows by a believable rate only. One forged
+//! frame, or a thousand between two genuine ones, then change nothing.
+//!
+//! Invariant: what is believed never falls, and is at most [`MOST`].
+
+use super::{Report, Streamer};
+
+/// A window closes after this time, once a position was taken in it, ns.
+const WINDOW_NS: u64 = 20_000_000;
+/// Time in which all solvers of a node together make an iteration at the fastest, ns.
+const ITERATION_NS: u64 = 1_000;
+/// More iterations than any node makes: a million a second for nine years. Sums of it do not
+/// overflow.
+const MOST: u64 = 1 << 48;
+
+/// What one node has claimed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claims {
+    /// Lowest and highest claim of the open window.
+    low: u64,
+    high: u64,
+    /// Lowest claim of the window before.
+    low_before: u64,
+    /// When the open window began, ns; 0: none was closed yet.
+    began_ns: u64,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self {
+            low: u64::MAX,
+            high: 0,
+            low_before: u64::MAX,
+            began_ns: 0,
+        }
+    }
+}
+
+impl Claims {
+    /// Takes the claim of a frame.
+    pub(super) fn hear(&mut self, iterations: u64) {
+        self.low = self.low.min(iterations);
+        self.high = self.high.max(iterations);
+    }
+
+    /// Closes the window. Returns what is believed from now on, and the highest claim if that was too high
+    /// to be true.
+    fn close(&mut self, now_ns: u64, believed: u64) -> (u64, Option<u64>) {
+        let first = self.began_ns == 0;
+        let (low, high) = (self.low, self.high);
+        let confirmed = low.min(self.low_before);
+        // A node may have trained for days before we began: the first claim is not measured
+        // against ours.
+        let base = if first { low } else { believed };
+        let time_ns = if first {
+            WINDOW_NS
+        } else {
+            now_ns.saturating_sub(self.began_ns)
+        };
+        let most = base.saturating_add(time_ns / ITERATION_NS).min(MOST);
+        *self = Self {
+            low_before: low,
+            began_ns: now_ns,
+            ..Self::default()
+        };
+        let believed = believed.max(confirmed.min(most));
+        (believed, (high > most).then_some(high))
+    }
+}
+
+impl Streamer<'_> {
+    /// Looks at what other nodes claim, when it is time, or this node has just become ready: solvers
+    /// start then, and their rate follows the iterations of all.
+    pub(super) fn poll_claims(&mut self, now_ns: u64, just_ready: bool) {
+        if now_ns < self.claims_due_ns && !just_ready {
+            return;
+        }
+        self.claims_due_ns = now_ns + WINDOW_NS;
+        for node in self.others() {
+            // A node without a range sends no positions.
+            let silent = self.ranges.of(node).is_empty();
+            let peer = &mut self.peers[usize::from(node)];
+            let spoke_ns = if silent {
+                peer.heard_ns
+            } else {
+                peer.streamed_ns
+            };
+            if spoke_ns == 0 || spoke_ns <= peer.claims.began_ns {
+                continue;
+            }
+            let (believed, too_high) = peer.claims.close(now_ns, peer.iterations);
+            peer.iterations = believed;
+            if let Some(claimed) = too_high {
+                self.counters.refused_claims += 1;
+                self.report(Report::Iterations {
+                    node,
+                    claimed,
+                    believed,
+                });
+            }
+        }
+    }
+
+    /// Iterations of all other nodes' solvers, as far as heard and believed.
+    pub fn remote_iterations(&self) -> u64 {
+        let sum = |sum: u64, peer: &super::Peer| sum.saturating_add(peer.iterations);
+        self.peers.iter().fold(0, sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_claim_is_believed_however_high_and_then_only_a_believable_growth() {
+        let mut claims = Claims::default();
+        claims.hear(5_000_000);
+        assert_eq!(claims.close(WINDOW_NS, 0), (5_000_000, None));
+        // Genuine frames go on beside forged ones.
+        for i in 0..100 {
+            claims.hear(5_000_000 + i);
+            claims.hear(u64::MAX - i);
+        }
+        let (believed, too_high) = claims.close(2 * WINDOW_NS, 5_000_000);
+        assert_eq!((believed, too_high), (5_000_000, Some(u64::MAX)));
+        // Only forged ones: nothing in the first window, a million a second in the next.
+        claims.hear(u64::MAX);
+        assert_eq!(claims.close(3 * WINDOW_NS, believed).0, 5_000_000);
+        claims.hear(u64::MAX);
+        assert_eq!(claims.close(4 * WINDOW_NS, believed).0, 5_020_000);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_believed_never_falls_is_bounded_and_follows_a_node(
+            steps in proptest::collection::vec((0u64..200, any::<u64>(), any::<bool>(), 1u64..1_000_000_000), 1..60),
+        ) {
+            let mut claims = Claims::default();
+            let (mut now, mut truth, mut believed) = (WINDOW_NS, 0u64, 0);
+            for (more, forged, forge, time) in steps {
+                now += time;
+                truth += more.min(time / ITERATION_NS);
+                claims.hear(truth);
+                if forge {
+                    claims.hear(forged);
+                }
+                let (next, _) = claims.close(now, believed);
+                prop_assert!(next >= believed && next <= truth, "{believed} {next} {truth}");
+                believed = next;
+            }
+            claims.hear(truth);
+            believed = claims.close(now + WINDOW_NS, believed).0;
+            claims.hear(truth);
+            believed = claims.close(now + 2 * WINDOW_NS, believed).0;
+            prop_assert_eq!(believed, truth);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Who is no member of this job although it uses its session: another model, other data, a second
+//! process with the same index.
+//!
+//! Each buffer has a random number, its incarnation, which its node says in every hello. One index
+//! with two of them is two processes, or a node that lost its memory and began again.
+//!
+//! Invariant: nothing is taken from a node that said that it has another model or other data, until it
+//! says otherwise. A hello of another incarnation than the one that is known to fit does not
+//! shut that one out, so that one forged hello, or a second process, does not.
+
+use super::{Difference, Report, Streamer};
+use crate::wire::{Frame, Hello, RangeSeen};
+
+/// A node whose hello fitted less than this ago is not shut out by a hello of another incarnation, ns.
+const FITTED_NS: u64 = 2_000_000_000;
+/// Two processes with one index change places with every hello, at most this far apart, ns. A node that
+/// lost its memory changes once.
+const CHANGES_WITHIN_NS: u64 = 5_000_000_000;
+const CHANGES: u32 = 3;
+
+/// What a node's hellos said of who it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Life {
+    /// Nothing is taken from this node.
+    pub(super) refused: bool,
+    /// Incarnation in its last hello; 0: none yet.
+    incarnation: u64,
+    changed_ns: u64,
+    changes: u32,
+    /// Incarnation in its last hello that fitted, and when that came, ns.
+    fitted: u64,
+    fitted_ns: u64,
+}
+
+impl Life {
+    /// Takes the incarnation of a hello; returns how often it has changed in a short time, if it has.
+    fn hear(&mut self, now_ns: u64, incarnation: u64) -> Option<u32> {
+        if incarnation == 0 || incarnation == self.incarnation {
+            return None;
+        }
+        let began = self.incarnation == 0;
+        self.incarnation = incarnation;
+        if began {
+            return None;
+        }
+        if now_ns.saturating_sub(self.changed_ns) > CHANGES_WITHIN_NS {
+            self.changes = 0;
+        }
+        self.changed_ns = now_ns;
+        self.changes = self.changes.saturating_add(1);
+        Some(self.changes)
+    }
+
+    fn shut_out(&mut self, now_ns: u64, incarnation: u64) {
+        let another = self.fitted_ns != 0
+            && self.fitted != incarnation
+            && now_ns.saturating_sub(self.fitted_ns) < FITTED_NS;
+        self.refused = !another;
+    }
+
+    fn fits(&mut self, now_ns: u64, incarnation: u64) {
+        self.refused = false;
+        self.fitted = incarnation;
+        self.fitted_ns = now_ns.max(1);
+    }
+}
+
+impl Streamer<'_> {
+    /// Looks at who says hello. False: at somebody of another job.
+    pub(super) fn check_stranger(&mut self, now_ns: u64, sender: u16, hello: &Hello) -> bool {
+        let node = sender;
+        let life = &mut self.peers[usize::from(sender)].life;
+        let changes = life.hear(now_ns, hello.incarnation);
+        let report = match self.other_job(sender, hello) {
+            Some(report) => {
+                self.peers[usize::from(sender)]
+                    .life
+                    .shut_out(now_ns, hello.incarnation);
+                Some(report)
+            }
+            None => {
+                self.peers[usize::from(sender)]
+                    .life
+                    .fits(now_ns, hello.incarnation);
+                None
+            }
+        };
+        match changes {
+            Some(changes) if changes >= CHANGES => self.report(Report::TwoLives { node }),
+            Some(_) if report.is_none() => self.report(Report::NewLife { node }),
+            _ => {}
+        }
+        if let Some(report) = report {
+            self.report(report);
+        }
+        report.is_none()
+    }
+
+    /// A frame with our own index: our own come back (a socket is in the group that it sends to), but not with
+    /// another incarnation.
+    #[cold]
+    pub(super) fn hear_own_index(&mut self, frame: &Frame<'_>) {
+        let own = self.config.incarnation;
+        let other = Hello::parse(frame.payload)
+            .is_some_and(|hello| hello.incarnation != 0 && own != 0 && hello.incarnation != own);
+        if other {
+            self.report(Report::SameNode {
+                node: self.config.node,
+            });
+        }
+    }
+
+    /// Says that the range of `node` begins with other weights than ours, if both are new. A node that
+    /// comes back without its memory may have others: it gets those of the job.
+    pub(super) fn check_first_weights(&mut self, frame: &Frame<'_>, hello: &Hello) {
+        let (theirs, ours) = (hello.first_weights, self.config.first_weights);
+        let both_new = !self.streaming()
+            && frame.header.epoch <= 1
+            && hello.seen[usize::from(self.config.node)] == RangeSeen::Nothing;
+        if both_new && theirs != ours && theirs != 0 && ours != 0 {
+            self.report(Report::OtherFirstWeights {
+                node: frame.header.sender,
+                theirs,
+                ours,
+            });
+        }
+    }
+
+    fn other_job(&self, node: u16, hello: &Hello) -> Option<Report> {
+        if let Some(difference) = self.other_shape(hello) {
+            return Some(Report::OtherShape { node, difference });
+        }
+        let (theirs, ours) = (hello.data, self.config.data);
+        // 0: made without data, or by a program that does not know them.
+        (theirs != ours && theirs != 0 && ours != 0).then_some(Report::OtherData {
+            node,
+            theirs,
+            ours,
+        })
+    }
+
+    fn other_shape(&self, hello: &Hello) -> Option<Difference> {
+        let own = &self.config;
+        let theirs = hello.seen.len() as u16;
+        if theirs != own.nodes {
+            return Some(Difference::Nodes {
+                theirs,
+                ours: own.nodes,
+            });
+        }
+        if hello.fingerprint != own.fingerprint {
+            return Some(Difference::Model {
+                theirs: hello.fingerprint,
+                ours: own.fingerprint,
+            });
+        }
+        if (hello.chunk_weights, hello.chunks) != (own.chunk_weights, own.chunks) {
+            return Some(Difference::ChunkWeights {
+                theirs: hello.chunk_weights,
+                ours: own.chunk_weights,
+            });
+        }
+        None
+    }
+}
