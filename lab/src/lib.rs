@@ -20,7 +20,8 @@
 //!
 //! Rooms: `spec` (what is wanted), `lab` (all of it together), `host` (one namespace), `setup` (cables and
 //! rules), `tool` (`ip` and its like), `sys` (system calls, the only `unsafe`),
-//! `enter` (tests of ordinary users), `skip`, `out` (what programs print).
+//! `enter` (tests of ordinary users), `skip`, `out` (what programs print), `share`
+//! (an option that programs have in common).
 
 pub mod enter;
 mod error;
@@ -29,6 +30,7 @@ mod lab;
 pub mod out;
 pub mod process;
 mod setup;
+pub mod share;
 pub mod skip;
 mod spec;
 #[doc(hidden)]

@@ -8,6 +8,7 @@ mod registry;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dogwild_lab::share::share;
 use dogwild_lab::{Cable, Lab, LabError, LabHost, Spec, command_beside, note, out, say, sys};
 use registry::{Entry, Process, Registry};
 use std::ffi::OsString;
@@ -87,7 +88,7 @@ struct Wanted {
     #[arg(long)]
     rate: Option<String>,
     /// Share of the frames every host loses on receive, for example 1% or 0.01.
-    #[arg(long, value_parser = share)]
+    #[arg(long, allow_hyphen_values = true, value_parser = share)]
     loss: Option<f64>,
     /// How the hosts are joined; auto: one cable for two hosts without a limit, else a bridge.
     #[arg(long, value_enum, default_value_t = CableName::Auto)]
@@ -119,19 +120,6 @@ impl Wanted {
             },
             steer_receive: self.steer_receive,
         }
-    }
-}
-
-/// `1%` or `0.01`.
-fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(value) if (0.0..=1.0).contains(&(value * unit)) => Ok(value * unit),
-        Ok(_) => Err("a share is 0 to 1, or 0% to 100%".into()),
-        Err(_) => Err("write a share as 0.01 or 1%".into()),
     }
 }
 
@@ -198,8 +186,16 @@ fn up(spec: &Spec, name: &str) -> Result<ExitCode> {
     }
     match said.trim_end().split_once(' ') {
         Some(("up", _)) => {
-            show(&registry.find(name)?);
+            let entry = registry.find(name)?;
+            show(&entry);
             say!("try: dogwild-lab exec {name} 0 -- ip address; end: dogwild-lab down {name}");
+            // What ends with an error leaves no lab behind. (A reader that went away is no error: the lab
+            // stays, and `dogwild-lab list` shows it.)
+            if let Some(error) = out::failure() {
+                entry.end()?;
+                registry.remove(name)?;
+                note!("dogwild-lab: lab {name} is removed again ({error})");
+            }
             Ok(ExitCode::SUCCESS)
         }
         Some(("failed", why)) => bail!("{why}"),

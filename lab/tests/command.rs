@@ -253,9 +253,72 @@ fn wrong_arguments_teach() {
     };
     assert!(says(&["run", "0", "--", "true"]).contains("1 to 254 hosts"));
     assert!(says(&["run", "2", "--loss", "300%", "--", "true"]).contains("0% to 100%"));
-    assert!(says(&["run", "2", "--loss", "some", "--", "true"]).contains("0.01 or 1%"));
+    assert!(says(&["run", "2", "--loss", "some", "--", "true"]).contains("0.1 or 10%"));
     assert!(says(&["run", "3", "--cable", "direct", "--", "true"]).contains("exactly 2 hosts"));
     assert!(says(&["up", "2", "--name", "../x"]).contains("a lab's name has"));
     assert!(says(&["exec", ".", "0", "--", "true"]).contains("no lab around"));
     assert!(says(&["down", "x"]).contains("no lab x is up"));
+}
+
+/// On the code before: `up` panicked (101) and the lab stayed.
+#[test]
+fn a_lab_whose_making_could_not_be_told_is_removed() {
+    if forbidden() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = |words: &[&str], stdout: Stdio| {
+        let mut command = program(folder.path());
+        command.args(words).stdin(Stdio::null()).stdout(stdout);
+        command.stderr(Stdio::piped());
+        let out = command.spawn().unwrap().wait_with_output().unwrap();
+        (out.status.code(), text(&out))
+    };
+    let full = || {
+        fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    let (code, said) = run(&["up", "1", "--name", "full"], full().into());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("No space left") && said.contains("removed"),
+        "{said}"
+    );
+    let (_, listed) = run(&["list"], Stdio::piped());
+    assert!(listed.contains("no lab is up"), "{listed}");
+
+    // A reader that goes away is no failure: the lab is there.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let (code, said) = run(&["up", "1", "--name", "closed"], writer.into());
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let (_, listed) = run(&["list"], Stdio::piped());
+    assert!(listed.contains("lab closed"), "{listed}");
+    let (code, said) = run(&["down", "closed"], full().into());
+    assert_eq!(code, Some(1), "{said}");
+    let (code, said) = run(&["list"], full().into());
+    assert_eq!(code, Some(1), "{said}");
+}
+
+#[test]
+fn shares_are_those_of_all_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    for (given, says) in [
+        ("10", "10% or 0.1"),
+        ("-10%", "between 0 and 1"),
+        ("x", "0.1 or 10%"),
+    ] {
+        let mut command = program(folder.path());
+        let out = command
+            .args(["run", "2", "--loss", given, "--", "true"])
+            .output()
+            .unwrap();
+        let said = text(&out);
+        assert!(
+            !out.status.success() && said.contains(says),
+            "{given}: {said}"
+        );
+    }
 }

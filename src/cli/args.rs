@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, Parser, ValueEnum};
 use dogwild_net::fault::{self, Bursts};
+
+pub use dogwild_lab::share::share;
 
 use crate::node::{Transport, TransportSpec, Wrappers};
 use crate::solver::SolverSpec;
@@ -34,7 +36,7 @@ pub struct TransportArgs {
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Send no more than this, headers included, as a slower link would: 1Mbit, 12.5MB (per second)
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = rate)]
     pub pace: Option<Rate>,
     /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node, NAME.nK.EXT)
     #[arg(long, value_name = "FILE")]
@@ -46,22 +48,22 @@ pub struct TransportArgs {
 #[command(next_help_heading = "Faults on purpose (each receiver by itself)")]
 pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub loss: f64,
     /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad (1 if not given) and good (0)
-    #[arg(long, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
+    #[arg(long, allow_hyphen_values = true, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
     pub loss_burst: Option<Bursts>,
     /// Share of frames to flip bits in (use --key-file: nothing else finds them)
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub corrupt: f64,
     /// Share of frames to deliver twice
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub duplicate: f64,
     /// Share of frames to deliver late
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub reorder: f64,
     /// Longest extra delay of every frame, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = delay_ms)]
+    #[arg(long, allow_hyphen_values = true, value_name = "MS", default_value_t = 0.0, value_parser = delay_ms)]
     pub delay: f64,
     /// Seed of these faults
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -76,10 +78,10 @@ pub struct StreamArgs {
     #[arg(long, value_enum, default_value = "exactly-once")]
     pub deltas: DeltasArg,
     /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
-    #[arg(long, value_name = "RATE", default_value = "64MB", value_parser = rate)]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
     pub rate: Rate,
     /// Bytes of positions on the way without any answer, at most, as 2MB, or max
-    #[arg(long, value_name = "BYTES", default_value = "2MB", value_parser = rate)]
+    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", default_value = "2MB", value_parser = rate)]
     pub window: Rate,
     /// Local writers add atomically: the streamer then loses none of their additions (slower)
     #[arg(long)]
@@ -241,39 +243,50 @@ pub fn model(name: &str) -> Result<SolverSpec, crate::solver::ModelError> {
     }
 }
 
+/// The arguments of this process. Numbers below 0 reach the parsers of their options, whose messages say what is allowed.
+pub fn parse<C: Parser>() -> C {
+    fn with_negative_numbers(command: Command) -> Command {
+        command
+            .mut_args(|arg| {
+                let takes_values = arg.get_action().takes_values();
+                arg.allow_negative_numbers(takes_values)
+            })
+            .mut_subcommands(with_negative_numbers)
+    }
+    let mut command = with_negative_numbers(C::command());
+    let matches = command.clone().get_matches();
+    C::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
 /// The session number of a job's name.
 pub fn session(name: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name.as_bytes())
 }
 
-fn share(text: &str) -> Result<f64, String> {
-    let (number, scale) = text
-        .strip_suffix('%')
-        .map_or((text, 1.0), |number| (number, 100.0));
-    let share = number
-        .trim()
-        .parse::<f64>()
-        .map_err(|_| format!("`{text}` is no share: write 0.1 or 10%"))?
-        / scale;
-    if (0.0..1.0).contains(&share) {
-        Ok(share)
-    } else {
-        Err(format!("`{text}` is not between 0 and 1 (100 %)"))
+/// The same for what is kept in 32 bits.
+pub fn share_f32(text: &str) -> Result<f32, String> {
+    share(text).map(|share| share as f32)
+}
+
+/// A time in seconds, above 0.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!(
+            "`{text}` is not a time: write seconds, 0.01 to 86400"
+        )),
     }
 }
 
 fn bursts(text: &str) -> Result<Bursts, String> {
-    let wrong = || format!("`{text}`: write P,R or P,R,BAD or P,R,BAD,GOOD, each from 0 to 1");
+    const USAGE: &str = "write P,R or P,R,BAD or P,R,BAD,GOOD";
     let mut values = [0.0, 0.0, 1.0, 0.0];
     let parts: Vec<&str> = text.split(',').collect();
     if !(2..=4).contains(&parts.len()) {
-        return Err(wrong());
+        return Err(format!("{USAGE}, each a share (0.01 or 1%)"));
     }
     for (value, part) in values.iter_mut().zip(parts) {
-        *value = part.trim().parse::<f64>().map_err(|_| wrong())?;
-        if !(0.0..=1.0).contains(value) {
-            return Err(wrong());
-        }
+        *value = share(part.trim()).map_err(|wrong| format!("{wrong}; {USAGE}"))?;
     }
     let [p, r, loss_bad, loss_good] = values;
     Ok(Bursts::GilbertElliott {
@@ -287,7 +300,7 @@ fn bursts(text: &str) -> Result<Bursts, String> {
 fn delay_ms(text: &str) -> Result<f64, String> {
     let delay = text
         .parse::<f64>()
-        .map_err(|_| format!("`{text}` is no number of milliseconds"))?;
+        .map_err(|_| format!("`{text}` is not a number of milliseconds"))?;
     if (0.0..=10_000.0).contains(&delay) {
         Ok(delay)
     } else {
@@ -313,7 +326,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
 
 /// A number of bytes with its unit, 0 or more.
 pub fn bytes(text: &str) -> Result<f64, String> {
-    let wrong = || format!("`{text}` is no number of bytes: write 64MB, 2GB, 500kB or 100Mbit");
+    let wrong = || format!("`{text}` is not a number of bytes: write 64MB, 2GB, 500kB or 100Mbit");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "" | "B" => 1.0,
@@ -338,15 +351,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_numbers_or_per_cent() {
-        assert_eq!(share("0.25"), Ok(0.25));
-        assert_eq!(share("10%"), Ok(0.1));
-        for wrong in ["", "ten", "1.0", "-1", "100%", "NaN"] {
-            assert!(share(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn bursts_are_two_to_four_shares() {
         let line = |p, r, loss_bad, loss_good| {
             Ok(Bursts::GilbertElliott {
@@ -358,6 +362,7 @@ mod tests {
         };
         assert_eq!(bursts("0.01,0.3"), line(0.01, 0.3, 1.0, 0.0));
         assert_eq!(bursts("0.01, 0.3, 0.9, 0.1"), line(0.01, 0.3, 0.9, 0.1));
+        assert_eq!(bursts("1%,50%"), line(0.01, 0.5, 1.0, 0.0));
         for wrong in ["", "0.1", "1,2", "0.1,x", "0,0,0,0,0", "NaN,1", "-1,1"] {
             assert!(bursts(wrong).is_err(), "{wrong}");
         }

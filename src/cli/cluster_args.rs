@@ -86,7 +86,7 @@ pub struct ClusterArgs {
     #[arg(long, value_enum, default_value = "wait")]
     pub stragglers: StragglersArg,
     /// Share of the workers that make a step with --stragglers drop
-    #[arg(long, value_name = "SHARE", default_value_t = 0.75)]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "75%", value_parser = args::share)]
     pub quorum: f64,
     /// Iterations between checkpoints; 0: none
     #[arg(long, value_name = "N", default_value_t = 0)]

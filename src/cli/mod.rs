@@ -59,7 +59,7 @@ enum Command {
 
 /// Parses the command line of this process and runs it.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = args::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
         .format_target(false)
         .init();

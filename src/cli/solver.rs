@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2000)]
     test_images: usize,
     /// End when a test reaches this share of right answers
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]
     target_accuracy: Option<f32>,
     /// Append rows of the learning curve to this CSV file
     #[arg(long, value_name = "FILE")]

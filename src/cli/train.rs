@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     pub(super) iterations: Option<u64>,
     /// Stop when a test reaches this share of right answers
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]
     pub(super) target_accuracy: Option<f32>,
     /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval]
     #[arg(long, value_name = "N")]
