@@ -194,7 +194,7 @@ fn run() -> Result<()> {
     if words.nth(1).is_some_and(|word| word == "component") {
         return Part::parse_from(std::iter::once("component".into()).chain(words)).run();
     }
-    let cli = Cli::parse();
+    let cli: Cli = dogwild::cli::args::parse();
     let task = Task::new(&cli)?;
     let mut report = Report::new(&task);
     if cli.emulation.emulate {

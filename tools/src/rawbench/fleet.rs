@@ -1,7 +1,7 @@
 //! What `stream` and `conserve` share: buffers of one tensor, a streamer process per node in the
 //! hosts of a lab (or on loopback), and their counters.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use dogwild::watch::{StreamMeter, drops};
 use dogwild::weights::{BufferSpec, Created, Existing, METERS, Manifest, Role, SharedWeights};
 use dogwild_lab::{Lab, Spec};
+use dogwild_tools::scratch::Scratch;
 
 use crate::machine::InterfaceCounters;
 
@@ -50,7 +51,8 @@ pub(crate) struct Fleet {
     pub(crate) lab: Option<Lab>,
     pub(crate) args: FleetArgs,
     streamers: Vec<Child>,
-    prefix: String,
+    /// Goes last: streamers have ended then.
+    folder: Scratch,
 }
 
 /// Counters of one streamer at a moment.
@@ -131,13 +133,12 @@ impl Fleet {
         lab: Option<Lab>,
         stream_args: &[String],
     ) -> Result<Self> {
-        let prefix = format!("dogwild-bench-{}-", std::process::id());
         let mut fleet = Self {
             buffers: Vec::new(),
             lab,
             args: args.clone(),
             streamers: Vec::new(),
-            prefix,
+            folder: Scratch::new("dogwild-rawbench")?,
         };
         let manifest = Manifest::new(vec![("weights".to_owned(), vec![args.weights as usize])])?;
         let session = u64::from(std::process::id()) << 32 | u64::from(args.mtu);
@@ -162,7 +163,7 @@ impl Fleet {
     }
 
     fn path(&self, node: u16) -> PathBuf {
-        Path::new("/dev/shm").join(format!("{}n{node}", self.prefix))
+        self.folder.file(&format!("n{node}"))
     }
 
     fn streamer(&self, node: u16, stream_args: &[String]) -> Result<Child> {
@@ -204,16 +205,22 @@ impl Fleet {
             .iter()
             .any(|shared| shared.globals().ready.load(Relaxed) == 0)
         {
-            for (node, child) in self.streamers.iter_mut().enumerate() {
-                if let Some(status) = child.try_wait()? {
-                    bail!("the streamer of node {node} ended with {status} (its message is above)");
-                }
-            }
+            self.check()?;
             if said.elapsed() > Duration::from_secs(5) {
                 said = Instant::now();
                 dogwild_lab::note!("waiting for all nodes to have seen all ranges");
             }
             std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Fails if a streamer has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        for (node, child) in self.streamers.iter_mut().enumerate() {
+            if let Some(status) = child.try_wait()? {
+                bail!("the streamer of node {node} ended with {status} (its message is above)");
+            }
         }
         Ok(())
     }
@@ -280,18 +287,6 @@ impl Drop for Fleet {
         for child in &mut self.streamers {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        let Ok(entries) = std::fs::read_dir("/dev/shm") else {
-            return;
-        };
-        for entry in entries.flatten() {
-            if entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with(&self.prefix)
-            {
-                let _ = std::fs::remove_file(entry.path());
-            }
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use dogwild::cli::gpu::Which;
 use dogwild::device::host::HostDevice;
@@ -17,6 +17,7 @@ use dogwild::node::{GpuSyncer, slot_words};
 use dogwild::weights::{
     BufferSpec, Created, Existing, GpuState, Manifest, SharedWeights, Writes, device_len,
 };
+use dogwild_tools::scratch::Scratch;
 
 /// Turns that copies and cycles take.
 const TURNS: u32 = 5;
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20))]
     chunk: Option<u32>,
     /// Time for each figure, seconds
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = dogwild::cli::args::seconds)]
     seconds: f64,
     /// One JSON object per line instead of a table
     #[arg(long)]
@@ -83,11 +84,6 @@ impl Args {
     }
 
     fn on<D: Device>(&self, device: &D) -> Result<Vec<Line>> {
-        anyhow::ensure!(
-            self.seconds > 0.0 && self.seconds <= 3600.0,
-            "--seconds {}: give more than 0 and at most 3600",
-            self.seconds
-        );
         self.weights
             .iter()
             .map(|&n| {
@@ -98,8 +94,8 @@ impl Args {
     }
 
     fn measure<D: Device>(&self, device: &D, n: usize) -> Result<Line> {
-        let folder = Folder::new()?;
-        let shared = Arc::new(folder.buffer(n)?);
+        let folder = Scratch::new("dogwild-rawbench")?;
+        let shared = Arc::new(buffer(&folder, n)?);
         let path = GpuState::path_beside(shared.path(), 0);
         let (state, _) = GpuState::open_or_create(&path, shared.id(), n, slot_words(n))?;
         let mut syncer = GpuSyncer::new(device, &shared, &Arc::new(state), Writes::Racy)?;
@@ -189,33 +185,15 @@ impl<D: Device> Copies<D> {
     }
 }
 
-/// A folder in shared memory that goes with this process.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self> {
-        let path =
-            std::path::PathBuf::from(format!("/dev/shm/rawbench-gpu-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    fn buffer(&self, n: usize) -> Result<SharedWeights> {
-        let spec = BufferSpec {
-            session: 1,
-            manifest: Manifest::new(vec![("w".into(), vec![n])])?,
-            data: Default::default(),
-        };
-        match SharedWeights::create(&self.0.join("w"), &spec, Existing::Refuse)? {
-            Created::New(new) => Ok(new.ready()),
-            Created::Resumed(old) => Ok(old),
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+fn buffer(folder: &Scratch, n: usize) -> Result<SharedWeights> {
+    let spec = BufferSpec {
+        session: 1,
+        manifest: Manifest::new(vec![("w".into(), vec![n])])?,
+        data: Default::default(),
+    };
+    match SharedWeights::create(&folder.file("w"), &spec, Existing::Refuse)? {
+        Created::New(new) => Ok(new.ready()),
+        Created::Resumed(old) => Ok(old),
     }
 }
 

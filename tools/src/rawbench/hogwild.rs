@@ -7,17 +7,18 @@
 
 mod solver;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use dogwild::weights::{
     BufferSpec, Created, Existing, Manifest, Role, SharedWeights, SlotInfo, kernels,
 };
+use dogwild_tools::scratch::Scratch;
 
 use solver::{Solver, meter, solve};
 
@@ -178,6 +179,9 @@ pub(crate) fn run(args: &HogwildArgs) -> Result<()> {
                 let line = measure_together(args, size, kernel, solvers)?;
                 if args.json {
                     dogwild_lab::say!("{}", serde_json::to_string(&line)?);
+                    if !dogwild_lab::out::is_heard() {
+                        return Ok(());
+                    }
                 }
                 lines.push(line);
             }
@@ -187,15 +191,6 @@ pub(crate) fn run(args: &HogwildArgs) -> Result<()> {
         print(&lines);
     }
     Ok(())
-}
-
-/// A folder that goes away.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// One experiment: a fresh buffer, the solvers, the sum.
@@ -218,15 +213,8 @@ fn measure(args: &HogwildArgs, size: Size, kernel: Kernel, solvers: u32) -> Resu
         "--passes {passes} times {solvers} solvers is more than f32 can count; use at most {}",
         COUNTS_MAX / u64::from(solvers)
     );
-    let shm = Path::new("/dev/shm");
-    let base = if shm.is_dir() {
-        shm.to_path_buf()
-    } else {
-        std::env::temp_dir()
-    };
-    let dir = Dir(base.join(format!("dogwild-hogwild-{}", std::process::id())));
-    std::fs::create_dir_all(&dir.0).with_context(|| format!("cannot make {}", dir.0.display()))?;
-    let path = dir.0.join("job-n0");
+    let dir = Scratch::new("dogwild-rawbench")?;
+    let path = dir.file("job-n0");
     let manifest = Manifest::new(vec![("w".into(), vec![n])])?;
     let spec = BufferSpec {
         session: 1,

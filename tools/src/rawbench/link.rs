@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use dogwild::cli::args::{FaultArgs, TransportArgs, session};
+use dogwild::cli::args::{FaultArgs, TransportArgs, seconds, session};
 use dogwild::node::{drop_privileges_after_opening, drop_privileges_before_opening, open_link};
 use dogwild_lab::process::keep_on_core;
 use dogwild_lab::{Lab, Spec};
@@ -61,7 +61,7 @@ pub(crate) struct DriverArgs {
     #[arg(long, value_name = "N", requires = "lab")]
     pub(crate) core: Option<usize>,
     /// Seconds of each measurement
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Also draw the result (SVG)
     #[arg(long, value_name = "FILE.svg")]
@@ -96,13 +96,6 @@ pub(crate) struct Measurement<'a> {
     pub(crate) frame_bytes: Option<usize>,
     /// Measure so many times, ours and each that it is compared with in turns; none: once.
     pub(crate) rounds: Option<u32>,
-}
-
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("`{text}` is no time: write seconds, 0.01 to 86400")),
-    }
 }
 
 impl LinkArgs {

@@ -18,6 +18,7 @@ mod stream;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use dogwild::cli::args::parse;
 use dogwild::cli::finish;
 
 /// Measures transports, the stream, its conservation and lost updates; every figure beside what bounds it.
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
         .format_target(false)
         .init();
-    let result = match Cli::parse().command {
+    let result = match parse::<Cli>().command {
         Command::Send(args) => args.run(),
         Command::Recv(args) => args.run(),
         Command::Ping(args) => args.run(),

@@ -61,7 +61,7 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=40))]
     steps: u32,
     /// Lost share that still counts as none
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = dogwild::cli::args::share)]
     tolerance: f64,
     /// To the other host alone instead of the group
     #[arg(long)]

@@ -22,13 +22,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     fleet: FleetArgs,
     /// Bytes per second that a node sends at most, or max
-    #[arg(long, value_name = "RATE", default_value = "max")]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "max", value_parser = checked_rate)]
     rate: String,
     /// Bytes of positions on the way without any answer, at most, as 2MB, or max
-    #[arg(long, value_name = "BYTES", default_value = "2MB")]
+    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", default_value = "2MB", value_parser = checked_rate)]
     window: String,
     /// Seconds of each measurement
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "S", default_value = "3", value_parser = dogwild::cli::args::seconds)]
     seconds: f64,
     /// Measure so many times, everything anew, and show the round with the median share
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = rounds::count())]
@@ -36,6 +36,11 @@ pub(crate) struct Args {
     /// Machine-readable output
     #[arg(long)]
     json: bool,
+}
+
+/// A rate that streamers will understand, as it was written.
+fn checked_rate(text: &str) -> Result<String, String> {
+    dogwild::cli::args::rate(text).map(|_| text.to_owned())
 }
 
 /// What was measured. Rates are per node unless said otherwise.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +16,7 @@ use dogwild::node::poseidon::TrafficReport;
 use dogwild::poseidon::Policy;
 use dogwild::weights::{BufferSpec, Created, Existing, Manifest, SharedWeights};
 use dogwild_lab::Lab;
+use dogwild_tools::scratch::Scratch;
 
 use crate::Task;
 
@@ -49,31 +50,8 @@ pub(super) struct Members<'l> {
     lab: &'l Lab,
     children: Vec<(String, Child)>,
     workers: Vec<SharedWeights>,
-    folder: Folder,
+    folder: Scratch,
     reports: Vec<PathBuf>,
-}
-
-/// A folder of its own in shared memory, which goes with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
-        let path = PathBuf::from(format!("/dev/shm/dogwild-plan-{process}-{number}"));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 impl<'l> Members<'l> {
@@ -85,7 +63,7 @@ impl<'l> Members<'l> {
         overlap: bool,
         iterations: u64,
     ) -> Result<Self> {
-        let folder = Folder::new()?;
+        let folder = Scratch::new("dogwild-plan")?;
         let recording = task.recording();
         let manifest = recording.manifest()?;
         let file = folder.file("recording.json");

@@ -29,11 +29,12 @@ impl Solver {
                 solve(&path, index)
             })));
         }
-        let child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        command
             .args(["hogwild", "--solver-of"])
-            .args([path.as_os_str(), index.to_string().as_ref()])
-            .spawn()
-            .context("cannot start a solver")?;
+            .args([path.as_os_str(), index.to_string().as_ref()]);
+        dogwild_lab::process::die_with_parent(&mut command);
+        let child = command.spawn().context("cannot start a solver")?;
         Ok(Self::Process(child))
     }
 

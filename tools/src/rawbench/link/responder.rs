@@ -64,7 +64,12 @@ impl Args {
         let link = self.link.open()?;
         let _server = self.compare.then(iperf3_server).transpose()?;
         drop_privileges_after_opening(transport)?;
-        log::info!("waiting for frames on `{}`", self.link.iface());
+        dogwild_lab::note!(
+            "listening on {} ({}, session `{}`): start `dogwild-rawbench send`, `ping` or `sweep` on the other host; Ctrl-C ends this",
+            self.link.iface(),
+            transport.name(),
+            self.link.session,
+        );
         let mut responder = Responder {
             sink: vec![0; link.tx.mtu()],
             link,

@@ -1,0 +1,156 @@
+//! Signals: what holds buffers in shared memory removes them, and its children end with it.
+//!
+//! On the code before `dogwild_tools::scratch`, each of these left up to 60 MB in /dev/shm.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Only keeps a failure from hanging.
+const HANG: Duration = Duration::from_secs(120);
+
+/// Names under /dev/shm that process `pid` made.
+fn left(pid: u32) -> BTreeSet<String> {
+    let all = std::fs::read_dir("/dev/shm")
+        .expect("shared memory")
+        .flatten();
+    let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names
+        .filter(|name| name.contains(&format!("-{pid}")))
+        .collect()
+}
+
+/// Processes whose parent or whose parent's parent is `pid`, and that are no zombies.
+fn descendants(pid: u32) -> BTreeSet<u32> {
+    let mut family = BTreeSet::from([pid]);
+    for _ in 0..3 {
+        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+            let Ok(child) = entry.file_name().to_string_lossy().parse::<u32>() else {
+                continue;
+            };
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let Some((_, rest)) = stat.rsplit_once(") ") else {
+                continue;
+            };
+            let mut words = rest.split(' ');
+            let (state, parent) = (words.next(), words.next());
+            let parent = parent.and_then(|parent| parent.parse().ok());
+            if state != Some("Z") && parent.is_some_and(|parent| family.contains(&parent)) {
+                family.insert(child);
+            }
+        }
+    }
+    family.remove(&pid);
+    family
+}
+
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < HANG, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn interrupt(program: &str, words: &[&str], children: usize, signal: &str, code: i32) {
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child: Child = command.spawn().expect("it starts");
+    let pid = child.id();
+    let prefix = std::path::Path::new(program).file_name().expect("a name");
+    let prefix = prefix.to_string_lossy().into_owned();
+    wait_for(
+        &format!("{words:?} has made its folder and children"),
+        || {
+            assert!(
+                child.try_wait().expect("a state").is_none(),
+                "{words:?} ended"
+            );
+            !left(pid).is_empty() && descendants(pid).len() >= children
+        },
+    );
+    for name in left(pid) {
+        assert!(
+            name.starts_with(&prefix),
+            "{name} is not found by `dogwild clean`"
+        );
+    }
+    let family = descendants(pid);
+    let sent = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+    let status = child.wait().expect("an end");
+    let said = BufReader::new(child.stderr.take().expect("stderr")).lines();
+    let said: Vec<String> = said.map_while(Result::ok).collect();
+    assert_eq!(
+        (status.code(), status.signal()),
+        (Some(code), None),
+        "{words:?}: {said:?}"
+    );
+    assert!(
+        !said.iter().any(|line| line.contains("panicked")),
+        "{said:?}"
+    );
+    assert_eq!(left(pid), BTreeSet::new(), "{words:?} {signal}: {said:?}");
+    wait_for("its children have ended", || {
+        !family.iter().any(|&pid| lives(pid))
+    });
+    assert_eq!(
+        left(pid),
+        BTreeSet::new(),
+        "{words:?} {signal}, children: {said:?}"
+    );
+}
+
+const RAWBENCH: &str = env!("CARGO_BIN_EXE_dogwild-rawbench");
+
+const CONSERVE: [&str; 7] = [
+    "conserve",
+    "--transport",
+    "udp",
+    "--weights",
+    "100000",
+    "--seconds",
+    "100",
+];
+
+#[test]
+fn conserve_leaves_nothing_at_int_term_and_hup() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        interrupt(RAWBENCH, &CONSERVE, 3, signal, code);
+    }
+}
+
+#[test]
+fn a_gpu_measurement_leaves_nothing() {
+    let words = ["gpu", "--weights", "1000000", "--seconds", "100"];
+    interrupt(RAWBENCH, &words, 0, "-INT", 130);
+}
+
+#[test]
+fn racing_solvers_leave_nothing() {
+    let words = ["hogwild", "--sizes", "64MiB", "--passes", "100000"];
+    interrupt(RAWBENCH, &words, 1, "-TERM", 143);
+}
+
+#[test]
+fn an_emulated_cluster_leaves_nothing() {
+    if let Err(error) = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
+        dogwild_lab::skip::skip(&format!("a lab: {error}"));
+        return;
+    }
+    let words = "alexnet --nodes 2 --batch 32 --bandwidth 1gbit --emulate --iterations 1000";
+    let words: Vec<&str> = words.split(' ').collect();
+    let plan = env!("CARGO_BIN_EXE_dogwild-plan");
+    // The coordinator, two servers and two workers.
+    interrupt(plan, &words, 5, "-INT", 130);
+}
