@@ -160,8 +160,7 @@ impl Args {
             seed: self.seed,
             weights: self.weights,
             out: out.work().to_owned(),
-            // Those of the run before are gone on with.
-            checkpoint_folder: if own.resume { out.dir() } else { out.work() }.join("checkpoints"),
+            checkpoint_folder: out.lasting().join("checkpoints"),
         })
     }
 }

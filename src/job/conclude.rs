@@ -68,6 +68,9 @@ pub(super) fn conclude<S>(
             });
         }
     }
+    // An interrupted run that goes on from the old results and is further on replaces them.
+    let further =
+        matches!(end.outcome, Outcome::Interrupted(_)) && out.goes_further(buffers.iterations());
     let reported = report(&buffers, &out, end.outcome);
     buffers.remove();
     let work = out.work().to_owned();
@@ -81,7 +84,7 @@ pub(super) fn conclude<S>(
         )
     };
     let summary = reported.with_context(unreported)?;
-    let folder = if end.outcome.as_asked() {
+    let folder = if end.outcome.as_asked() || further {
         out.complete()
             .with_context(|| format!("the results are complete, but still in {}", work.display()))?
     } else {

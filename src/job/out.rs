@@ -148,9 +148,21 @@ impl OutFolder {
         &self.work
     }
 
-    /// The folder that was named; checkpoints that are resumed are in it.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// Where checkpoints and snapshots go. Those of a run that is gone on with stay in one place, so that
+    /// the newest is found again.
+    pub fn lasting(&self) -> &Path {
+        match self.old {
+            Old::Resume => &self.dir,
+            Old::Refuse | Old::Replace => &self.work,
+        }
+    }
+
+    /// True if this run goes on from the one whose results are there, and has come as far.
+    pub(super) fn goes_further(&self, iterations: u64) -> bool {
+        let text = fs::read_to_string(self.dir.join("summary.json")).unwrap_or_default();
+        let summary: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let before = summary["iterations"].as_u64();
+        self.old == Old::Resume && before.is_some_and(|before| before <= iterations)
     }
 
     /// Makes the working folder again if it was removed meanwhile.
@@ -401,9 +413,12 @@ mod tests {
         drop(killed);
         put(dir, "weights.safetensors", "old");
         put(dir, "curve.csv", "rows");
+        put(dir, "summary.json", r#"{"iterations": 30}"#);
         let again = OutFolder::at(dir, Old::Resume).expect("a folder");
         assert_eq!(text(again.work(), "curve.csv").as_deref(), Some("rows"));
         put(again.work(), "weights.safetensors", "new");
+        assert_eq!(again.lasting(), dir);
+        assert!(!again.goes_further(29) && again.goes_further(30));
         again.complete().expect("replaced");
         assert_eq!(text(dir, "weights.safetensors").as_deref(), Some("new"));
         assert!(dir.join("checkpoints/run.json").exists());
