@@ -267,6 +267,8 @@ fn only_what_holds_nothing_unsaved_goes() {
     );
     let rescued = shm.folder.path().join("rescued.safetensors").metadata();
     assert!(rescued.expect("weights").len() > 1_000_000);
+    said(&mut shm.dogwild(&["clean", "--yes"]), 0);
+    assert!(!shm.has(&kept) && shm.has(&other), "saved, and not saved");
 
     said(&mut shm.dogwild(&["clean", "--yes", "--unsaved"]), 0);
     assert!(!shm.has(&kept) && !shm.has(&other));

@@ -1,6 +1,7 @@
 //! `dogwild snapshot`: writes the weights of a buffer, as they are now, to a .safetensors file.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Result;
 
@@ -24,6 +25,9 @@ impl Args {
         let iterations = shared.globals().iterations();
         let metadata = [("iterations".to_owned(), iterations.to_string())].into();
         snapshot::save(&self.out, shared.manifest(), shared.view(), metadata)?;
+        // `dogwild clean` need not ask about them any more.
+        let globals = shared.globals();
+        globals.saved_iterations.store(iterations, Relaxed);
         dogwild_lab::say!(
             "{}: {} weights after {iterations} iterations",
             self.out.display(),

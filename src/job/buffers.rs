@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use anyhow::{Result, anyhow};
@@ -94,7 +95,13 @@ impl Buffers {
     }
 
     /// Notes that nothing in them is the only copy any more.
-    fn saved(&self) {}
+    fn saved(&self) {
+        for shared in &self.nodes {
+            let globals = shared.globals();
+            let made = globals.iterations();
+            globals.saved_iterations.store(made, Relaxed);
+        }
+    }
 
     /// Where the weights are, and what to do with them.
     fn rescue(&self, shared: &SharedWeights) -> String {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::buffers::{PREFIX, SHM};
-use crate::weights::{Expect, SharedWeights};
+use crate::weights::{Look, look};
 
 /// First bytes of a buffer.
 const BUFFER: &[u8] = b"DOGWILD\0";
@@ -187,31 +187,26 @@ impl Leftover {
 
     /// Live components, as far as they can be seen from here.
     fn users(&self) -> String {
-        let open = SharedWeights::open(&self.path, &Expect::default());
-        let slots = open.map_or(Vec::new(), |shared| shared.slots());
-        let live = slots.iter().filter(|slot| slot.alive);
-        let words: Vec<_> = live
-            .map(|slot| format!("{} {} (process {})", slot.role, slot.index, slot.pid))
-            .collect();
-        match words.is_empty() {
-            true => "a process".into(),
-            false => words.join(", "),
+        match look(&self.path) {
+            Ok(Look::Buffer(info)) if info.in_use => info.users_text(),
+            _ => "a process".into(),
         }
     }
 
     /// What a free buffer holds.
     fn contents(&mut self) -> State {
-        let shared = match SharedWeights::open(&self.path, &Expect::default()) {
-            Ok(shared) => shared,
+        let info = match look(&self.path) {
+            Ok(Look::Buffer(info)) => info,
+            Ok(Look::Damaged { why, .. } | Look::NotOurs { why }) => {
+                return State::Unreadable(why);
+            }
+            Ok(Look::Missing) => return State::Free,
             Err(error) => return State::Unreadable(error.to_string()),
         };
-        let beat = shared.slots().iter().map(|s| s.heartbeat_unix_ns).max();
-        let beat = SystemTime::UNIX_EPOCH + Duration::from_nanos(beat.unwrap_or(0));
-        self.age = self.age.min(beat.elapsed().unwrap_or_default());
-        let (made, saved) = (shared.globals().iterations(), saved_iterations(&shared));
-        match made > saved {
-            true => State::Unsaved(made),
-            false => State::Free,
+        match (info.in_use, info.unsaved()) {
+            (true, _) => State::InUse(info.users_text()),
+            (_, true) => State::Unsaved(info.iterations),
+            _ => State::Free,
         }
     }
 
@@ -235,11 +230,6 @@ impl Leftover {
         }
         Ok(())
     }
-}
-
-/// Iterations whose weights are in a file.
-fn saved_iterations(_shared: &SharedWeights) -> u64 {
-    0
 }
 
 fn maker(name: &str) -> Maker {
@@ -280,7 +270,7 @@ pub(super) fn before_a_job() {
                 }
             }
             State::Unsaved(iterations) => log::warn!(
-                "an earlier job left {} ({iterations} iterations, not saved, {} ago): save it with \
+                "an earlier job left {} ({iterations} iterations, not saved, {} old): save it with \
                  `dogwild snapshot --buffer {} --out FILE.safetensors`, or remove it with `dogwild clean`",
                 leftover.path.display(),
                 age(leftover.age),
