@@ -11,6 +11,9 @@ use super::{Report, Streamer};
 
 /// A window closes after this time, once a position was taken in it, ns.
 const WINDOW_NS: u64 = 20_000_000;
+/// The same for a node that has no range and so sends no positions: it says hello at least twice in this
+/// time, ns.
+const HELLOS_NS: u64 = 1_200_000_000;
 /// Time in which all solvers of a node together make an iteration at the fastest, ns.
 const ITERATION_NS: u64 = 1_000;
 /// More iterations than any node makes: a million a second for nine years. Sums of it do not
@@ -81,15 +84,15 @@ impl Streamer<'_> {
         }
         self.claims_due_ns = now_ns + WINDOW_NS;
         for node in self.others() {
-            // A node without a range sends no positions.
-            let silent = self.ranges.of(node).is_empty();
+            let has_range = !self.ranges.of(node).is_empty();
             let peer = &mut self.peers[usize::from(node)];
-            let spoke_ns = if silent {
-                peer.heard_ns
+            let began_ns = peer.claims.began_ns;
+            let (spoke_ns, open_ns) = if has_range {
+                (peer.streamed_ns, 0)
             } else {
-                peer.streamed_ns
+                (peer.heard_ns, HELLOS_NS)
             };
-            if spoke_ns == 0 || spoke_ns <= peer.claims.began_ns {
+            if spoke_ns <= began_ns || now_ns - began_ns < open_ns {
                 continue;
             }
             let (believed, too_high) = peer.claims.close(now_ns, peer.iterations);
