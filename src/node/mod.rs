@@ -23,7 +23,7 @@ pub use gpu::{
 };
 pub use model::{NetError, bound_net, data_kind};
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
-pub use solver::{SolverError, SolverJob, run_solver};
+pub use solver::{ELAPSED, LOSS, SolverError, SolverJob, run_solver};
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TestResult, Tester, Transforms};

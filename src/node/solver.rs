@@ -21,7 +21,9 @@ use crate::weights::{
 };
 
 /// The spare word of the state file that holds the solver's time so far, ns.
-const ELAPSED: usize = 0;
+pub const ELAPSED: usize = 0;
+/// The one that holds its smoothed loss, as f32 bits; 0: none yet.
+pub const LOSS: usize = 1;
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
 
@@ -113,7 +115,8 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         return Ok(());
     }
     let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    trainer.net.seed_dropout(seed);
+    let cursor = state.cursor().load(Relaxed);
+    trainer.seed_dropout(seed, cursor);
     let mut batches = Batches::new(
         Arc::new(set.train),
         mean_from.train,
@@ -121,7 +124,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         trainer.net.batch_size(),
         job.shard,
         seed,
-        state.cursor().load(Relaxed),
+        cursor,
     )?;
     let mut curve = match &job.curve {
         Some(path) => Some(CurveWriter::append(path)?),
@@ -144,7 +147,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         meters: slot.meters(),
         clock: Clock::start(),
         before_ns: state.spare()[ELAPSED].load(Relaxed),
-        loss: None,
+        loss: Some(f32::from_bits(state.spare()[LOSS].load(Relaxed) as u32)).filter(|l| *l != 0.0),
     };
     run.train(
         &mut trainer,
@@ -206,6 +209,14 @@ impl Trainer {
             manifest,
             grads,
         })
+    }
+
+    /// Masks go on where the last process stopped, as pictures do: each pass took a batch.
+    fn seed_dropout(&mut self, seed: u64, cursor: u64) {
+        self.net.seed_dropout(seed);
+        let passes = cursor / self.net.batch_size() as u64;
+        self.net
+            .resume_passes(self.net.passes().wrapping_add(passes));
     }
 }
 
@@ -310,9 +321,11 @@ impl Run<'_> {
             rate,
         );
         globals.local_iterations.fetch_add(1, Relaxed);
+        self.state.iteration().fetch_add(1, Relaxed);
         self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
         let smoothed = smoothed(self.loss, loss);
         self.loss = Some(smoothed);
+        self.state.spare()[LOSS].store(u64::from(smoothed.to_bits()), Relaxed);
         Meter::Iterations.add(self.meters, 1);
         Meter::Images.add(self.meters, images);
         Meter::TrainNs.add(self.meters, train_ns + self.clock.now_ns() - start);

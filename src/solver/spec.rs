@@ -50,6 +50,10 @@ pub struct SolverSpec {
     pub iter_size: u64,
     /// Iterations between two snapshots; 0: none.
     pub snapshot: u64,
+    /// Start of the names of these snapshots, if the file gives one; may lead into a folder.
+    pub snapshot_prefix: Option<PathBuf>,
+    /// Whether there is a snapshot at the end too.
+    pub snapshot_after_train: bool,
     /// Seed of everything random, if the file gives one.
     pub random_seed: Option<u64>,
 }
@@ -203,6 +207,10 @@ impl SolverSpec {
                 n => n,
             },
             snapshot: at.count("snapshot")?,
+            snapshot_prefix: Some(fields.string("snapshot_prefix"))
+                .filter(|prefix| !prefix.is_empty())
+                .map(PathBuf::from),
+            snapshot_after_train: fields.bool("snapshot_after_train"),
             random_seed: u64::try_from(seed).ok(),
         })
     }
@@ -427,6 +435,18 @@ mod tests {
             SolverSpec::builtin("lenett"),
             Err(ModelError::NoBuiltin { .. })
         ));
+    }
+
+    #[test]
+    fn snapshots_are_as_caffe_says() {
+        let least = "net: \"n\" base_lr: 1 lr_policy: \"fixed\"";
+        let s = parse(least).unwrap();
+        assert_eq!((s.snapshot, s.snapshot_after_train), (0, true));
+        assert_eq!(s.snapshot_prefix, None);
+        let more = "snapshot: 50 snapshot_prefix: \"a/b\" snapshot_after_train: false";
+        let s = parse(&format!("{least} {more}")).unwrap();
+        assert_eq!((s.snapshot, s.snapshot_after_train), (50, false));
+        assert_eq!(s.snapshot_prefix, Some("a/b".into()));
     }
 
     #[test]

@@ -40,32 +40,45 @@ impl SolverState {
         buffer: BufferId,
         n: usize,
     ) -> Result<(Self, bool), StateError> {
+        let (file_bytes, history) = Self::layout(path, n)?;
+        let shape = [("number of weights", n as u64)];
+        let file = state_file(buffer, &shape, file_bytes);
+        let (mapping, resumed) = file.open_or_create(path)?;
+        let state = Self {
+            mapping,
+            weights: n,
+            history,
+        };
+        Ok((state, resumed))
+    }
+
+    /// Opens a state to read it while its solver may be at work, without taking the place of a
+    /// solver: what is read is as racy as the weights are.
+    ///
+    /// # Errors
+    /// As [`SolverState::open_or_create`], but for the lock; and the file must be there.
+    pub fn look(path: &Path, buffer: BufferId, n: usize) -> Result<Self, StateError> {
+        let (file_bytes, history) = Self::layout(path, n)?;
+        let shape = [("number of weights", n as u64)];
+        let mapping = state_file(buffer, &shape, file_bytes).look(path)?;
+        Ok(Self {
+            mapping,
+            weights: n,
+            history,
+        })
+    }
+
+    /// Bytes of the file for `n` weights, and where the momentum begins.
+    fn layout(path: &Path, n: usize) -> Result<(u64, usize), StateError> {
         let history = in_page(STATE_HEAD_BYTES + (2 + SPARE) * 8, HISTORY_IN_PAGE);
         let ends = history.and_then(|h| Some((h, h.checked_add(n.checked_mul(4)?)?)));
-        let Some((history, end)) = ends.filter(|&(_, end)| i64::try_from(end).is_ok()) else {
-            let what = format!("{n} weights are more than a file can hold");
-            return Err(StateError::BadSpec {
+        match ends.filter(|&(_, end)| i64::try_from(end).is_ok()) {
+            Some((history, end)) => Ok((end as u64, history)),
+            None => Err(StateError::BadSpec {
                 path: path.into(),
-                what,
-            });
-        };
-        let shape = [("number of weights", n as u64)];
-        let magic = *b"DOGWSOLV";
-        let file = StateFile {
-            magic,
-            buffer,
-            shape: &shape,
-            file_bytes: end as u64,
-        };
-        let (mapping, resumed) = file.open_or_create(path)?;
-        Ok((
-            Self {
-                mapping,
-                weights: n,
-                history,
-            },
-            resumed,
-        ))
+                what: format!("{n} weights are more than a file can hold"),
+            }),
+        }
     }
 
     /// The momentum, one per weight.
@@ -86,5 +99,18 @@ impl SolverState {
     /// 16 words for whatever else the solver must keep; zero at first.
     pub fn spare(&self) -> &[AtomicU64] {
         self.mapping.slice(STATE_HEAD_BYTES + 16, SPARE)
+    }
+}
+
+fn state_file<'a>(
+    buffer: BufferId,
+    shape: &'a [(&'static str, u64)],
+    file_bytes: u64,
+) -> StateFile<'a> {
+    StateFile {
+        magic: *b"DOGWSOLV",
+        buffer,
+        shape,
+        file_bytes,
     }
 }

@@ -141,6 +141,17 @@ impl StateFile<'_> {
         )))
     }
 
+    /// Opens a file that is there, for looking: whoever holds its lock goes on.
+    pub(super) fn look(&self, path: &Path) -> Result<Mapping, StateError> {
+        let io = |source| StateError::Io {
+            path: path.into(),
+            source,
+        };
+        let file = open_regular(path).map_err(|e| io(e.unwrap_or(ErrorKind::NotFound.into())))?;
+        self.check(path, &file)?;
+        self.map(file).map_err(io)
+    }
+
     fn map(&self, file: File) -> io::Result<Mapping> {
         Mapping::new(file, self.file_bytes, 0..self.file_bytes as usize)
     }

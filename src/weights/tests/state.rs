@@ -361,6 +361,22 @@ fn a_solvers_state_survives_it() {
     state.iteration().store(10, Relaxed);
     state.cursor().store(640, Relaxed);
     state.spare()[15].store(1, Relaxed);
+    // Who looks disturbs nobody, and sees what is written meanwhile.
+    let look = SolverState::look(&path, ID, 431_080).unwrap();
+    state.cursor().store(704, Relaxed);
+    assert_eq!(look.cursor().load(Relaxed), 704);
+    assert_eq!(look.history().load(431_079), 0.5);
+    drop(look);
+    state.cursor().store(640, Relaxed);
+    let other = BufferId {
+        identity: ID.identity + 1,
+        ..ID
+    };
+    assert!(SolverState::look(&path, other, 431_080).is_err());
+    assert!(matches!(
+        SolverState::look(&dir.path().join("none"), ID, 431_080),
+        Err(StateError::Io { .. })
+    ));
     assert!(matches!(
         SolverState::open_or_create(&path, ID, 431_080),
         Err(StateError::InUse { .. })
