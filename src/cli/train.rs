@@ -9,7 +9,8 @@ use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
 use super::exit;
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Old, OutFolder, Outcome, Summary, TrainPlan, train, train_poseidon,
+    DEFAULT_OUT, Ended, Old, OutFolder, Outcome, Resume, Summary, TrainPlan, last_run, train,
+    train_poseidon,
 };
 use crate::node::{Transport, stop_on_signals};
 use crate::solver::data::Source;
@@ -49,6 +50,14 @@ pub(super) struct Args {
     /// Start from these weights instead of random ones
     #[arg(long, value_name = "FILE.safetensors")]
     pub(super) weights: Option<PathBuf>,
+    /// Iterations of the cluster between snapshots; 0: none while training [default: the solver file's
+    /// snapshot, and one a minute]
+    #[arg(long, value_name = "N")]
+    snapshot_every: Option<u64>,
+    /// Go on from the last snapshot (--sync poseidon: checkpoint) of the run in --out [without --out: in the
+    /// last of out/001, out/002, ...]
+    #[arg(long, conflicts_with = "weights")]
+    pub(super) resume: bool,
     /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs [default: a new one,
     /// out/001, out/002, ...]
     #[arg(long, value_name = "DIR")]
@@ -100,26 +109,44 @@ impl Args {
             // Said here, once, and not in the log of each node.
             dogwild_net::seal::Key::from_file(file)?;
         }
-        let iterations = self.iterations.unwrap_or(match self.solver {
+        let resume = self.resume.then(|| self.find_run()).transpose()?;
+        let asked = self.iterations;
+        let asked = asked.or(resume.as_ref().map(Resume::iterations_asked));
+        let iterations = asked.unwrap_or(match self.solver {
             Some(_) => spec.max_iter,
             None => DEFAULT_ITERATIONS,
         });
         let out = self.folder()?;
-        let plan = self.plan(spec, model, iterations, &out);
+        let plan = TrainPlan {
+            resume,
+            ..self.plan(spec, model, iterations, &out)
+        };
         let ended = train(&plan, out, &stop)?;
         report(&ended);
         Ok(ended.check()?)
     }
 
+    /// The run to go on with.
+    fn find_run(&mut self) -> Result<Resume> {
+        let out = self.out.take();
+        let out = out.unwrap_or_else(|| last_run(DEFAULT_OUT.as_ref()));
+        let run = Resume::find(&out)?;
+        self.out = Some(out);
+        Ok(run)
+    }
+
     /// The folder for the results: the one that was named, or a new one.
     fn folder(&self) -> Result<OutFolder> {
-        let old = match (self.poseidon.resume, self.overwrite) {
+        let old = match (self.resume, self.overwrite) {
             (true, _) => Old::Resume,
             (_, true) => Old::Replace,
             _ => Old::Refuse,
         };
         Ok(match &self.out {
             Some(dir) => OutFolder::at(dir, old)?,
+            None if self.resume => {
+                bail!("--resume: name the folder of the run that is to go on (--out DIR)")
+            }
             None => OutFolder::numbered(DEFAULT_OUT.as_ref())?,
         })
     }
@@ -158,6 +185,8 @@ impl Args {
             test_every: self.test_every,
             seed: self.seed,
             weights: self.weights,
+            snapshot_every: self.snapshot_every,
+            resume: None,
             out: out.work().to_owned(),
             lab: self.lab.then(|| dogwild_lab::Spec {
                 mtu,

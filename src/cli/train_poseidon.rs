@@ -20,9 +20,10 @@ pub(super) enum Sync {
 }
 
 /// Arguments of one path only.
-const STREAM_ONLY: [&str; 21] = [
+const STREAM_ONLY: [&str; 22] = [
     "--nodes",
     "--solvers",
+    "--snapshot-every",
     "--lab",
     "--transport",
     "--iface",
@@ -43,7 +44,7 @@ const STREAM_ONLY: [&str; 21] = [
     "--capture",
     "--pace",
 ];
-const POSEIDON_ONLY: [&str; 15] = [
+const POSEIDON_ONLY: [&str; 14] = [
     "--slow",
     "--workers",
     "--servers",
@@ -57,7 +58,6 @@ const POSEIDON_ONLY: [&str; 15] = [
     "--overlap",
     "--threads-per-worker",
     "--bandwidth",
-    "--resume",
     "--private-data",
 ];
 
@@ -79,9 +79,6 @@ pub(super) struct PoseidonArgs {
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
     #[arg(long, value_name = "WORKER:FACTOR")]
     slow: Option<Slow>,
-    /// Go on from the last checkpoint of the job in --out
-    #[arg(long, requires = "out")]
-    pub(super) resume: bool,
 }
 
 impl Sync {
@@ -146,7 +143,7 @@ impl Args {
             servers: own.cluster.servers,
             threads: own.threads_per_worker,
             checkpoints: own.cluster.checkpoint_every > 0,
-            resume: own.resume,
+            resume: self.resume,
             cluster_args: own.cluster.to_args(),
             bandwidth_bytes_per_s: bandwidth(own.bandwidth)?,
             member_args,

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::outcome::Outcome;
+use super::resume::Resume;
 use super::summary::{NodeSummary, Summary};
 use super::train::TrainPlan;
 use super::whole::write_whole;
@@ -84,6 +85,7 @@ pub(super) fn summarise(
         ended_by: outcome.word().into(),
         train_s,
         iterations: per_node.iter().map(|node| node.iterations).sum(),
+        resumed_from_iteration: plan.resume.as_ref().map(Resume::iterations),
         replicas_identical,
         restarts,
         per_node,

@@ -3,6 +3,7 @@
 //! Every field is documented in `docs/guide-train.md`; units are in the names.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -40,8 +41,10 @@ pub struct Summary {
     pub ended_by: String,
     /// Time from the start of training to its end.
     pub train_s: f64,
-    /// Iterations of all solvers.
+    /// Iterations of all solvers, those before a resumed snapshot included.
     pub iterations: u64,
+    /// Iterations of the snapshot that the job went on from; null: it began anew.
+    pub resumed_from_iteration: Option<u64>,
     /// Whether the weights of all nodes were equal, bit for bit, once everything had been delivered.
     pub replicas_identical: bool,
     /// Components that died and were started again.
@@ -135,7 +138,7 @@ impl NodeSummary {
             test_loss: test.loss,
             test_images: test.images,
             train_loss: losses.iter().sum::<f32>() / losses.len().max(1) as f32,
-            iterations: sum(SolverMeter::Iterations),
+            iterations: shared.globals().local_iterations.load(Relaxed),
             images_per_s: per_s(sum(SolverMeter::Images)),
             cycles_per_s: per_s(StreamMeter::Cycles.of(stream)),
             positions_lost_share: missed / (missed + taken).max(1.0),

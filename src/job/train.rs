@@ -13,10 +13,12 @@ use super::children::{Component, stop_all};
 use super::conclude::{End, conclude};
 use super::leftovers::before_a_job;
 use super::out::OutFolder;
-use super::outcome::{Ended, Facts};
+use super::outcome::{Ended, Facts, Outcome};
 use super::progress::{self, Progress};
 use super::results::{summarise, write_results};
+use super::resume::Resume;
 use super::room;
+use super::snapshots::Snapshots;
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
 use super::{BufferPlan, make_buffer};
@@ -52,6 +54,10 @@ pub struct TrainPlan {
     pub seed: u64,
     /// Weights to start from.
     pub weights: Option<PathBuf>,
+    /// Iterations between snapshots, if other than the solver file says; 0: none while training.
+    pub snapshot_every: Option<u64>,
+    /// The snapshot to go on from.
+    pub resume: Option<Resume>,
     /// Folder that components write to: the working folder of the job's [`OutFolder`].
     pub out: PathBuf,
     /// Hosts in namespaces instead of loopback.
@@ -97,6 +103,26 @@ impl Crew {
     }
 }
 
+/// What is known of a job while it runs, and after.
+#[derive(Default)]
+struct Course {
+    snapshots: Option<Snapshots>,
+    train_s: f64,
+    identical: Option<bool>,
+}
+
+impl Course {
+    /// The last snapshot of a job that has ended.
+    fn snapshot(&mut self, outcome: Outcome) {
+        let by_itself = !matches!(outcome, Outcome::Interrupted(_) | Outcome::Failed);
+        // One of a job that diverged is no better than none, and would drive out a good one.
+        match self.snapshots.take() {
+            Some(snapshots) if outcome != Outcome::Diverged => snapshots.finish(by_itself),
+            _ => {}
+        }
+    }
+}
+
 /// Runs the job, with its results in `out`. A signal ends it early, with everything that an end brings
 /// but the last deliveries.
 ///
@@ -105,6 +131,9 @@ impl Crew {
 /// where the weights are.
 pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summary>> {
     let set = plan.data.load()?;
+    if let Some(resume) = &plan.resume {
+        resume.check(plan, &set)?;
+    }
     before_a_job();
     let needs = room::Node {
         weights: room::weights(&plan.spec, &set)?,
@@ -114,26 +143,21 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
     room::check(plan.nodes, needs)?;
     let buffers = make_buffers(plan, &set)?;
     let mut crew = Crew::default();
-    let mut train_s = 0.0;
-    let mut identical = None;
-    let result = run(
-        plan,
-        &buffers,
-        &mut crew,
-        stop,
-        &mut train_s,
-        &mut identical,
-    );
+    let mut course = Course::default();
+    let result = run(plan, &set, &buffers, &mut crew, stop, &mut course);
     stop_all(crew.all());
     let reached = buffers
         .nodes
         .iter()
         .any(|shared| shared.globals().stop.load(Relaxed) != 0);
     let reached = plan.target_accuracy.map(|_| reached);
+    let identical = course.identical;
     let end = End::of(result, stop, Facts { reached, identical });
+    course.snapshot(end.outcome);
     let restarts = crew.all().map(|component| component.restarts()).sum();
     conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
         let same = identical == Some(true);
+        let train_s = course.train_s;
         let summary = summarise(plan, &buffers.nodes, set, outcome, train_s, restarts, same)?;
         let title = format!(
             "{} on {}, {} nodes over {}",
@@ -148,16 +172,21 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
 /// until a signal.
 fn run(
     plan: &TrainPlan,
+    set: &DataSet,
     buffers: &Buffers,
     crew: &mut Crew,
     stop: &Stop,
-    train_s: &mut f64,
-    identical: &mut Option<bool>,
+    course: &mut Course,
 ) -> Result<()> {
+    if let Some(resume) = &plan.resume {
+        resume.restore(plan, &buffers.nodes)?;
+    }
+    let snapshots = Snapshots::new(plan, &buffers.nodes, set)?;
+    let snapshots = course.snapshots.insert(snapshots);
     crew.start(plan, buffers)?;
-    watch(plan, buffers, crew, stop, train_s)?;
+    watch(plan, buffers, crew, stop, snapshots, &mut course.train_s)?;
     if !stop.load(Relaxed) {
-        *identical = settle(&buffers.nodes, &mut crew.streamers, stop)?;
+        course.identical = settle(&buffers.nodes, &mut crew.streamers, stop)?;
     }
     Ok(())
 }
@@ -165,6 +194,7 @@ fn run(
 fn make_buffers(plan: &TrainPlan, set: &DataSet) -> Result<Buffers> {
     // Jobs of one machine share its network: each has a session of its own.
     let session = xxhash_rust::xxh3::xxh3_64(session_name().as_bytes());
+    let resumed = plan.resume.as_ref().map(Resume::weights);
     Buffers::make(plan.nodes, |path| {
         make_buffer(&BufferPlan {
             path,
@@ -176,7 +206,7 @@ fn make_buffers(plan: &TrainPlan, set: &DataSet) -> Result<Buffers> {
             nodes: plan.nodes,
             seed: plan.seed,
             iterations: plan.iterations,
-            weights: plan.weights.as_deref(),
+            weights: resumed.as_deref().or(plan.weights.as_deref()),
             existing: Existing::Refuse,
         })
     })
@@ -188,12 +218,14 @@ fn watch(
     buffers: &Buffers,
     crew: &mut Crew,
     stop: &Stop,
+    snapshots: &mut Snapshots,
     train_s: &mut f64,
 ) -> Result<()> {
     let mut progress = Progress::new(plan.iterations, progress::Path::Stream);
+    let before = buffers.iterations();
     let mut started = Instant::now();
     while !stop.load(Relaxed) && !crew.solvers.iter().all(Component::done) {
-        if buffers.iterations() == 0 {
+        if buffers.iterations() == before {
             started = Instant::now();
         }
         *train_s = started.elapsed().as_secs_f64();
@@ -211,6 +243,7 @@ fn watch(
                 shared.globals().stop.store(1, Relaxed);
             }
         }
+        snapshots.look();
         progress.show(&buffers.nodes);
         std::thread::sleep(LOOK_EVERY);
     }

@@ -1,0 +1,293 @@
+//! `dogwild train --resume`: finds the newest good snapshot of a run, and puts a new job where it was.
+//!
+//! Touches the folder of the results (reading), the curve files of the new job, and its buffers before
+//! any component runs. Invariant: nothing is restored from a snapshot whose checksums do not hold, or
+//! that is of another model, other data or another seed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Context, Result, bail};
+
+use super::results::node_curve;
+use super::snapshots::{
+    CURVE, HOME, MANIFEST, NodeRecord, Record, SolverRecord, WEIGHTS, folders, hex,
+};
+use super::train::TrainPlan;
+use crate::node::{ELAPSED, LOSS, bound_net};
+use crate::snapshot;
+use crate::solver::Phase;
+use crate::solver::data::{DataSet, Source};
+use crate::watch::curve::{CurveWriter, read_rows};
+use crate::weights::{SharedWeights, SolverState};
+
+/// A snapshot to go on from.
+#[derive(Debug)]
+pub struct Resume {
+    /// The folder of the run's snapshots.
+    home: PathBuf,
+    /// That of this one.
+    folder: PathBuf,
+    record: Record,
+}
+
+impl Resume {
+    /// The newest snapshot in the results `out` whose files are as they were written.
+    ///
+    /// # Errors
+    /// There is none: says what was looked for, or what is wrong with each.
+    pub fn find(out: &Path) -> Result<Self> {
+        let home = out.join(HOME);
+        let mut damaged = Vec::new();
+        let mut found = Vec::new();
+        for folder in folders(&home) {
+            match Record::read(&folder) {
+                Ok(record) => found.push((folder, record)),
+                Err(error) => damaged.push(error.to_string()),
+            }
+        }
+        found.sort_by_key(|(_, record)| std::cmp::Reverse(record.sequence));
+        for (folder, record) in found {
+            match record.check_files(&folder) {
+                Err(error) => damaged.push(error.to_string()),
+                Ok(()) => {
+                    for damage in &damaged {
+                        log::warn!("--resume: passed over: {damage}");
+                    }
+                    for other in unfinished(out) {
+                        log::warn!(
+                            "{} holds a run that was not completed; to go on with that one: --out {}",
+                            other.display(),
+                            other.display()
+                        );
+                    }
+                    log::info!(
+                        "going on from {}: iteration {}",
+                        folder.display(),
+                        record.iterations
+                    );
+                    return Ok(Self {
+                        home,
+                        folder,
+                        record,
+                    });
+                }
+            }
+        }
+        if damaged.is_empty() {
+            let others = unfinished(out);
+            let others = others
+                .iter()
+                .map(|other| format!(", as {}", other.display()));
+            bail!(
+                "--resume: there is no snapshot in {}: looked for {}. Name the folder of the run that is to go on \
+                 (--out DIR{}), or start a new one without --resume",
+                out.display(),
+                home.join("<iteration>").join(MANIFEST).display(),
+                others.collect::<String>()
+            );
+        }
+        bail!(
+            "--resume: no snapshot in {} can be used: {}",
+            home.display(),
+            damaged.join("; ")
+        )
+    }
+
+    /// Iterations that the run was asked for; 0: no end.
+    pub fn iterations_asked(&self) -> u64 {
+        self.record.iterations_asked
+    }
+
+    /// Iterations that it had done.
+    pub fn iterations(&self) -> u64 {
+        self.record.iterations
+    }
+
+    /// The folder of the run's snapshots.
+    pub(super) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The weights to start from.
+    pub(super) fn weights(&self) -> PathBuf {
+        self.folder.join(WEIGHTS)
+    }
+
+    /// Refuses a job that is not the one of the snapshot, by what differs, and one that is done.
+    ///
+    /// # Errors
+    /// Every difference.
+    pub(super) fn check(&self, plan: &TrainPlan, set: &DataSet) -> Result<()> {
+        let (there, here) = (&self.record, plan);
+        let mut differences = Vec::new();
+        let mut differs = |what: &str, there: &str, here: &str| {
+            differences.push(format!("{what} is {there} there and {here} here"));
+        };
+        let (_, tensors) = bound_net(
+            &plan.spec.net,
+            Phase::Train,
+            1,
+            set.train.shape,
+            set.train.classes,
+        )?;
+        if there.fingerprint != hex(tensors.fingerprint()) {
+            let name = |model: &str, fingerprint: &str| format!("{model} (tensors {fingerprint})");
+            differs(
+                "the model (--solver)",
+                &name(&there.model, &there.fingerprint),
+                &name(&here.model, &hex(tensors.fingerprint())),
+            );
+        }
+        if !same_data(there, &here.data, set) {
+            differs("the data (--data)", &there.data, &here.data.to_string());
+        }
+        if there.seed != here.seed {
+            differs("--seed", &there.seed.to_string(), &here.seed.to_string());
+        }
+        if !differences.is_empty() {
+            bail!(
+                "--resume: {} is a snapshot of another run: {}. Give what that run was given, or name another --out",
+                self.folder.display(),
+                differences.join("; ")
+            );
+        }
+        if here.iterations > 0 && there.iterations >= here.iterations {
+            bail!(
+                "--resume: the run in {} has finished: {} of {} iterations are done. To train on, give more, \
+                 as --iterations {}",
+                self.home.parent().unwrap_or(&self.home).display(),
+                there.iterations,
+                here.iterations,
+                2 * there.iterations
+            );
+        }
+        Ok(())
+    }
+
+    /// Puts the buffers `nodes`, which hold the weights already, where the run was: iterations,
+    /// each solver's momentum, place in the data and time, and the curve.
+    pub(super) fn restore(&self, plan: &TrainPlan, nodes: &[SharedWeights]) -> Result<()> {
+        let record = &self.record;
+        let same = (record.nodes, record.solvers_per_node) == (plan.nodes, plan.solvers);
+        if !same {
+            log::warn!(
+                "--resume: the run had {} nodes with {} solvers, now there are {} with {}: weights and iterations \
+                 go on, momentum and places in the data begin anew",
+                record.nodes,
+                record.solvers_per_node,
+                plan.nodes,
+                plan.solvers
+            );
+        }
+        for (node, shared) in (0u16..).zip(nodes) {
+            let before = record.per_node.iter().find(|n| n.node == node);
+            let local = match before {
+                Some(before) if same => before.iterations,
+                // All that was done counts once.
+                _ if node == 0 => record.iterations,
+                _ => 0,
+            };
+            let globals = shared.globals();
+            globals.local_iterations.store(local, Relaxed);
+            let remote = record.iterations.saturating_sub(local);
+            globals.remote_iterations.store(remote, Relaxed);
+            globals.saved_iterations.store(record.iterations, Relaxed);
+            for solver in 0..plan.solvers {
+                let before = before.filter(|_| same);
+                self.restore_solver(shared, solver, before)?;
+            }
+        }
+        self.restore_curve(plan)
+    }
+
+    fn restore_solver(
+        &self,
+        shared: &SharedWeights,
+        solver: u32,
+        node: Option<&NodeRecord>,
+    ) -> Result<()> {
+        let path = SolverState::path_beside(shared.path(), solver);
+        let (state, _) = SolverState::open_or_create(&path, shared.id(), shared.padded())?;
+        let own = |s: &&SolverRecord| s.solver == solver;
+        let before = node.and_then(|node| node.solvers.iter().find(own));
+        if let Some(before) = before {
+            let file = self.folder.join(&before.file);
+            snapshot::load(&file, shared.manifest(), state.history())?;
+            state.iteration().store(before.iterations, Relaxed);
+            state.cursor().store(before.cursor, Relaxed);
+            state.spare()[LOSS].store(before.loss_bits, Relaxed);
+        }
+        let elapsed_ns = before.map_or(self.record.elapsed_ns(), |before| before.elapsed_ns);
+        state.spare()[ELAPSED].store(elapsed_ns, Relaxed);
+        Ok(())
+    }
+
+    /// The curve goes on after the rows up to the snapshot: later ones are of training that is lost.
+    fn restore_curve(&self, plan: &TrainPlan) -> Result<()> {
+        let rows = read_rows(&self.folder.join(CURVE))?;
+        let old = plan.out.join("curve.csv");
+        if old.exists() {
+            fs::remove_file(&old).with_context(|| format!("cannot replace {}", old.display()))?;
+        }
+        for node in 0..plan.nodes {
+            let path = node_curve(&plan.out, node);
+            if path.exists() {
+                fs::remove_file(&path)
+                    .with_context(|| format!("cannot replace {}", path.display()))?;
+            }
+            let mut curve = CurveWriter::append(&path)?;
+            // Rows of nodes that are no more stay with the first.
+            let own = |of: u16| of == node || node == 0 && of >= plan.nodes;
+            for row in rows.iter().filter(|row| own(row.node)) {
+                curve.write(row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last of the numbered runs in `base` that has snapshots; `base` itself if none has.
+pub fn last_run(base: &Path) -> PathBuf {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let runs = entries.filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        entry
+            .path()
+            .join(HOME)
+            .is_dir()
+            .then(|| (number, entry.path()))
+    });
+    runs.max().map_or(base.to_owned(), |(_, run)| run)
+}
+
+/// Folders in `out` of runs that were to replace its results and did not come to their end.
+fn unfinished(out: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(out).into_iter().flatten().flatten();
+    let folders = entries.map(|entry| entry.path());
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("unfinished-")) && path.join(HOME).is_dir()
+    };
+    folders.filter(is_one).collect()
+}
+
+/// True if `here` gives the pictures that the run of `there` saw.
+fn same_data(there: &Record, here: &Source, set: &DataSet) -> bool {
+    match (there.data.parse(), here) {
+        (
+            Ok(Source::Digits { train, seed, .. }),
+            Source::Digits {
+                train: own_train,
+                seed: own_seed,
+                ..
+            },
+        ) => (train, seed) == (*own_train, *own_seed),
+        // The folder may have moved.
+        (Ok(Source::Mnist(_)), Source::Mnist(_)) | (Ok(Source::Cifar10(_)), Source::Cifar10(_)) => {
+            there.train_images == set.train.len()
+        }
+        _ => false,
+    }
+}
