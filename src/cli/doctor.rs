@@ -1,15 +1,14 @@
 //! `dogwild doctor`: what works on this host, and what the rest needs.
 
-use std::io::IsTerminal;
-
 use anyhow::{Context, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::node::Transport;
 use crate::node::doctor::{Half, Report, examine, half};
+use crate::watch::screen;
 
-/// Columns of the table where no terminal tells.
-const WIDTH_PLAIN: u16 = 140;
+/// Columns of the table where neither `COLUMNS` nor a terminal tells: each line is a finding of its own.
+const WIDTH_PLAIN: usize = 140;
 
 /// Arguments of `dogwild doctor`.
 #[derive(Debug, clap::Args)]
@@ -53,9 +52,7 @@ fn table(report: &Report) -> Table {
         .load_style(presets::UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(["", "", "state", "found", "needs"]);
-    if !std::io::stdout().is_terminal() {
-        table.set_width(WIDTH_PLAIN);
-    }
+    table.set_width(u16::try_from(screen::width_or(WIDTH_PLAIN)).unwrap_or(u16::MAX));
     for (title, checks) in report.sections() {
         for (i, check) in checks.iter().enumerate() {
             table.add_row([

@@ -125,7 +125,7 @@ pub(super) fn write_results(
         Ok(())
     })?;
     write_whole(&out.join("curve.svg"), |path| {
-        Ok(Curve::accuracy(title, &rows).write_svg(path)?)
+        Ok(Curve::learning(title, &rows).write_svg(path)?)
     })?;
     for path in files {
         fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;

@@ -5,10 +5,13 @@
 //! Invariants: a row is written by one call and at once, so that a killed process leaves at most
 //! one half-written line, the last; readers pass over that line and writers remove it.
 
+mod axis;
+mod learning;
 mod picture;
 mod rows;
 
-pub use picture::{Curve, PictureError, Series};
+pub use axis::Axis;
+pub use picture::{Curve, Panel, PictureError, Series};
 pub use rows::{CurveError, CurveRow, CurveWriter, read_rows};
 
 #[cfg(test)]

@@ -1,21 +1,25 @@
-//! The picture: lines over a grid, with a legend, as SVG.
+//! The picture: panels of lines over a grid, one title and one legend, as SVG.
 //!
 //! Invariant: any numbers give a picture. Points that are not finite are left out and break their
-//! line; a series of one point is a dot; no point at all gives empty axes that say so.
+//! line; no point at all gives empty axes that say so. Lines differ by colour, dashes and marks, so that two that
+//! lie upon each other are both seen.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use plotters::coord::types::RangedCoordf64;
+use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::CurveRow;
+use super::axis::{Axis, Scale};
+use crate::watch::screen::wrap;
 
-const SIZE_PIXELS: (u32, u32) = (960, 540);
+const PANEL_PIXELS: (u32, u32) = (620, 400);
+/// The narrowest picture: a title needs some room.
+const WIDTH_PIXELS_MIN: u32 = 900;
+const LEGEND_PIXELS: u32 = 190;
+const LINE_PIXELS: i32 = 20;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(225, 225, 225);
@@ -30,9 +34,14 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(40, 40, 40),
 ];
+/// Length of dashes and of gaps; the first line has none.
+const DASHES: [Option<(i32, i32)>; 4] = [None, Some((8, 8)), Some((3, 6)), Some((14, 10))];
+const MARKS: usize = 4;
 
-/// Entries that the legend has room for; more lines are drawn without one.
-const MAX_LEGEND: usize = 16;
+/// A line of more points has no marks: they would hide it.
+const MOST_MARKS: usize = 60;
+/// Entries that the legend has room for; it says how many more lines there are.
+const MOST_LEGEND: usize = 16;
 
 /// One line of a picture.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -43,17 +52,28 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A picture of one or more series.
+/// One panel: one or more series over the same axes.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Curve {
-    /// The lines.
+pub struct Panel {
+    /// The lines; those of one place in all panels of a picture belong together.
     pub series: Vec<Series>,
-    /// What it shows.
-    pub title: String,
     /// What x is, with its unit.
     pub x_label: String,
+    /// How x is laid out.
+    pub x_axis: Axis,
     /// What y is, with its unit.
     pub y_label: String,
+    /// How y is laid out.
+    pub y_axis: Axis,
+}
+
+/// A picture of one or more panels.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Curve {
+    /// What it shows; it is wrapped.
+    pub title: String,
+    /// The panels, row by row, two in a row.
+    pub panels: Vec<Panel>,
 }
 
 /// Why a picture could not be written.
@@ -77,56 +97,30 @@ pub enum PictureError {
     },
 }
 
-impl Curve {
-    /// Test accuracy in per cent over seconds, one line for each solver of `rows`.
-    pub fn accuracy(title: &str, rows: &[CurveRow]) -> Self {
-        let y = |row: &CurveRow| row.test_accuracy.map(|share| 100.0 * share);
-        Self::of_rows(title, "test accuracy (%)", rows, y)
-    }
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
 
-    /// Training loss over seconds, one line for each solver of `rows`.
-    pub fn loss(title: &str, rows: &[CurveRow]) -> Self {
-        Self::of_rows(title, "training loss", rows, |row| row.loss)
-    }
+/// How a line looks.
+#[derive(Clone, Copy)]
+struct Look {
+    colour: RGBColor,
+    dashes: Option<(i32, i32)>,
+    mark: usize,
+}
 
-    fn of_rows(
-        title: &str,
-        y_label: &str,
-        rows: &[CurveRow],
-        y: impl Fn(&CurveRow) -> Option<f64>,
-    ) -> Self {
-        let mut lines: BTreeMap<(u16, u32), Vec<(f64, f64)>> = BTreeMap::new();
-        for row in rows {
-            if let Some(y) = y(row) {
-                lines
-                    .entry((row.node, row.solver))
-                    .or_default()
-                    .push((row.seconds, y));
-            }
-        }
-        let several = lines.keys().any(|&(_, solver)| solver > 0);
-        let name = |(node, solver)| {
-            if several {
-                format!("node {node}, solver {solver}")
-            } else {
-                format!("node {node}")
-            }
-        };
+impl Look {
+    fn of(line: usize) -> Self {
         Self {
-            series: lines
-                .into_iter()
-                .map(|(key, points)| Series {
-                    name: name(key),
-                    points,
-                })
-                .collect(),
-            title: title.to_owned(),
-            x_label: "seconds".to_owned(),
-            y_label: y_label.to_owned(),
+            colour: COLOURS[line % COLOURS.len()],
+            // Seven colours and four kinds of dashes: 28 looks before one comes again.
+            dashes: DASHES[line % DASHES.len()],
+            mark: line % MARKS,
         }
     }
+}
 
-    /// Writes the picture, 960×540.
+impl Curve {
+    /// Writes the picture.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -146,122 +140,184 @@ impl Curve {
     /// # Errors
     /// The drawing library refuses.
     pub fn to_svg(&self) -> Result<String, Box<dyn Error>> {
+        let across = self.panels.len().clamp(1, 2);
+        let down = self.panels.len().div_ceil(2).max(1);
+        let panels = PANEL_PIXELS.0 * across as u32 + LEGEND_PIXELS;
+        let width = panels.max(WIDTH_PIXELS_MIN);
+        // Eight pixels are the mean width of a letter of this size.
+        let title = wrap(&self.title, (width as usize - 60) / 8);
+        let head = LINE_PIXELS * title.lines().count() as i32 + 20;
+        let height = head as u32 + PANEL_PIXELS.1 * down as u32;
         let mut svg = String::new();
         {
-            let root = SVGBackend::with_string(&mut svg, SIZE_PIXELS).into_drawing_area();
+            let root = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
             root.fill(&WHITE)?;
-            self.draw(&root)?;
+            let (head, body) = root.split_vertically(head);
+            for (line, y) in title.lines().zip((14..).step_by(LINE_PIXELS as usize)) {
+                head.draw(&Text::new(
+                    line.to_owned(),
+                    (24, y),
+                    (FONT, 16).into_font().color(&INK),
+                ))?;
+            }
+            let (body, legend) = body.split_horizontally((width - LEGEND_PIXELS) as i32);
+            for (panel, area) in self.panels.iter().zip(body.split_evenly((down, across))) {
+                panel.draw(&area)?;
+            }
+            self.legend(&legend)?;
             root.present()?;
         }
         Ok(svg)
     }
 
-    fn draw(
-        &self,
-        root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    ) -> Result<(), Box<dyn Error>> {
+    fn legend(&self, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
+        let most = self.panels.iter().max_by_key(|panel| panel.series.len());
+        let names = most.map_or(&[][..], |panel| &panel.series);
+        let mut y = 30;
+        for (i, series) in names.iter().take(MOST_LEGEND).enumerate() {
+            let look = Look::of(i);
+            draw_line(area, &[(6, y), (46, y)], look)?;
+            draw_mark(area, (26, y), look)?;
+            let style = (FONT, 14, &INK).into_text_style(area);
+            let style = style.pos(Pos::new(HPos::Left, VPos::Center));
+            area.draw(&Text::new(series.name.clone(), (54, y), style))?;
+            y += LINE_PIXELS + 2;
+        }
+        if let Some(more) = names.len().checked_sub(MOST_LEGEND + 1) {
+            let text = format!("and {} more", more + 1);
+            area.draw(&Text::new(
+                text,
+                (54, y - 7),
+                (FONT, 14).into_font().color(&INK),
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+impl Panel {
+    fn draw(&self, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
         let all = || {
-            self.series
-                .iter()
-                .flat_map(|series| &series.points)
-                .filter(|p| is_finite(p))
+            let points = self.series.iter().flat_map(|series| &series.points);
+            points.filter(|p| is_finite(p))
         };
-        let x_range = range(all().map(|p| p.0));
-        let y_range = range(all().map(|p| p.1));
-        let (x_step, y_step) = (x_range.end - x_range.start, y_range.end - y_range.start);
-        let mut chart = ChartBuilder::on(root)
-            .caption(&self.title, (FONT, 24, &INK))
-            .margin(16)
-            .margin_right(28)
+        let x = Scale::of(&self.x_axis, all().map(|p| p.0));
+        let y = Scale::of(&self.y_axis, all().map(|p| p.1));
+        let mut chart = ChartBuilder::on(area)
+            .margin(12)
+            .margin_right(24)
             .x_label_area_size(46)
             .y_label_area_size(72)
-            .build_cartesian_2d(x_range, y_range)?;
+            .build_cartesian_2d(x.clone(), y.clone())?;
         chart
             .configure_mesh()
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .axis_style(INK)
-            .label_style((FONT, 15, &INK))
-            .axis_desc_style((FONT, 17, &INK))
+            .label_style((FONT, 14, &INK))
+            .axis_desc_style((FONT, 16, &INK))
             .x_desc(&self.x_label)
             .y_desc(&self.y_label)
-            .x_labels(10)
-            .y_labels(8)
-            .x_label_formatter(&|x| number(*x, x_step))
-            .y_label_formatter(&|y| number(*y, y_step))
+            .x_label_formatter(&|value| x.label(*value))
+            .y_label_formatter(&|value| y.label(*value))
             .draw()?;
         if all().next().is_none() {
-            let middle = (SIZE_PIXELS.0 as i32 / 2, SIZE_PIXELS.1 as i32 / 2);
+            let (width, height) = area.dim_in_pixel();
             let style = (FONT, 20, &INK)
-                .into_text_style(root)
+                .into_text_style(area)
                 .pos(Pos::new(HPos::Center, VPos::Center));
-            root.draw(&Text::new("nothing was measured", middle, style))?;
+            let middle = (width as i32 / 2, height as i32 / 2);
+            area.draw(&Text::new("nothing was measured", middle, style))?;
         }
         for (i, series) in self.series.iter().enumerate() {
-            draw_series(
-                &mut chart,
-                series,
-                COLOURS[i % COLOURS.len()],
-                i < MAX_LEGEND,
-            )?;
-        }
-        if all().next().is_some() {
-            chart
-                .configure_series_labels()
-                .position(self.free_corner())
-                .label_font((FONT, 15, &INK))
-                .background_style(WHITE.mix(0.85))
-                .border_style(GRID)
-                .margin(8)
-                .draw()?;
+            draw_series(area, &chart, series, Look::of(i))?;
         }
         Ok(())
     }
-
-    /// The right corner away from where the lines end: curves that rise leave the lower one.
-    fn free_corner(&self) -> SeriesLabelPosition {
-        let ends = self.series.iter().filter_map(|series| {
-            let mut points = series.points.iter().filter(|p| is_finite(p));
-            let first = points.next()?;
-            Some((first.1, points.next_back().unwrap_or(first).1))
-        });
-        let rise = ends
-            .map(|(first, last)| (last - first).clamp(-1e300, 1e300).signum())
-            .sum::<f64>();
-        if rise < 0.0 {
-            SeriesLabelPosition::UpperRight
-        } else {
-            SeriesLabelPosition::LowerRight
-        }
-    }
 }
 
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-
-/// A line for each run of finite points, a dot for a run of one.
+/// A line for each run of finite points, marks where there are not too many.
 fn draw_series(
-    chart: &mut Chart<'_, '_>,
+    area: &Area<'_>,
+    chart: &Chart<'_, '_>,
     series: &Series,
-    colour: RGBColor,
-    legend: bool,
+    look: Look,
 ) -> Result<(), Box<dyn Error>> {
-    let line = colour.stroke_width(2);
-    let mut named = !legend;
-    for run in series
-        .points
-        .split(|point| !is_finite(point))
-        .filter(|run| !run.is_empty())
-    {
-        let drawn = match run {
-            [dot] => chart.draw_series([Circle::new(*dot, 4, colour.filled())])?,
-            _ => chart.draw_series(LineSeries::new(run.iter().copied(), line))?,
-        };
-        if !named {
-            drawn
-                .label(&series.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], line));
-            named = true;
+    let (left, top) = area.get_base_pixel();
+    let place = |point: &(f64, f64)| {
+        let (x, y) = chart.backend_coord(point);
+        (x - left, y - top)
+    };
+    let runs = series.points.split(|point| !is_finite(point));
+    for run in runs.filter(|run| !run.is_empty()) {
+        let places: Vec<(i32, i32)> = run.iter().map(place).collect();
+        if places.len() > 1 {
+            draw_line(area, &places, look)?;
         }
+        if series.points.len() <= MOST_MARKS || places.len() == 1 {
+            for at in places {
+                draw_mark(area, at, look)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn draw_line(area: &Area<'_>, places: &[(i32, i32)], look: Look) -> Result<(), Box<dyn Error>> {
+    let style = look.colour.stroke_width(2);
+    match look.dashes {
+        None => area.draw(&PathElement::new(places.to_vec(), style))?,
+        Some((dash, gap)) => {
+            for part in dashed(places, f64::from(dash), f64::from(gap)) {
+                area.draw(&PathElement::new(part, style))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The dashes of a line.
+fn dashed(places: &[(i32, i32)], dash: f64, gap: f64) -> Vec<Vec<(i32, i32)>> {
+    let mut parts = Vec::new();
+    let (mut drawn, mut left) = (true, dash);
+    let mut part = vec![places[0]];
+    for pair in places.windows(2) {
+        let [(x0, y0), (x1, y1)] = [pair[0], pair[1]].map(|(x, y)| (f64::from(x), f64::from(y)));
+        let length = (x1 - x0).hypot(y1 - y0);
+        let mut done = 0.0;
+        while length - done > left {
+            done += left;
+            let share = done / length;
+            let at = (x0 + (x1 - x0) * share, y0 + (y1 - y0) * share);
+            let at = (at.0.round() as i32, at.1.round() as i32);
+            if drawn {
+                part.push(at);
+                parts.push(std::mem::take(&mut part));
+            } else {
+                part = vec![at];
+            }
+            drawn = !drawn;
+            left = if drawn { dash } else { gap };
+        }
+        left -= length - done;
+        if drawn {
+            part.push(pair[1]);
+        }
+    }
+    if part.len() > 1 {
+        parts.push(part);
+    }
+    parts
+}
+
+/// A disc, a triangle, a cross or a square.
+fn draw_mark(area: &Area<'_>, (x, y): (i32, i32), look: Look) -> Result<(), Box<dyn Error>> {
+    let (filled, thin) = (look.colour.filled(), look.colour.stroke_width(2));
+    match look.mark {
+        0 => area.draw(&Circle::new((x, y), 3, filled))?,
+        1 => area.draw(&TriangleMarker::new((x, y), 5, filled))?,
+        2 => area.draw(&Cross::new((x, y), 4, thin))?,
+        _ => area.draw(&Rectangle::new([(x - 4, y - 4), (x + 4, y + 4)], thin))?,
     }
     Ok(())
 }
@@ -269,47 +325,4 @@ fn draw_series(
 fn is_finite(point: &(f64, f64)) -> bool {
     // Beyond this the width of a range would not be finite.
     point.0.abs() < 1e300 && point.1.abs() < 1e300
-}
-
-/// From the least to the greatest value with a little air; never empty.
-fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
-    let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| {
-        (l.min(v), h.max(v))
-    });
-    if low > high {
-        return 0.0..1.0;
-    }
-    // One value, or values that differ by rounding only.
-    let least = 1e-6 * low.abs().max(high.abs());
-    let air = if high - low > least {
-        0.03 * (high - low)
-    } else {
-        least.max(0.5)
-    };
-    // Axes of what is never negative begin at zero at the earliest.
-    let start = if low >= 0.0 {
-        (low - air).max(0.0)
-    } else {
-        low - air
-    };
-    start..high + air
-}
-
-/// A label with as many digits as `span`, the width of the axis, needs.
-fn number(value: f64, span: f64) -> String {
-    // Rounding of the steps leaves things like -1e-17.
-    let value = if value.abs() < 1e-9 * span {
-        0.0
-    } else {
-        value
-    };
-    if !(1e-4..1e6).contains(&span) {
-        return format!("{value:.2e}");
-    }
-    let decimals = (1.0 - (span / 10.0).log10().floor()).clamp(0.0, 6.0) as usize;
-    let text = format!("{value:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
 }

@@ -138,27 +138,44 @@ fn curve(points: &[&[(f64, f64)]]) -> Curve {
         points: points.to_vec(),
     });
     Curve {
-        series: series.collect(),
         title: "A <title> & more".into(),
-        x_label: "seconds".into(),
-        y_label: "y".into(),
+        panels: vec![Panel {
+            series: series.collect(),
+            x_label: "seconds".into(),
+            y_label: "y".into(),
+            ..Panel::default()
+        }],
     }
 }
 
 #[test]
-fn rows_become_one_line_for_each_solver() {
+fn rows_become_one_line_for_each_solver_in_each_panel() {
     let other = |node, solver| CurveRow {
         node,
         solver,
         ..row(2)
     };
-    let accuracy = Curve::accuracy("LeNet", &[row(0), row(1), row(2), other(0, 0)]);
-    assert_eq!(accuracy.y_label, "test accuracy (%)");
-    let names: Vec<&str> = accuracy.series.iter().map(|s| s.name.as_str()).collect();
-    assert_eq!(names, ["node 0", "node 1"]);
-    assert_eq!(accuracy.series[1].points, [(0.0, 90.0), (1.0, 90.0)]);
-    let loss = Curve::loss("LeNet", &[row(0), other(1, 1)]);
-    assert_eq!(loss.series[1].name, "node 1, solver 1");
+    let curve = Curve::learning("LeNet", &[row(0), row(1), row(2), other(0, 0)]);
+    let labels = curve.panels.iter().map(|p| (&*p.x_label, &*p.y_label));
+    assert_eq!(
+        labels.collect::<Vec<_>>(),
+        [
+            ("iterations", "test error (%)"),
+            ("seconds", "test error (%)"),
+            ("iterations", "training loss"),
+            ("seconds", "training loss"),
+        ]
+    );
+    for panel in &curve.panels {
+        let names: Vec<&str> = panel.series.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["node 0", "node 1"]);
+        assert_eq!(panel.y_axis, Axis::Log);
+    }
+    let points = &curve.panels[1].series[1].points;
+    assert_eq!(points.len(), 2, "tests of iterations 0 and 2");
+    assert!(points.iter().all(|(_, error)| (error - 10.0).abs() < 1e-9));
+    let several = Curve::learning("LeNet", &[row(0), other(1, 1)]);
+    assert_eq!(several.panels[0].series[1].name, "node 1, solver 1");
 }
 
 #[test]
@@ -167,7 +184,33 @@ fn lines_and_dots_are_drawn_and_the_title_is_escaped() {
         .to_svg()
         .unwrap();
     assert!(svg.contains("A &lt;title&gt; &amp; more") && svg.contains("node 1"));
-    assert!(svg.contains("<polyline") && svg.contains("<circle"));
+    assert!(svg.contains("<polyline") && svg.contains("<polygon"));
+}
+
+/// Two nodes that learn alike lie upon each other: dashes and marks show both.
+#[test]
+fn lines_upon_each_other_are_both_seen() {
+    let line: &[(f64, f64)] = &[(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)];
+    let svg = curve(&[line, line]).to_svg().unwrap();
+    let parts = |colour: &str| svg.matches(&format!(r#"stroke="{colour}""#)).count();
+    assert_eq!(parts("#0072B2"), 2, "a line and its entry in the legend");
+    assert!(parts("#D55E00") > 20, "dashes");
+    assert!(svg.matches("<circle").count() == 4 && svg.matches("<polygon").count() == 4);
+}
+
+#[test]
+fn a_long_title_is_wrapped() {
+    let mut long = curve(&[&[(0.0, 1.0)]]);
+    long.title = "several words ".repeat(40);
+    let svg = long.to_svg().unwrap();
+    let lines: Vec<&str> = svg
+        .lines()
+        .filter(|line| line.contains("several"))
+        .collect();
+    assert!(
+        lines.len() > 3 && lines.iter().all(|line| line.len() < 130),
+        "{svg}"
+    );
 }
 
 #[test]
@@ -216,16 +259,24 @@ fn pictures() {
     let Some(dir) = std::env::var_os("DOGWILD_PICTURES").map(std::path::PathBuf::from) else {
         return;
     };
-    let rise = |k: f64| {
-        (0..60)
-            .map(move |i| (f64::from(i), 100.0 - 60.0 * (-f64::from(i) / k).exp()))
-            .collect::<Vec<_>>()
+    let learn = |node: u16, k: f64| {
+        (0..25u32).map(move |i| CurveRow {
+            node,
+            solver: 0,
+            iteration: u64::from(i) * 125,
+            seconds: f64::from(i) * 0.7,
+            loss: (i > 0).then(|| 2.3 * (-f64::from(i) / k).exp() + 0.02),
+            test_loss: None,
+            test_accuracy: Some(1.0 - 0.9 * (-f64::from(i) / k).exp() - 0.011),
+        })
     };
     let named = |curve: Curve, name: &str| curve.write_svg(&dir.join(name)).unwrap();
-    let mut accuracy = curve(&[&rise(6.0), &rise(9.0), &rise(13.0)]);
-    accuracy.title = "LeNet on digits (seed 1), 3 nodes".into();
-    accuracy.y_label = "test accuracy (%)".into();
-    named(accuracy, "accuracy.svg");
+    let rows: Vec<_> = learn(0, 3.0)
+        .chain(learn(1, 3.1))
+        .chain(learn(2, 6.0))
+        .collect();
+    let title = "lenet on digits, 3 nodes over udp, loss 10 %, duplicate 1 %; seed 1; rate 64 MB/s";
+    named(Curve::learning(title, &rows), "learning.svg");
     let fall: Vec<_> = (1..500)
         .map(|i| {
             (

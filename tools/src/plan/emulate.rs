@@ -9,12 +9,13 @@ mod members;
 
 use anyhow::{Context, Result, ensure};
 use dogwild::poseidon::{Policy, Scheme};
+use dogwild::watch::screen::{self, Columns};
 use dogwild_lab::{Lab, Spec};
 use serde::Serialize;
 
 use super::Task;
 use super::cluster::{payload_bytes, syncs};
-use super::report::{Way, paper, plain};
+use super::report::{Way, paper};
 use members::Members;
 pub(crate) use members::Part;
 
@@ -210,30 +211,34 @@ fn measure(mut members: Members<'_>, task: &Task, iterations: u64) -> Result<(Fi
     Ok((figures, bytes))
 }
 
+impl Run {
+    fn overlap_name(&self) -> &'static str {
+        if self.overlap { "wfbp" } else { "no overlap" }
+    }
+}
+
 impl Emulation {
     /// For people.
     pub(crate) fn table(&self) -> String {
         let head = [
             "emulated",
-            "",
-            "predicted ms",
-            "measured ms",
-            "ratio",
-            "speed-up predicted",
-            "measured",
-            "paper",
-            "MB/node max predicted",
-            "measured",
-            "max/mean predicted",
-            "measured",
+            "ms\npredicted",
+            "ms\nmeasured",
+            "ms\nratio",
+            "speed-up\npredicted",
+            "speed-up\nmeasured",
+            "speed-up\npaper",
+            "MB/node max\npredicted",
+            "MB/node max\nmeasured",
+            "max/mean\npredicted",
+            "max/mean\nmeasured",
             "sent again",
         ];
-        let mut table = plain(&head, 2..13);
+        let mut table = Columns::plain(head);
         for run in &self.runs {
             let (predicted, measured) = (&run.predicted, &run.measured);
-            table.add_row([
-                run.policy.clone(),
-                if run.overlap { "wfbp" } else { "no overlap" }.to_owned(),
+            table.row([
+                format!("{}, {}", run.policy, run.overlap_name()),
                 format!("{:.0}", 1e3 * predicted.iteration_s),
                 format!("{:.0}", 1e3 * measured.iteration_s),
                 format!("{:.2}", measured.iteration_s / predicted.iteration_s),
@@ -251,19 +256,26 @@ impl Emulation {
         for run in &self.runs {
             let bytes = run.bytes_per_node.iter();
             let bytes: Vec<_> = bytes.map(|bytes| format!("{:.2}", bytes / 1e6)).collect();
-            let name = if run.overlap { "wfbp" } else { "no overlap" };
-            each += &format!("\n  {}, {name}: {}", run.policy, bytes.join("  "));
+            let line = format!(
+                "{}, {}: {}",
+                run.policy,
+                run.overlap_name(),
+                bytes.join(" ")
+            );
+            each += &format!("\n{line}");
         }
-        format!(
-            "emulated over TCP in network namespaces, {} times smaller (M, N and K by its root each), links of {:.3} Mbit/s\n\
-             each way; workers sleep for the layers' times; {} iterations each. Predictions are of the smaller cluster and\n\
-             count with {:.1} % of the link, the rest being headers; measured bytes have headers and acknowledgements.\n\n{table}\n\n\
-             MB through each node's interface in one iteration, measured:{each}",
+        let head = format!(
+            "emulated over TCP in network namespaces, {} times smaller (M, N and K by its root each), links of {:.3} Mbit/s \
+             each way; workers sleep for the layers' times; {} iterations each. Predictions are of the smaller cluster and \
+             count with {:.1} % of the link, the rest being headers; measured bytes have headers and acknowledgements.",
             self.scale,
             self.link_bits_per_s / 1e6,
             self.iterations,
             100.0 * self.goodput,
-        )
+        );
+        let each = format!("MB through each node's interface in one iteration, measured:{each}");
+        let [head, each] = [head, each].map(|text| screen::wrap(&text, screen::width()));
+        format!("{head}\n\n{table}\n\n{each}")
     }
 }
 

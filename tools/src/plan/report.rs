@@ -2,10 +2,10 @@
 //!
 //! Invariant: the JSON holds every figure of the table, in floats, bytes and seconds.
 
-use comfy_table::{CellAlignment, Table, presets};
 use dogwild::poseidon::cost::{cluster_floats, node_floats, worker_floats};
 use dogwild::poseidon::{Cluster, LayerShape, Partition, Policy, Scheme};
-use dogwild::watch::curve::{Curve, Series};
+use dogwild::watch::curve::{Axis, Curve, Panel, Series};
+use dogwild::watch::screen::{self, Columns};
 use serde::Serialize;
 
 use super::Task;
@@ -210,7 +210,8 @@ impl Report {
     /// For people.
     pub(crate) fn table(&self) -> String {
         let (layers, ways) = (self.layer_table(), self.way_table());
-        let mut text = format!("{}\n\n{layers}\n\n{ways}", self.head());
+        let head = screen::wrap(&self.head(), screen::width());
+        let mut text = format!("{head}\n\n{layers}\n\n{ways}");
         if let Some(emulation) = &self.emulation {
             text += &format!("\n\n{}", emulation.table());
         }
@@ -245,7 +246,7 @@ impl Report {
         )
     }
 
-    fn layer_table(&self) -> Table {
+    fn layer_table(&self) -> Columns {
         let head = [
             "layer",
             "kind",
@@ -259,13 +260,13 @@ impl Report {
             "hybcomm",
             "sacp",
         ];
-        let mut table = plain(&head, 2..9);
+        let mut table = Columns::plain(head).with_words(0..2);
         for layer in &self.layers {
             let millions = |floats: Option<f64>| {
                 floats.map_or("-".to_owned(), |floats| format!("{:.3}", floats / 1e6))
             };
             let floats = &layer.node_floats;
-            table.add_row([
+            table.row([
                 layer.name.clone(),
                 layer.kind.to_owned(),
                 layer.m.to_string(),
@@ -282,22 +283,22 @@ impl Report {
         table
     }
 
-    fn way_table(&self) -> Table {
+    fn way_table(&self) -> Columns {
         let head = [
             "policy",
-            "MB/node max",
-            "mean",
-            "max/mean",
-            "no overlap ms",
-            "speed-up",
-            "paper",
-            "wfbp ms",
-            "speed-up",
-            "paper",
+            "MB/node\nmax",
+            "MB/node\nmean",
+            "MB/node\nmax/mean",
+            "no overlap\nms",
+            "no overlap\nspeed-up",
+            "no overlap\npaper",
+            "wfbp\nms",
+            "wfbp\nspeed-up",
+            "wfbp\npaper",
         ];
-        let mut table = plain(&head, 1..10);
+        let mut table = Columns::plain(head);
         for way in &self.ways {
-            table.add_row([
+            table.row([
                 way.policy.clone(),
                 format!("{:.1}", way.bytes_per_node_max / 1e6),
                 format!("{:.1}", way.bytes_per_node_mean / 1e6),
@@ -317,18 +318,6 @@ impl Report {
 /// A speed-up that a paper reports, or a dash.
 pub(crate) fn paper(reported: Option<f64>) -> String {
     reported.map_or("-".to_owned(), |speedup| format!("{speedup:.1}"))
-}
-
-/// A table without lines, whose `numbers` columns stand to the right.
-pub(crate) fn plain(head: &[&str], numbers: std::ops::Range<usize>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(head);
-    for at in numbers {
-        if let Some(column) = table.column_mut(at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
 }
 
 /// Speed-up over nodes, up to those of the task; servers in proportion.
@@ -373,14 +362,32 @@ pub(crate) fn curve(task: &Task) -> Curve {
         series.push(line(format!("{policy}, wfbp"), |way| way.wfbp));
     }
     let rate = task.bytes_per_s * 8.0 / 1e9;
+    let place = &task.place;
+    // Half the nodes stand below half the picture on even axes: doublings are as far apart as they are.
+    let axis = Axis::LogAt(sizes.iter().map(|&nodes| nodes.into()).collect());
     Curve {
-        series,
         title: format!(
-            "{}, {} images per node, {rate} Gbit/s (predicted)",
+            "{}: speed-up over nodes, predicted. {} images per node; {rate} Gbit/s each way; {} servers for {} \
+             workers, {}; pairs of {} bytes at most. One node alone: {:.1} images/s ({})",
             task.net,
-            whole.batch()
+            whole.batch(),
+            whole.servers(),
+            whole.workers(),
+            if place.apart {
+                "on nodes of their own"
+            } else {
+                "beside them"
+            },
+            place.pair_bytes,
+            task.images_per_s,
+            task.throughput_source,
         ),
-        x_label: "nodes".into(),
-        y_label: "speed-up over one node".into(),
+        panels: vec![Panel {
+            series,
+            x_label: "nodes".into(),
+            x_axis: axis.clone(),
+            y_label: "speed-up over one node".into(),
+            y_axis: axis,
+        }],
     }
 }

@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use dogwild::watch::screen::Columns;
 use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use super::link::Guard;
-use super::link::report::plain_table;
 use super::machine::InterfaceCounters;
 
 pub(crate) mod names;
@@ -77,12 +77,13 @@ pub(crate) struct Comparison {
 impl Comparison {
     pub(crate) fn table(&self) -> String {
         let title = format!("peer, {} bytes", self.frame_bytes);
-        let mut table = plain_table([&title, "payload", "sent/s", "received/s", "Gb/s", ""]);
+        let mut table = Columns::boxed([&title, "payload", "sent/s", "received/s", "Gb/s", ""])
+            .with_words(5..6);
         let number = |value: Option<f64>, scale: f64, digits: usize| {
             value.map_or(String::new(), |value| format!("{:.digits$}", value / scale))
         };
         for peer in &self.peers {
-            table.add_row([
+            table.row([
                 peer.tool.clone(),
                 number(peer.payload_bytes, 1.0, 0),
                 number(peer.sent_frames_per_s, 1.0, 0),

@@ -13,9 +13,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use comfy_table::{CellAlignment, Table, presets};
 use dogwild::cli::args::{seconds, share};
 use dogwild::watch::StreamMeter as Meter;
+use dogwild::watch::screen::Columns;
 use dogwild::weights::{Expect, SharedWeights, kernels};
 use serde::Serialize;
 
@@ -239,10 +239,8 @@ impl AdderArgs {
 
 impl Report {
     fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED);
         let title = format!(
-            "{} nodes, {} weights, {} at MTU {}, {}; faults: {} loss, {} duplicated, {} reordered",
+            "{} nodes, {} weights,\n{} at MTU {}, {};\nfaults: {} loss,\n{} duplicated, {} reordered",
             self.nodes,
             self.weights,
             self.transport,
@@ -253,9 +251,9 @@ impl Report {
             self.reorder
         );
         let names = self.runs.iter().map(|run| run.run.to_owned());
-        table.set_header(std::iter::once(title).chain(names));
+        let mut table = Columns::boxed(std::iter::once(title).chain(names));
         let mut row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
-            table.add_row(std::iter::once(name.to_owned()).chain(self.runs.iter().map(value)));
+            table.row(std::iter::once(name.to_owned()).chain(self.runs.iter().map(value)));
         };
         row("added", &|r| format!("{:.0}", r.added));
         row("arrived", &|r| format!("{:.0}", r.arrived));
@@ -274,9 +272,6 @@ impl Report {
         row("frames dropped, doubled on purpose", &|r| {
             format!("{}, {}", r.dropped_on_purpose, r.doubled_on_purpose)
         });
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
         table.to_string()
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table, presets};
 use dogwild::cli::gpu::Which;
 use dogwild::device::host::HostDevice;
 use dogwild::device::kernels::add_scalar;
 use dogwild::device::{Device, DeviceError, HostMemory, Memory, Stream};
 use dogwild::node::{GpuSyncer, slot_words};
+use dogwild::watch::screen::Columns;
 use dogwild::weights::{
     BufferSpec, Created, Existing, GpuState, Manifest, SharedWeights, Writes, device_len,
 };
@@ -197,9 +197,8 @@ fn buffer(folder: &Scratch, n: usize) -> Result<SharedWeights> {
     }
 }
 
-fn table(lines: &[Line]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
+fn table(lines: &[Line]) -> Columns {
+    let mut table = Columns::boxed([
         "device",
         "weights",
         "chunk",
@@ -214,7 +213,7 @@ fn table(lines: &[Line]) -> Table {
     let rate = |bytes: f64| format!("{:.2} GB/s", bytes / 1e9);
     let share = |share: f64| format!("{:.0} %", share * 100.0);
     for line in lines {
-        table.add_row([
+        table.row([
             line.device.clone(),
             line.weights.to_string(),
             line.chunk.to_string(),
@@ -226,9 +225,6 @@ fn table(lines: &[Line]) -> Table {
             share(line.down_share),
             share(line.wait_share),
         ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
-use comfy_table::{CellAlignment, Table, presets};
+use dogwild::watch::screen::{self, Columns};
 use dogwild::weights::{
     BufferSpec, Created, Existing, Manifest, Role, SharedWeights, SlotInfo, kernels,
 };
@@ -317,9 +317,7 @@ fn doubt(line: &Line) -> &'static str {
 }
 
 fn print(lines: &[Line]) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
+    let mut table = Columns::plain([
         "size",
         "kernel",
         "solvers",
@@ -328,9 +326,10 @@ fn print(lines: &[Line]) {
         "on CPU",
         "additions/s",
         "lost",
-    ]);
+    ])
+    .with_words(1..2);
     for line in lines {
-        table.add_row([
+        table.row([
             Size(line.bytes).to_string(),
             line.kernel.clone(),
             line.solvers.to_string(),
@@ -342,15 +341,13 @@ fn print(lines: &[Line]) {
             format!("{:.4} %{}", line.lost_share * 100.0, doubt(line)),
         ]);
     }
-    for column in table.column_iter_mut().filter(|c| c.index != 1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
     dogwild_lab::say!("{table}");
     if lines.iter().any(|line| !doubt(line).is_empty()) {
         let least = TOGETHER_MIN * 100.0;
-        dogwild_lab::say!(
+        let note = format!(
             "* solvers ran together less than {least} % of the time: no measure of what is lost; end other load"
         );
+        dogwild_lab::say!("{}", screen::wrap(&note, screen::width()));
     }
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use comfy_table::{CellAlignment, Table, presets};
+use dogwild::watch::screen::{self, Columns};
 use serde::Serialize;
 
 use super::{DeviceKind, OrderArg};
@@ -125,7 +125,7 @@ impl PaperReport {
 
 impl Report {
     pub(super) fn print(&self) {
-        dogwild_lab::say!(
+        say(&format!(
             "{}, {} cores, Linux {}, load {}; devices: {}, order: {}, {} iterations{}",
             self.processor,
             self.cores,
@@ -138,10 +138,10 @@ impl Report {
                 1.0 => String::new(),
                 scale => format!(", weights divided by {scale}"),
             }
-        );
+        ));
         let mut doubt = false;
         for net in &self.nets {
-            dogwild_lab::say!(
+            say(&format!(
                 "\n{}: {} layers, {:.1} MB of gradients per device and iteration, {} images; replayed {:.1} ms \
                  per iteration ({}), one device alone {:.1} ms",
                 net.layers_file,
@@ -151,26 +151,29 @@ impl Report {
                 net.replayed_ms,
                 net.times_source,
                 net.alone_ms
-            );
+            ));
             dogwild_lab::say!("{}", net.table());
             doubt |= net.runs.iter().any(|run| !run.cores_allow);
         }
         if doubt {
-            dogwild_lab::say!(
+            say(&format!(
                 "\n* more than {} % of the {} cores were busy: copies and sums waited for cores, so waits and \
                  efficiency are the machine's and not the scheme's. End other load; use more cores, a larger --batch, or --scale",
                 BUSY * 100.0,
                 self.cores
-            );
+            ));
         }
     }
 }
 
+/// Prints a sentence, folded to the screen.
+fn say(text: &str) {
+    dogwild_lab::say!("{}", screen::wrap(text, screen::width()));
+}
+
 impl NetReport {
-    fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header([
+    fn table(&self) -> Columns {
+        let mut table = Columns::plain([
             "devices",
             "sums",
             "wait p50",
@@ -179,9 +182,10 @@ impl NetReport {
             "weak scaling",
             "cores busy",
             "with others",
-        ]);
+        ])
+        .with_words(1..2);
         for run in &self.runs {
-            table.add_row([
+            table.row([
                 run.devices.to_string(),
                 sums(run.overlapped).into(),
                 time(run.wait_p50_us),
@@ -200,7 +204,7 @@ impl NetReport {
             let said = |us: Option<f64>| us.map_or("not stated".into(), time);
             let of = |overlapped| format!("{} (paper's)", sums(overlapped));
             let none = String::new;
-            table.add_row([
+            table.row([
                 paper.devices.to_string(),
                 of(true),
                 said(paper.wait_us),
@@ -210,7 +214,7 @@ impl NetReport {
                 none(),
                 none(),
             ]);
-            table.add_row([
+            table.row([
                 paper.devices.to_string(),
                 of(false),
                 said(paper.wait_before_us),
@@ -220,9 +224,6 @@ impl NetReport {
                 none(),
                 none(),
             ]);
-        }
-        for column in table.column_iter_mut().filter(|c| c.index != 1) {
-            column.set_cell_alignment(CellAlignment::Right);
         }
         table
     }

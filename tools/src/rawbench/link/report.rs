@@ -1,8 +1,8 @@
 //! What a measurement over a link reports: where, with which settings, what came out, and what
 //! peer tools do on the same link. As JSON, as a table, as a picture.
 
-use comfy_table::{Row, Table, presets};
-use dogwild::watch::curve::{Curve, Series};
+use dogwild::watch::curve::{Axis, Curve, Panel, Series};
+use dogwild::watch::screen::{self, Columns};
 use serde::{Deserialize, Serialize};
 
 use super::DriverArgs;
@@ -106,7 +106,7 @@ impl Report {
     pub(crate) fn table(&self) -> String {
         let machine = &self.machine;
         let speed = machine.speed_mbit_per_s;
-        let mut text = format!(
+        let text = format!(
             "{} over {} on `{}`{} (MTU {}{}{}), {} s each{}\n{}, {} cores, Linux {}, load {}\n{}\n",
             self.command,
             self.settings.transport,
@@ -128,6 +128,7 @@ impl Report {
             machine.load,
             self.settings.arguments,
         );
+        let mut text = screen::wrap(&text, screen::width()) + "\n";
         let table = match &self.outcome {
             Outcome::Send(run) => runs([("", Some(run))]),
             Outcome::Sweep(points) => runs(points.iter().flat_map(|point| {
@@ -150,40 +151,74 @@ impl Report {
 
     /// As a picture.
     pub(crate) fn curve(&self) -> Curve {
-        let (transport, machine) = (&self.settings.transport, &self.machine);
-        let title = format!("{} over {transport}, {}", self.command, machine.processor);
-        let (x_label, y_label, series) = match &self.outcome {
-            Outcome::Send(run) => (
+        let transport = &self.settings.transport;
+        let panel = |x: &str, y: &str, series| Panel {
+            series,
+            x_label: x.to_owned(),
+            y_label: y.to_owned(),
+            ..Panel::default()
+        };
+        let panels = match &self.outcome {
+            Outcome::Send(run) => vec![panel(
                 "seconds",
                 "frames/s sent",
                 vec![line(transport, run.parts.clone())],
-            ),
-            Outcome::Ping(pings) => (
-                "per cent of round trips",
-                "µs at most",
-                vec![line(transport, pings.percentiles.clone())],
-            ),
-            Outcome::Sweep(points) => {
-                let of = |run: &Run| (run.frame_bytes as f64, run.received_frames_per_s);
-                let flat = points.iter().map(|point| of(&point.flat_out)).collect();
-                let free = points.iter().filter_map(|point| point.loss_free.as_ref());
-                (
-                    "payload, bytes",
-                    "frames/s received",
-                    vec![
-                        line("flat out", flat),
-                        line("loss-free", free.map(of).collect()),
-                    ],
+            )],
+            Outcome::Ping(pings) => vec![Panel {
+                y_axis: Axis::Log,
+                ..panel(
+                    "per cent of round trips",
+                    "µs at most",
+                    vec![line(transport, pings.percentiles.clone())],
                 )
+            }],
+            Outcome::Sweep(points) => {
+                let frames = sweep(points, |run| run.received_frames_per_s);
+                let bits = sweep(points, |run| run.received_bits_per_s / 1e9);
+                let by_size = |y, series| Panel {
+                    x_axis: Axis::Log,
+                    ..panel("payload, bytes", y, series)
+                };
+                vec![
+                    by_size("frames/s received", frames),
+                    by_size("Gb/s received", bits),
+                ]
             }
         };
         Curve {
-            series,
-            title,
-            x_label: x_label.to_owned(),
-            y_label: y_label.to_owned(),
+            title: self.title(),
+            panels,
         }
     }
+
+    /// What was measured, where and how, in one sentence.
+    fn title(&self) -> String {
+        let (settings, machine) = (&self.settings, &self.machine);
+        format!(
+            "{} over {} on `{}`{} (MTU {}), {} s each; {}, {} cores, Linux {}; {}",
+            self.command,
+            settings.transport,
+            machine.iface,
+            if self.lab { " of a lab" } else { "" },
+            machine.mtu,
+            settings.seconds,
+            machine.processor,
+            machine.cores,
+            machine.kernel,
+            settings.arguments,
+        )
+    }
+}
+
+/// The two lines of a sweep.
+fn sweep(points: &[Point], y: impl Fn(&Run) -> f64) -> Vec<Series> {
+    let of = |run: &Run| (run.frame_bytes as f64, y(run));
+    let flat = points.iter().map(|point| of(&point.flat_out)).collect();
+    let free = points.iter().filter_map(|point| point.loss_free.as_ref());
+    vec![
+        line("flat out", flat),
+        line("loss-free", free.map(of).collect()),
+    ]
 }
 
 fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
@@ -193,32 +228,24 @@ fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
     }
 }
 
-pub(crate) fn plain_table(header: impl Into<Row>) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_FULL_CONDENSED)
-        .set_header(header);
-    table
-}
-
-fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Table {
-    let mut table = plain_table([
+fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Columns {
+    let mut table = Columns::boxed([
         "",
         "payload",
         "sent/s",
         "received/s",
         "Gb/s",
         "lost",
-        "send ns/frame",
-        "recv ns/frame",
+        "send\nns/frame",
+        "recv\nns/frame",
     ]);
     for (name, run) in rows {
         let Some(run) = run else {
-            table.add_row([name, "none found"]);
+            table.row([name, "none found"]);
             continue;
         };
         let there = |text: String| if run.alone { "-".to_owned() } else { text };
-        table.add_row([
+        table.row([
             name.to_owned(),
             run.frame_bytes.to_string(),
             format!("{:.0}", run.sent_frames_per_s),
@@ -232,8 +259,8 @@ fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Table
     table
 }
 
-fn ping(pings: &Pings) -> Table {
-    let mut table = plain_table([
+fn ping(pings: &Pings) -> Columns {
+    let mut table = Columns::boxed([
         "payload",
         "sent",
         "lost",
@@ -244,7 +271,7 @@ fn ping(pings: &Pings) -> Table {
         "mean µs",
     ]);
     let us = |us: f64| format!("{us:.1}");
-    table.add_row([
+    table.row([
         pings.frame_bytes.to_string(),
         pings.sent.to_string(),
         (pings.sent - pings.received).to_string(),

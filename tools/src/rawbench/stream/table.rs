@@ -1,20 +1,18 @@
 //! The report as a table.
 
-use comfy_table::{CellAlignment, Table, presets};
+use dogwild::watch::screen::Columns;
 
 use super::Report;
 
 impl Report {
     pub(super) fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED);
         let title = format!(
-            "{} nodes, {} weights, {} at MTU {}, rate {}",
+            "{} nodes, {} weights,\n{} at MTU {}, rate {}",
             self.nodes, self.weights, self.transport, self.mtu, self.rate
         );
-        table.set_header([title, "per node".to_owned()]);
+        let mut table = Columns::boxed([title, "per node".to_owned()]);
         let mut row = |name: String, value: String| {
-            table.add_row([name, value]);
+            table.row([name, value]);
         };
         let percent = |share: f64| format!("{:.2} %", share * 100.0);
         row(
@@ -63,9 +61,6 @@ impl Report {
             ),
         );
         self.bounds(&mut row);
-        if let Some(column) = table.column_mut(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
         table.to_string()
     }
 

@@ -1,8 +1,9 @@
 //! Rounds as a table.
 
+use dogwild::watch::screen::{self, Columns};
+
 use super::{Counted, Round, Rounds};
 use crate::compare::notes;
-use crate::link::report::plain_table;
 use crate::rounds::Spread;
 
 impl Counted {
@@ -10,7 +11,7 @@ impl Counted {
         match self {
             Self::Sent => "frames sent",
             Self::Received => "frames received",
-            Self::ReceivedUnread => "frames received, theirs read by nobody",
+            Self::ReceivedUnread => "frames received,\ntheirs read by nobody",
             Self::ReceivedBits => "bits received",
         }
     }
@@ -49,16 +50,16 @@ impl Round {
             };
             text += &format!("; {} {said}", one.peer.tool);
         }
-        text
+        screen::wrap(&text, screen::width())
     }
 }
 
 impl Rounds {
     pub(crate) fn table(&self) -> String {
-        let ours = format!("ours, frames/s of {} bytes", self.frame_bytes);
-        let own = ["round".to_owned(), "core to core, GB/s".to_owned(), ours];
+        let ours = format!("ours, frames/s\nof {} bytes", self.frame_bytes);
+        let own = ["round".to_owned(), "core to core,\nGB/s".to_owned(), ours];
         let tools = self.ratios.iter().map(|one| format!("/ {}", one.tool));
-        let mut table = plain_table(own.into_iter().chain(tools).collect::<Vec<_>>());
+        let mut table = Columns::boxed(own.into_iter().chain(tools));
         for (i, round) in self.rounds.iter().enumerate() {
             let ratios = round.beside.iter().map(|one| match one.compared {
                 Some(both) => format!("{:.3}", both.ratio),
@@ -69,11 +70,12 @@ impl Rounds {
                 round.cores(),
                 format!("{:.0}", round.own_rate()),
             ];
-            table.add_row(own.into_iter().chain(ratios));
+            table.row(own.into_iter().chain(ratios));
         }
         let mut text = format!("\n{table}");
         if self.rounds.iter().any(|round| round.mode_changed) {
-            text += "\n* the rate from core to core changed by more than two within the round: its ratios say little";
+            let said = "* the rate from core to core changed by more than two within the round: its ratios say little";
+            text += &format!("\n{}", screen::wrap(said, screen::width()));
         }
         text += &format!("\n{}", self.summary());
         let mut errors: Vec<String> = Vec::new();
@@ -81,7 +83,8 @@ impl Rounds {
             let Some(error) = &one.peer.error else {
                 continue;
             };
-            let said = format!("\n{} failed: {error}", one.peer.tool);
+            let said = format!("{} failed: {error}", one.peer.tool);
+            let said = format!("\n{}", screen::wrap(&said, screen::width()));
             if !errors.contains(&said) {
                 errors.push(said);
             }
@@ -99,8 +102,8 @@ impl Rounds {
     }
 
     /// Median, lowest and highest.
-    fn summary(&self) -> comfy_table::Table {
-        let mut table = plain_table([
+    fn summary(&self) -> Columns {
+        let mut table = Columns::boxed([
             "",
             "median",
             "lowest",
@@ -113,19 +116,19 @@ impl Rounds {
             let [median, lowest, highest] =
                 [own.median, own.lowest, own.highest].map(|rate| format!("{rate:.0}"));
             let name = "ours, frames/s".to_owned();
-            table.add_row([name, median, lowest, highest]);
+            table.row([name, median, lowest, highest]);
         }
         for one in &self.ratios {
             let name = format!("ours / {}", one.tool);
             let (Some(ratio), Some(counted)) = (one.ratio, one.counted) else {
-                table.add_row([name.as_str(), "-", "-", "-", "-", "never comparable"]);
+                table.row([name.as_str(), "-", "-", "-", "-", "never comparable"]);
                 continue;
             };
             let [median, lowest, highest] =
                 [ratio.median, ratio.lowest, ratio.highest].map(|ratio| format!("{ratio:.3}"));
             let best = one.best_ratio.map(|ratio| format!("{ratio:.3}"));
             let theirs = one.theirs_per_s.map(|rate| format!("{:.0}", rate.median));
-            table.add_row([
+            table.row([
                 name,
                 median,
                 lowest,
