@@ -9,6 +9,7 @@ mod children;
 mod conclude;
 mod fleet;
 mod leftovers;
+mod missing;
 mod out;
 mod outcome;
 mod poseidon;

@@ -126,6 +126,9 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
     drop_privileges_after_opening(transport.transport)?;
     let chunk_weights = config.chunk_weights;
+    Meter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
+    Meter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
+    Meter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
     let streamer = Streamer::new(config, shared.view(), &state);
     log::info!(
         "node {} of {}: {} weights in {} chunks of {chunk_weights} over {}{}",
@@ -292,6 +295,10 @@ impl Loop<'_> {
         globals
             .ready
             .store(u32::from(self.streamer.ready()), Relaxed);
+        let unseen = self.streamer.others().filter(|node| *node < 64);
+        let unseen = unseen.filter(|node| !self.streamer.has_joined(*node));
+        let mask = unseen.fold(0, |mask, node| mask | 1 << node);
+        Meter::UnseenRanges.set(self.meters, mask);
         self.publish_counters(link);
         for report in self.streamer.take_reports() {
             log::log!(level(report.severity()), "{report}");

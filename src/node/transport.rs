@@ -143,6 +143,21 @@ impl TransportSpec {
         }
     }
 
+    /// MTU of the link as it will be opened: what is asked for, else the interface's, as far as the transport
+    /// takes it. `None`: only the adapter knows.
+    pub fn link_mtu(&self) -> Option<usize> {
+        let most = match self.transport {
+            Transport::Udp | Transport::PacketMmap => 9000,
+            Transport::AfXdp | Transport::XdpMmap => af_xdp::MTU_MAX,
+            Transport::Verbs => return self.mtu,
+        };
+        let spec = self.resolved().ok()?;
+        let name = spec.iface.as_deref().unwrap_or("lo");
+        let found = iface::list().into_iter().find(|one| one.name == name);
+        let found = found.map(|one| (one.mtu as usize).min(most));
+        self.mtu.or(found)
+    }
+
     /// Whether frames go where others might be.
     pub fn leaves_the_host(&self) -> bool {
         self.transport != Transport::Udp || self.iface.as_deref().is_some_and(|name| name != "lo")

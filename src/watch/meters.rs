@@ -119,6 +119,14 @@ meters! {
         RefusedSums = "refused_sums",
         /// Times that frames of a node claimed more iterations than it can have made.
         RefusedClaims = "refused_claims",
+        /// MTU of the link; 0: not known.
+        LinkMtu = "link_mtu",
+        /// Bytes of a frame at most.
+        FrameBytes = "frame_bytes",
+        /// Weights of a chunk.
+        ChunkWeights = "chunk_weights",
+        /// Nodes whose range has not been seen whole, as a bit mask of the first 64.
+        UnseenRanges = "unseen_ranges",
     }
 }
 
@@ -238,7 +246,7 @@ impl SyncMeter {
 }
 
 /// First word of the streamer's drop counters, one for each [`DropReason`].
-pub const DROPS_AT: usize = 40;
+pub const DROPS_AT: usize = 46;
 
 const _: () = assert!(DROPS_AT + DropReason::ALL.len() <= METERS);
 const _: () = assert!(StreamMeter::ALL.len() <= DROPS_AT);

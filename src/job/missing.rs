@@ -1,0 +1,128 @@
+//! What a job waits for before its first iteration, in words: which component, whose range.
+//!
+//! Reads counters and nothing else.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::progress::Path;
+use crate::watch::StreamMeter;
+use crate::weights::{Role, SharedWeights, SlotInfo};
+
+/// What keeps the job of these buffers, one for each node, from its first iteration.
+pub(super) fn missing(buffers: &[SharedWeights], path: Path) -> String {
+    let nodes: Vec<Node> = buffers
+        .iter()
+        .map(|shared| Node {
+            slots: shared.slots(),
+            ready: shared.globals().ready.load(Relaxed) != 0,
+        })
+        .collect();
+    match path {
+        Path::Stream => of_nodes(&nodes),
+        Path::Poseidon => of_workers(&nodes),
+    }
+}
+
+/// What can be seen of a node.
+struct Node {
+    slots: Vec<SlotInfo>,
+    ready: bool,
+}
+
+impl Node {
+    fn slot(&self, role: Role) -> Option<&SlotInfo> {
+        self.slots.iter().find(|slot| slot.role == role)
+    }
+}
+
+fn of_nodes(nodes: &[Node]) -> String {
+    let which = |found: &dyn Fn(&Node) -> bool| list(nodes.iter().map(found));
+    if nodes.len() > 1 {
+        if let Some(nodes) = which(&|node| node.slot(Role::Stream).is_none()) {
+            return format!("the streamer of node {nodes} to open its transport");
+        }
+        let behind = nodes.iter().zip(0u16..).find(|(node, _)| !node.ready);
+        if let Some((node, k)) = behind {
+            let mask = node
+                .slot(Role::Stream)
+                .map_or(0, |slot| StreamMeter::UnseenRanges.of(&slot.meters));
+            let unseen = list((0..nodes.len()).map(|j| mask >> j & 1 == 1));
+            return match unseen {
+                Some(unseen) => format!("node {k} to receive the range of node {unseen}"),
+                None => format!("the streamer of node {k} to begin its own range"),
+            };
+        }
+    }
+    match which(&|node| node.slot(Role::Solver).is_none()) {
+        Some(nodes) => format!("the solver of node {nodes} to read its data"),
+        None => "the first test and the first iteration".to_owned(),
+    }
+}
+
+fn of_workers(workers: &[Node]) -> String {
+    let started = |node: &Node| node.slot(Role::Solver).is_some();
+    match list(workers.iter().map(|node| !started(node))) {
+        Some(workers) => format!("worker {workers} to read its data and meet the servers"),
+        None => "the first step of all workers (worker*.log, coordinator.log)".to_owned(),
+    }
+}
+
+/// The places of what is true, as `0, 3 and 5`; none if nothing is.
+fn list(found: impl Iterator<Item = bool>) -> Option<String> {
+    let places = (0..).zip(found).filter(|(_, found)| *found);
+    let places: Vec<String> = places.map(|(k, _): (usize, _)| k.to_string()).collect();
+    let (last, before) = places.split_last()?;
+    Some(match before {
+        [] => last.clone(),
+        _ => format!("{} and {last}", before.join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::METERS;
+
+    fn slot(role: Role, unseen: u64) -> SlotInfo {
+        let mut meters = [0; METERS];
+        meters[StreamMeter::UnseenRanges as usize] = unseen;
+        SlotInfo {
+            role,
+            index: 0,
+            pid: 1,
+            alive: true,
+            started_unix_ns: 0,
+            heartbeat_unix_ns: 0,
+            meters,
+        }
+    }
+
+    fn node(roles: &[Role], unseen: u64, ready: bool) -> Node {
+        let slots = roles.iter().map(|role| slot(*role, unseen));
+        Node {
+            slots: slots.collect(),
+            ready,
+        }
+    }
+
+    #[test]
+    fn the_component_and_the_range_are_named() {
+        use Role::{Solver, Stream};
+        let both = [Stream, Solver];
+        let of = |a, b, c| of_nodes(&[a, b, c]);
+        let ready = || node(&both, 0, true);
+        let said = of(ready(), node(&[Solver], 0, false), node(&[], 0, false));
+        assert_eq!(said, "the streamer of node 1 and 2 to open its transport");
+        let said = of(ready(), node(&both, 0b101, false), ready());
+        assert_eq!(said, "node 1 to receive the range of node 0 and 2");
+        let said = of(ready(), ready(), node(&[Stream], 0, true));
+        assert_eq!(said, "the solver of node 2 to read its data");
+        let said = of(ready(), ready(), ready());
+        assert_eq!(said, "the first test and the first iteration");
+        // A node alone has no streamer and waits for none.
+        let said = of_nodes(&[node(&[], 0, true)]);
+        assert_eq!(said, "the solver of node 0 to read its data");
+        let said = of_workers(&[node(&[Solver], 0, true), node(&[], 0, true)]);
+        assert!(said.starts_with("worker 1 to read its data"), "{said}");
+    }
+}
