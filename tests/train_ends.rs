@@ -232,7 +232,7 @@ fn runs_without_out_are_numbered() {
     for number in ["001", "002"] {
         let ended = end(&mut train(folder.path(), &["--iterations", "2"]));
         let out = format!("out/{number}");
-        assert_code(&ended, 0, &["ended by iterations"]);
+        assert_code(&ended, 0, &["all iterations were made"]);
         let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
         let last = stdout.lines().last().unwrap_or_default();
         assert!(last.starts_with(&out), "{stdout}");
@@ -296,7 +296,7 @@ fn an_interrupted_run_leaves_the_old_results() {
         // The next one comes to its end.
         let at = running.folder.path();
         let ended = end(&mut train(at, &[&args[..], &["2"]].concat()));
-        assert_code(&ended, 0, &["ended by iterations"]);
+        assert_code(&ended, 0, &["all iterations were made"]);
         assert!(weights(&old).len() > 1_000_000);
         assert_eq!(summary(&old)["ended_by"], "iterations");
         assert!(!old.join("node7-stream.log").exists());

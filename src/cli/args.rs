@@ -1,10 +1,12 @@
 //! Groups of arguments that several subcommands share, and how they are passed on to components.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Command, Parser, ValueEnum};
 use dogwild_net::fault::{self, Bursts};
+use serde::{Serialize, Serializer};
 
 pub use dogwild_lab::share::share;
 
@@ -14,11 +16,12 @@ use crate::stream::Deltas;
 use crate::weights::Writes;
 
 /// How nodes reach each other.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Transport")]
 pub struct TransportArgs {
     /// How frames travel
     #[arg(long, value_enum, default_value = "udp")]
+    #[serde(serialize_with = "as_value")]
     pub transport: Transport,
     /// Network interface, or auto (udp: loopback if none is given; verbs: also RDMA device or device:port)
     #[arg(long, value_name = "NAME")]
@@ -37,6 +40,7 @@ pub struct TransportArgs {
     pub key_file: Option<PathBuf>,
     /// Send no more than this, headers included, as a slower link would: 1Mbit, 12.5MB (per second)
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = rate)]
+    #[serde(rename = "pace_bytes_per_s")]
     pub pace: Option<Rate>,
     /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node, NAME.nK.EXT)
     #[arg(long, value_name = "FILE")]
@@ -44,7 +48,7 @@ pub struct TransportArgs {
 }
 
 /// What happens to received frames on purpose.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Faults on purpose (each receiver by itself)")]
 pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
@@ -52,6 +56,7 @@ pub struct FaultArgs {
     pub loss: f64,
     /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad (1 if not given) and good (0)
     #[arg(long, allow_hyphen_values = true, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
+    #[serde(serialize_with = "as_bursts")]
     pub loss_burst: Option<Bursts>,
     /// Share of frames to flip bits in (use --key-file: nothing else finds them)
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
@@ -64,6 +69,7 @@ pub struct FaultArgs {
     pub reorder: f64,
     /// Longest extra delay of every frame, milliseconds
     #[arg(long, allow_hyphen_values = true, value_name = "MS", default_value_t = 0.0, value_parser = delay_ms)]
+    #[serde(rename = "delay_ms")]
     pub delay: f64,
     /// Seed of these faults
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -71,17 +77,20 @@ pub struct FaultArgs {
 }
 
 /// How the stream behaves.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Stream")]
 pub struct StreamArgs {
     /// What becomes of deltas whose frame is lost
     #[arg(long, value_enum, default_value = "exactly-once")]
+    #[serde(serialize_with = "as_value")]
     pub deltas: DeltasArg,
     /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
+    #[serde(rename = "rate_bytes_per_s")]
     pub rate: Rate,
     /// Bytes of positions on the way without any answer, at most, as 2MB, or max
     #[arg(long, allow_hyphen_values = true, value_name = "BYTES", default_value = "2MB", value_parser = rate)]
+    #[serde(rename = "window_bytes")]
     pub window: Rate,
     /// Local writers add atomically: the streamer then loses none of their additions (slower)
     #[arg(long)]
@@ -98,13 +107,44 @@ pub enum DeltasArg {
 }
 
 /// Bytes (per second), or no limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate(pub Option<f64>);
 
 impl Rate {
     fn to_arg(self) -> String {
         self.0.map_or("max".to_owned(), |bytes| bytes.to_string())
     }
+}
+
+/// A choice, by its name on the command line.
+pub(super) fn as_value<S: Serializer>(choice: &impl ValueEnum, to: S) -> Result<S::Ok, S::Error> {
+    choice
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .serialize(to)
+}
+
+/// A value, as it is written on the command line.
+pub(super) fn as_text<S: Serializer>(
+    value: &impl std::fmt::Display,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
+}
+
+fn as_bursts<S: Serializer>(bursts: &Option<Bursts>, to: S) -> Result<S::Ok, S::Error> {
+    let values = bursts.map(|bursts| match bursts {
+        Bursts::None => [0.0, 1.0, 1.0, 0.0],
+        Bursts::GilbertElliott {
+            p,
+            r,
+            loss_bad,
+            loss_good,
+        } => [p, r, loss_bad, loss_good],
+    });
+    let names = ["p", "r", "loss_bad", "loss_good"];
+    let named = |values: [f64; 4]| names.into_iter().zip(values).collect::<BTreeMap<_, _>>();
+    values.map(named).serialize(to)
 }
 
 impl TransportArgs {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use super::args;
 use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
@@ -61,7 +62,7 @@ impl FromStr for Compute {
 }
 
 /// How the cluster works: the coordinator decides it for all.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Reliable path (--sync poseidon)")]
 pub struct ClusterArgs {
     /// Workers
@@ -72,9 +73,11 @@ pub struct ClusterArgs {
     pub servers: u16,
     /// Who chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam, onebit)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
+    #[serde(serialize_with = "args::as_text")]
     pub scheme: Policy,
     /// How tensors are dealt to servers
     #[arg(long, value_enum, default_value = "pairs")]
+    #[serde(serialize_with = "args::as_value")]
     pub partition: PartitionArg,
     /// Bytes of a KV pair, at most
     #[arg(long, value_name = "BYTES", default_value_t = PAIR_BYTES)]
@@ -84,6 +87,7 @@ pub struct ClusterArgs {
     pub staleness: u32,
     /// Whether a step waits for all workers, or goes on without the last
     #[arg(long, value_enum, default_value = "wait")]
+    #[serde(serialize_with = "args::as_value")]
     pub stragglers: StragglersArg,
     /// Share of the workers that make a step with --stragglers drop
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "75%", value_parser = args::share)]
@@ -167,7 +171,7 @@ pub struct MemberArgs {
 }
 
 /// A worker that is made slow on purpose.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slow {
     /// Which worker.
     pub worker: u16,

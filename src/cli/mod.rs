@@ -4,6 +4,7 @@
 
 pub mod args;
 mod clean;
+mod closing;
 pub mod cluster_args;
 pub mod coordinator;
 mod doctor;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::args;
-use crate::node::{SolverJob, run_solver, stop_on_signals};
+use crate::node::{SolverJob, TEST_IMAGES, run_solver, stop_on_signals};
 use crate::solver::data::{Shard, Source};
 
 /// Arguments of `dogwild solver`.
@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     test_every: Option<u64>,
     /// Test pictures of a test on the way; 0: all
-    #[arg(long, value_name = "N", default_value_t = 2000)]
+    #[arg(long, value_name = "N", default_value_t = TEST_IMAGES)]
     test_images: usize,
     /// End when a test reaches this share of right answers
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]

@@ -4,23 +4,30 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
+use super::closing::{Closing, close};
 use super::exit;
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Old, OutFolder, Outcome, Resume, Summary, TrainPlan, last_run, train,
-    train_poseidon,
+    DEFAULT_OUT, Ended, Experiment, Old, OutFolder, Resume, Summary, TrainPlan, json, last_run,
+    train, train_poseidon,
 };
-use crate::node::{Transport, stop_on_signals};
+use crate::node::{TEST_IMAGES, Transport, stop_on_signals};
+use crate::solver::SolverSpec;
 use crate::solver::data::Source;
 
 /// Iterations when neither a solver file nor `--iterations` says otherwise: enough for the
 /// built-in digits, and over in less than a minute.
 const DEFAULT_ITERATIONS: u64 = 3000;
 
+/// Tests that a curve needs at least.
+const CURVE_TESTS: u64 = 20;
+
 /// Arguments of `dogwild train`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 #[command(after_help = exit::TABLE)]
 pub(super) struct Args {
     /// Number of nodes, each with its own buffer
@@ -34,6 +41,7 @@ pub(super) struct Args {
     pub(super) solver: Option<String>,
     /// Pictures: digits (generated), mnist:DIR, cifar10:DIR
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
+    #[serde(serialize_with = "args::as_text")]
     pub(super) data: Source,
     /// Iterations of all solvers together [default: the solver file's max_iter; 3000 without one]
     #[arg(long, value_name = "N")]
@@ -41,7 +49,7 @@ pub(super) struct Args {
     /// Stop when a test reaches this share of right answers
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]
     pub(super) target_accuracy: Option<f32>,
-    /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval]
+    /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval, and 20 tests at least]
     #[arg(long, value_name = "N")]
     pub(super) test_every: Option<u64>,
     /// Seed of weights, pictures and their order
@@ -70,6 +78,7 @@ pub(super) struct Args {
     lab: bool,
     /// What keeps the replicas in step
     #[arg(long, value_enum, default_value = "stream")]
+    #[serde(serialize_with = "args::as_value")]
     sync: Sync,
     #[command(flatten)]
     pub(super) poseidon: PoseidonArgs,
@@ -78,6 +87,7 @@ pub(super) struct Args {
     #[command(flatten)]
     stream: StreamArgs,
     #[command(flatten)]
+    #[serde(rename = "faults")]
     fault: FaultArgs,
 }
 
@@ -151,6 +161,35 @@ impl Args {
         })
     }
 
+    /// Iterations between tests: as asked for, else as the solver file says, but often enough for a curve.
+    pub(super) fn test_interval(&self, spec: &SolverSpec, iterations: u64) -> u64 {
+        let often = match iterations / CURVE_TESTS {
+            0 => spec.test_interval,
+            interval => spec.test_interval.min(interval),
+        };
+        self.test_every.unwrap_or(often)
+    }
+
+    /// What is run: each argument of this path with its value.
+    pub(super) fn experiment(&self, model: &str, iterations: u64, test_every: u64) -> Experiment {
+        let mut settings = match json(self) {
+            Value::Object(settings) => settings,
+            other => Map::from_iter([("arguments".to_owned(), other)]),
+        };
+        let foreign: &[&str] = match self.sync {
+            Sync::Stream => &["poseidon"],
+            Sync::Poseidon => &["nodes", "solvers", "lab", "transport", "stream", "faults"],
+        };
+        settings.retain(|name, _| !foreign.contains(&name.as_str()));
+        settings.insert("key_file".into(), json(&self.transport.key_file));
+        // What was not given, as it was taken.
+        settings.insert("solver".into(), model.into());
+        settings.insert("iterations".into(), iterations.into());
+        settings.insert("test_every".into(), test_every.into());
+        settings.insert("test_images".into(), TEST_IMAGES.into());
+        Experiment::new(settings)
+    }
+
     /// In a lab the hosts have one interface, and raw Ethernet is what it is for.
     fn enter_lab(&mut self) {
         let asked =
@@ -161,28 +200,25 @@ impl Args {
         self.transport.iface.get_or_insert_with(|| "eth0".into());
     }
 
-    fn plan(
-        self,
-        spec: crate::solver::SolverSpec,
-        model: String,
-        iterations: u64,
-        out: &OutFolder,
-    ) -> TrainPlan {
+    fn plan(self, spec: SolverSpec, model: String, iterations: u64, out: &OutFolder) -> TrainPlan {
         let deltas = self
             .stream
             .deltas
             .to_possible_value()
             .map_or(String::new(), |v| v.get_name().to_owned());
         let mtu = self.transport.mtu.unwrap_or(1500);
+        let test_every = self.test_interval(&spec, iterations);
+        let experiment = self.experiment(&model, iterations, test_every);
         TrainPlan {
             nodes: self.nodes,
             solvers: self.solvers,
+            experiment,
             spec,
             model,
             data: self.data,
             iterations,
             target_accuracy: self.target_accuracy,
-            test_every: self.test_every,
+            test_every: Some(test_every),
             seed: self.seed,
             weights: self.weights,
             snapshot_every: self.snapshot_every,
@@ -210,26 +246,17 @@ impl Args {
 fn report(ended: &Ended<Summary>) {
     let summary = &ended.summary;
     dogwild_lab::say!("{}", summary.table());
-    dogwild_lab::say!(
-        "{} iterations in {:.1} s; replicas {}; ended by {}",
-        summary.iterations,
-        summary.train_s,
-        match (summary.replicas_identical, ended.outcome) {
-            (true, _) => "identical bit for bit",
-            (false, Outcome::ReplicasDiffer) => "differ",
-            (false, _) => "not compared after delivery",
+    let tested = summary.per_node.iter().map(|node| node.test_images);
+    close(
+        ended,
+        &Closing {
+            done: format!("{} iterations", summary.iterations),
+            train_s: summary.train_s,
+            nodes: summary.nodes,
+            identical: summary.replicas_identical,
+            outcome: ended.outcome,
+            common: &summary.common,
+            tested: tested.min().unwrap_or(0),
         },
-        summary.ended_by,
     );
-    where_it_is(ended);
-}
-
-/// The last line of a job that did what was asked. Of any other the error is the last.
-pub(super) fn where_it_is<S>(ended: &Ended<S>) {
-    if ended.outcome.as_asked() {
-        dogwild_lab::say!(
-            "{}: summary.json, curve.csv, curve.svg, weights.safetensors, logs",
-            ended.folder.display()
-        );
-    }
 }

@@ -2,11 +2,13 @@
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::args;
+use super::closing::{Closing, close};
 use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name};
-use super::train::{Args, where_it_is};
-use crate::job::{Ended, OutFolder, Outcome, PoseidonPlan, PoseidonSummary};
+use super::train::Args;
+use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
 use crate::node::poseidon::Key;
 use crate::solver::SolverSpec;
 
@@ -62,12 +64,14 @@ const POSEIDON_ONLY: [&str; 14] = [
 ];
 
 /// Arguments of the reliable path.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args, Serialize)]
 pub(super) struct PoseidonArgs {
     #[command(flatten)]
+    #[serde(flatten)]
     cluster: ClusterArgs,
     /// When layers are sent
     #[arg(long, value_enum, default_value = "wfbp")]
+    #[serde(serialize_with = "args::as_value")]
     overlap: OverlapArg,
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -75,6 +79,7 @@ pub(super) struct PoseidonArgs {
     /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most goes
     /// first
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    #[serde(rename = "bandwidth_bytes_per_s")]
     bandwidth: Option<f64>,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
     #[arg(long, value_name = "WORKER:FACTOR")]
@@ -116,7 +121,7 @@ impl Args {
         default_iterations: u64,
         out: &OutFolder,
     ) -> Result<PoseidonPlan> {
-        let own = self.poseidon;
+        let own = self.poseidon.clone();
         // As many pictures as one worker would see.
         let iterations = self.iterations.unwrap_or(match self.solver {
             Some(_) => spec.max_iter,
@@ -138,7 +143,9 @@ impl Args {
             Some(file) => vec!["--key-file".to_owned(), file.display().to_string()],
             None => Vec::new(),
         };
+        let test_every = self.test_interval(&spec, iterations);
         Ok(PoseidonPlan {
+            experiment: self.experiment(&model, iterations, test_every),
             workers: own.cluster.workers,
             servers: own.cluster.servers,
             threads: own.threads_per_worker,
@@ -153,7 +160,7 @@ impl Args {
             data: self.data,
             iterations,
             target_accuracy: self.target_accuracy,
-            test_every: self.test_every,
+            test_every: Some(test_every),
             seed: self.seed,
             weights: self.weights,
             out: out.work().to_owned(),
@@ -167,17 +174,24 @@ pub(super) fn report(ended: &Ended<PoseidonSummary>) {
     let summary = &ended.summary;
     dogwild_lab::say!("{}", summary.table());
     dogwild_lab::say!(
-        "{} iterations of {} workers in {:.1} s ({:.0} images/s); replicas {}; ended by {}",
-        summary.iterations,
-        summary.workers,
-        summary.train_s,
-        summary.images_per_s,
-        match (summary.replicas_identical, ended.outcome) {
-            (true, _) => "identical bit for bit",
-            (false, Outcome::ReplicasDiffer) => "differ",
-            (false, _) => "not compared",
-        },
-        summary.ended_by,
+        "test accuracy {:.2} %, test loss {:.4}, {:.0} images/s",
+        summary.test_accuracy * 100.0,
+        summary.test_loss,
+        summary.images_per_s
     );
-    where_it_is(ended);
+    close(
+        ended,
+        &Closing {
+            done: format!(
+                "{} iterations of {} workers",
+                summary.iterations, summary.workers
+            ),
+            train_s: summary.train_s,
+            nodes: summary.workers,
+            identical: summary.replicas_identical,
+            outcome: ended.outcome,
+            common: &summary.common,
+            tested: summary.test_images,
+        },
+    );
 }

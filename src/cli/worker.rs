@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow};
 use crate::node::poseidon::{WorkerJob, run_worker};
-use crate::node::stop_on_signals;
+use crate::node::{TEST_IMAGES, stop_on_signals};
 
 /// Arguments of `dogwild worker`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     test_every: Option<u64>,
     /// Test pictures of a test on the way; 0: all
-    #[arg(long, value_name = "N", default_value_t = 2000)]
+    #[arg(long, value_name = "N", default_value_t = TEST_IMAGES)]
     test_images: usize,
     /// End when a test reaches this share of right answers
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = super::args::share_f32)]

@@ -94,10 +94,11 @@ impl Outcome {
         self.code() == 0
     }
 
-    /// What is wrong with it, for the screen.
-    fn complaint(self) -> String {
+    /// How it ended, for the screen.
+    pub fn words(self) -> String {
         match self {
-            Self::Iterations | Self::TargetAccuracy => "the job did what was asked".into(),
+            Self::Iterations => "all iterations were made".into(),
+            Self::TargetAccuracy => "a test has reached --target-accuracy".into(),
             Self::TargetNotReached => "no test has reached --target-accuracy".into(),
             Self::ReplicasDiffer => {
                 "the replicas differ: not every delta and position has arrived".into()
@@ -136,7 +137,7 @@ impl<S> Ended<S> {
             outcome: self.outcome,
             text: format!(
                 "{}{}; what there is lies in {}",
-                self.outcome.complaint(),
+                self.outcome.words(),
                 detail.map_or(String::new(), |detail| format!(": {}", detail.trim_end())),
                 self.folder.display()
             ),

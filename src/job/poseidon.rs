@@ -25,7 +25,7 @@ use super::room;
 use super::start::{starter, strings};
 use super::train::{LOOK_EVERY, identical};
 use super::whole::write_whole;
-use super::{BufferPlan, make_buffer};
+use super::{BufferPlan, Experiment, make_buffer};
 use crate::node::Stop;
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
@@ -36,6 +36,8 @@ const MOST_VAIN_STARTS: u32 = 5;
 
 /// What to train, and how.
 pub struct PoseidonPlan {
+    /// What is run, where and when: for the summary.
+    pub experiment: Experiment,
     /// Workers.
     pub workers: u16,
     /// Servers.
@@ -174,11 +176,7 @@ pub fn train_poseidon(
     conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
         let (nodes, same) = (&buffers.nodes, same == Some(true));
         let summary = summarise(plan, nodes, set, outcome, train_s, restarts, same)?;
-        let title = format!(
-            "{} on {}, {} workers and {} servers",
-            plan.model, plan.data, plan.workers, plan.servers
-        );
-        write_results(out.work(), plan.workers, &title, &summary)?;
+        write_results(out.work(), plan.workers, &summary.title(), &summary)?;
         Ok(summary)
     })
 }

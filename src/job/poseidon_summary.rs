@@ -3,32 +3,30 @@
 //! Every field is documented in `docs/poseidon.md`; units are in the names.
 
 use std::fs;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::common::{Common, Parts, Pictures};
 use super::outcome::Outcome;
 use super::poseidon::PoseidonPlan;
-use super::results::test_images;
+use super::results::{last_tests, rows};
+use super::title::title;
 use crate::node::poseidon::TrafficReport;
-use crate::node::{TestResult, Tester, Transforms};
+use crate::node::{Tester, Transforms};
 use crate::solver::data::DataSet;
+use crate::watch::screen::Columns;
 use crate::watch::{SolverMeter, SyncMeter};
 use crate::weights::{Role, SharedWeights};
 
 /// A whole job.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoseidonSummary {
-    /// Version of the program.
-    pub dogwild: String,
+    /// What was run, and how fast it learnt.
+    #[serde(flatten)]
+    pub common: Common,
     /// `poseidon`.
     pub sync: String,
-    /// Name of the model.
-    pub model: String,
-    /// Where the pictures came from.
-    pub data: String,
     /// Weights in the buffer.
     pub weights: usize,
     /// Workers.
@@ -135,12 +133,22 @@ pub(super) fn summarise(
     restarts: u32,
     replicas_identical: bool,
 ) -> Result<PoseidonSummary> {
-    let most = test_images(outcome);
+    let common = Common::new(
+        &plan.experiment,
+        Parts {
+            model: &plan.model,
+            data: plan.data.to_string(),
+            pictures: Pictures::of(&set),
+            spec: &plan.spec,
+            nodes: plan.workers,
+            target_accuracy: plan.target_accuracy,
+            rows: &rows(&plan.out, plan.workers)?,
+        },
+    );
     let transform = Transforms::of(&plan.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.spec, transform, set.test, most)?;
+    let mut tester = Tester::new(&plan.spec, transform, set.test, 0)?;
     let first = workers.first().context("no worker")?;
-    let go_on = AtomicBool::new(false);
-    let found: TestResult = tester.test(first.view(), &go_on)?.context("test stopped")?;
+    let found = tester.test_within(first.view(), last_tests(outcome))?;
     let per_worker: Vec<_> = (0..)
         .zip(workers)
         .map(|(index, shared)| WorkerSummary::read(index, shared, train_s, plan))
@@ -153,10 +161,8 @@ pub(super) fn summarise(
         sums.for_each(|(sum, dropped)| *sum += dropped);
     }
     Ok(PoseidonSummary {
-        dogwild: env!("CARGO_PKG_VERSION").into(),
+        common,
         sync: "poseidon".into(),
-        model: plan.model.clone(),
-        data: plan.data.to_string(),
         weights: first.used(),
         workers: plan.workers,
         servers: plan.servers,
@@ -181,15 +187,24 @@ pub(super) fn summarise(
 }
 
 impl PoseidonSummary {
+    /// What stands above the job's picture.
+    pub fn title(&self) -> String {
+        let how = format!(
+            "poseidon: {} workers, {} servers, {}",
+            self.workers,
+            self.servers,
+            self.cluster.join(" "),
+        );
+        title(&self.common, &how)
+    }
+
     /// The table for the terminal: one column per worker.
-    pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED);
+    pub fn table(&self) -> Columns {
         let title = |worker: &WorkerSummary| format!("worker {}", worker.worker);
-        table.set_header(std::iter::once(String::new()).chain(self.per_worker.iter().map(title)));
+        let titles = self.per_worker.iter().map(title);
+        let mut table = Columns::boxed(std::iter::once(String::new()).chain(titles));
         let mut row = |name: &str, value: &dyn Fn(&WorkerSummary) -> String| {
-            table
-                .add_row(std::iter::once(name.to_owned()).chain(self.per_worker.iter().map(value)));
+            table.row(std::iter::once(name.to_owned()).chain(self.per_worker.iter().map(value)));
         };
         row("iterations", &|w| w.iterations.to_string());
         row("images/s", &|w| format!("{:.0}", w.images_per_s));
@@ -206,14 +221,6 @@ impl PoseidonSummary {
         row("dropped updates", &|w| {
             self.dropped_updates[usize::from(w.worker)].to_string()
         });
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let accuracy = format!(
-            "test accuracy {:.2} %, test loss {:.4}",
-            self.test_accuracy * 100.0,
-            self.test_loss
-        );
-        format!("{table}\n{accuracy}")
+        table
     }
 }

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::common::{Common, Parts, Pictures};
 use super::outcome::Outcome;
 use super::resume::Resume;
 use super::summary::{NodeSummary, Summary};
@@ -15,8 +16,11 @@ use super::whole::write_whole;
 use crate::node::{TestResult, Tester, Transforms};
 use crate::snapshot::SaveError;
 use crate::solver::data::DataSet;
-use crate::watch::curve::{Curve, CurveWriter, read_rows};
+use crate::watch::curve::{Curve, CurveRow, CurveWriter, read_rows};
 use crate::weights::SharedWeights;
+
+/// Time of all tests at the end of a job that did not end by itself: its user waits for the prompt.
+const LAST_TESTS: Duration = Duration::from_millis(500);
 
 /// Writes the weights of `shared` to the folder `out`.
 pub(super) fn save_weights(
@@ -35,12 +39,11 @@ pub(super) fn save_weights(
     crate::snapshot::save(&path, shared.manifest(), shared.view(), metadata.into())
 }
 
-/// Pictures of the last test; 0: all.
-pub(super) fn test_images(outcome: Outcome) -> usize {
+/// Time for all tests at the end; none: as long as they take, on the whole test set.
+pub(super) fn last_tests(outcome: Outcome) -> Option<Duration> {
     match outcome {
-        // A user who interrupts waits for the prompt, and a failure for being told: a smaller test.
-        Outcome::Interrupted(_) | Outcome::Failed | Outcome::Diverged => 1000,
-        _ => 0,
+        Outcome::Interrupted(_) | Outcome::Failed | Outcome::Diverged => Some(LAST_TESTS),
+        _ => None,
     }
 }
 
@@ -53,27 +56,34 @@ pub(super) fn summarise(
     restarts: u32,
     replicas_identical: bool,
 ) -> Result<Summary> {
-    let most = test_images(outcome);
+    let common = Common::new(
+        &plan.experiment,
+        Parts {
+            model: &plan.model,
+            data: plan.data.to_string(),
+            pictures: Pictures::of(&set),
+            spec: &plan.spec,
+            nodes: plan.nodes,
+            target_accuracy: plan.target_accuracy,
+            rows: &rows(&plan.out, plan.nodes)?,
+        },
+    );
     let transform = Transforms::of(&plan.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.spec, transform, set.test, most)?;
-    let go_on = AtomicBool::new(false);
+    let mut tester = Tester::new(&plan.spec, transform, set.test, 0)?;
+    let time = last_tests(outcome).map(|time| time / u32::from(plan.nodes));
     let mut per_node = Vec::new();
     let mut same: Option<TestResult> = None;
     for (node, shared) in (0..).zip(nodes) {
         // Equal weights give equal answers: test once.
         let found = match same {
             Some(found) if replicas_identical => found,
-            _ => tester
-                .test(shared.view(), &go_on)?
-                .context("test stopped")?,
+            _ => tester.test_within(shared.view(), time)?,
         };
         same = Some(found);
         per_node.push(NodeSummary::read(node, shared, train_s, found));
     }
     Ok(Summary {
-        dogwild: env!("CARGO_PKG_VERSION").into(),
-        model: plan.model.clone(),
-        data: plan.data.to_string(),
+        common,
         weights: nodes.first().map_or(0, SharedWeights::used),
         nodes: plan.nodes,
         solvers_per_node: plan.solvers,
@@ -97,6 +107,22 @@ pub(super) fn node_curve(out: &Path, node: u16) -> PathBuf {
     out.join(format!("node{node}-curve.csv"))
 }
 
+fn node_curves(out: &Path, nodes: u16) -> impl Iterator<Item = PathBuf> {
+    let files = (0..nodes).map(move |node| node_curve(out, node));
+    files.filter(|path| path.exists())
+}
+
+/// The rows of all nodes of a job, in order; a resumed job goes on with the curve of the run before.
+pub(super) fn rows(out: &Path, nodes: u16) -> Result<Vec<CurveRow>> {
+    let whole = Some(out.join("curve.csv")).filter(|path| path.exists());
+    let mut rows = Vec::new();
+    for path in node_curves(out, nodes).chain(whole) {
+        rows.extend(read_rows(&path)?);
+    }
+    rows.sort_by_key(|row| (row.iteration, row.node));
+    Ok(rows)
+}
+
 /// Writes the summary, and the rows of all nodes as one curve with its picture.
 pub(super) fn write_results(
     out: &Path,
@@ -110,15 +136,8 @@ pub(super) fn write_results(
             serde_json::to_string_pretty(summary)? + "\n",
         )?)
     })?;
-    let mut rows = Vec::new();
-    let files = (0..nodes).map(|node| node_curve(out, node));
-    let files: Vec<PathBuf> = files.filter(|path| path.exists()).collect();
     let whole = out.join("curve.csv");
-    // A resumed job goes on with the curve of the run before.
-    for path in files.iter().chain(whole.exists().then_some(&whole)) {
-        rows.extend(read_rows(path)?);
-    }
-    rows.sort_by_key(|row| (row.iteration, row.node));
+    let rows = rows(out, nodes)?;
     write_whole(&whole, |path| {
         let mut curve = CurveWriter::append(path)?;
         rows.iter().try_for_each(|row| curve.write(row))?;
@@ -127,7 +146,7 @@ pub(super) fn write_results(
     write_whole(&out.join("curve.svg"), |path| {
         Ok(Curve::learning(title, &rows).write_svg(path)?)
     })?;
-    for path in files {
+    for path in node_curves(out, nodes) {
         fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())

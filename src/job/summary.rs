@@ -5,22 +5,21 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::common::Common;
+use super::title::title;
 use crate::node::TestResult;
+use crate::watch::screen::Columns;
 use crate::watch::{SolverMeter, StreamMeter, drops};
 use crate::weights::{Role, SharedWeights};
 
 /// A whole job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Version of the program.
-    pub dogwild: String,
-    /// Name of the model.
-    pub model: String,
-    /// Where the pictures came from.
-    pub data: String,
+    /// What was run, and how fast it learnt.
+    #[serde(flatten)]
+    pub common: Common,
     /// Weights in the buffer.
     pub weights: usize,
     /// Number of nodes.
@@ -78,6 +77,12 @@ pub struct NodeSummary {
     pub streamer_cpu_share: f64,
     /// Age of foreign chunks when their next position came.
     pub age_us: Ages,
+    /// MTU of the link as the streamer found it; 0: not known, or no streamer.
+    pub link_mtu: u64,
+    /// Bytes of its frames at most.
+    pub frame_bytes: u64,
+    /// Weights of a chunk.
+    pub chunk_weights: u64,
     /// Counters of the streamer, by name.
     pub stream: BTreeMap<&'static str, u64>,
     /// Frames that changed nothing, by reason.
@@ -127,10 +132,15 @@ impl NodeSummary {
             .collect();
         let missed = StreamMeter::PositionsMissed.of(stream) as f64;
         let taken = StreamMeter::PositionsTaken.of(stream) as f64;
-        let ages = [
+        // These have fields of their own, or speak of a moment.
+        let apart = [
             StreamMeter::AgeP50,
             StreamMeter::AgeP99,
             StreamMeter::AgeMax,
+            StreamMeter::LinkMtu,
+            StreamMeter::FrameBytes,
+            StreamMeter::ChunkWeights,
+            StreamMeter::UnseenRanges,
         ];
         Self {
             node,
@@ -144,13 +154,16 @@ impl NodeSummary {
             positions_lost_share: missed / (missed + taken).max(1.0),
             streamer_cpu_share: per_s(StreamMeter::CpuNs.of(stream)) / 1e9,
             age_us: Ages {
-                p50: ages[0].of(stream),
-                p99: ages[1].of(stream),
-                max: ages[2].of(stream),
+                p50: StreamMeter::AgeP50.of(stream),
+                p99: StreamMeter::AgeP99.of(stream),
+                max: StreamMeter::AgeMax.of(stream),
             },
+            link_mtu: StreamMeter::LinkMtu.of(stream),
+            frame_bytes: StreamMeter::FrameBytes.of(stream),
+            chunk_weights: StreamMeter::ChunkWeights.of(stream),
             stream: StreamMeter::ALL
                 .iter()
-                .filter(|meter| !ages.contains(meter))
+                .filter(|meter| !apart.contains(meter))
                 .map(|meter| (meter.name(), meter.of(stream)))
                 .collect(),
             dropped: drops(stream)
@@ -168,14 +181,26 @@ impl NodeSummary {
 }
 
 impl Summary {
+    /// What stands above the job's picture.
+    pub fn title(&self) -> String {
+        let how = format!(
+            "{} nodes over {}{}, {} solvers each, deltas {}",
+            self.nodes,
+            self.transport,
+            if self.lab { " in a lab" } else { "" },
+            self.solvers_per_node,
+            self.deltas,
+        );
+        title(&self.common, &how)
+    }
+
     /// The table for the terminal: one column per node.
-    pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED);
+    pub fn table(&self) -> Columns {
         let title = |node: &NodeSummary| format!("node {}", node.node);
-        table.set_header(std::iter::once(String::new()).chain(self.per_node.iter().map(title)));
+        let titles = self.per_node.iter().map(title);
+        let mut table = Columns::boxed(std::iter::once(String::new()).chain(titles));
         let mut row = |name: &str, value: &dyn Fn(&NodeSummary) -> String| {
-            table.add_row(std::iter::once(name.to_owned()).chain(self.per_node.iter().map(value)));
+            table.row(std::iter::once(name.to_owned()).chain(self.per_node.iter().map(value)));
         };
         row("test accuracy", &|n| {
             format!("{:.2} %", n.test_accuracy * 100.0)
@@ -195,22 +220,14 @@ impl Summary {
             n.stream["deltas_repeated"].to_string()
         });
         row("dropped", &|n| drop_text(n));
-        row("age p50 / p99 / max", &|n| {
-            let ms = |us: u64| format!("{:.1}", us as f64 / 1000.0);
-            format!(
-                "{} / {} / {} ms",
-                ms(n.age_us.p50),
-                ms(n.age_us.p99),
-                ms(n.age_us.max)
-            )
-        });
+        let ms = |us: u64| format!("{:.1}", us as f64 / 1000.0);
+        row("age p50, ms", &|n| ms(n.age_us.p50));
+        row("age p99, ms", &|n| ms(n.age_us.p99));
+        row("age max, ms", &|n| ms(n.age_us.max));
         row("streamer CPU", &|n| {
             format!("{:.0} %", n.streamer_cpu_share * 100.0)
         });
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table.to_string()
+        table
     }
 }
 
@@ -228,6 +245,7 @@ fn drop_text(node: &NodeSummary) -> String {
     if parts.is_empty() {
         "none".into()
     } else {
-        parts.join(", ")
+        // A line each: a column is no wider than its longest reason.
+        parts.join("\n")
     }
 }

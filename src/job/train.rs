@@ -21,7 +21,7 @@ use super::room;
 use super::snapshots::Snapshots;
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
-use super::{BufferPlan, make_buffer};
+use super::{BufferPlan, Experiment, make_buffer};
 use crate::node::Stop;
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
@@ -34,6 +34,8 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What to train, and how.
 pub struct TrainPlan {
+    /// What is run, where and when: for the summary.
+    pub experiment: Experiment,
     /// Number of nodes.
     pub nodes: u16,
     /// Solvers on each node.
@@ -159,11 +161,7 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
         let same = identical == Some(true);
         let train_s = course.train_s;
         let summary = summarise(plan, &buffers.nodes, set, outcome, train_s, restarts, same)?;
-        let title = format!(
-            "{} on {}, {} nodes over {}",
-            plan.model, plan.data, plan.nodes, plan.transport
-        );
-        write_results(out.work(), plan.nodes, &title, &summary)?;
+        write_results(out.work(), plan.nodes, &summary.title(), &summary)?;
         Ok(summary)
     })
 }

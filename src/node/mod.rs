@@ -26,5 +26,5 @@ pub use privileges::{drop_privileges_after_opening, drop_privileges_before_openi
 pub use solver::{ELAPSED, LOSS, SolverError, SolverJob, run_solver};
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
-pub use tester::{TestResult, Tester, Transforms};
+pub use tester::{TEST_IMAGES, TestResult, Tester, Transforms};
 pub use transport::{Transport, TransportError, TransportSpec, Wrappers, job_group, open_link};

@@ -4,12 +4,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use super::model::{bound_net, transform};
 use super::solver::SolverError;
 use crate::solver::data::{self, Batches, Images, Shard, Transform};
 use crate::solver::{Evaluation, Net, Phase, SolverSpec};
 use crate::weights::WeightsView;
+
+/// Pictures of a test on the way, unless asked otherwise.
+pub const TEST_IMAGES: usize = 2000;
+
+/// Pictures of a test that has to be short.
+const LEAST_IMAGES: usize = 1000;
 
 /// What happens to pictures on their way into the net.
 pub struct Transforms {
@@ -81,6 +88,35 @@ impl Tester {
         w: WeightsView<'_>,
         stop: &AtomicBool,
     ) -> Result<Option<TestResult>, SolverError> {
+        let found = self.test_while(w, |_| !stop.load(Relaxed))?;
+        // What was asked to stop after the last batch has been stopped too late to matter.
+        Ok((found.images == self.images()).then_some(found))
+    }
+
+    /// Tests the weights on as many pictures as `time` allows, [`LEAST_IMAGES`] at least; without it on all.
+    pub fn test_within(
+        &mut self,
+        w: WeightsView<'_>,
+        time: Option<Duration>,
+    ) -> Result<TestResult, SolverError> {
+        let end = time.map(|time| Instant::now() + time);
+        self.test_while(w, |done| {
+            done < LEAST_IMAGES || end.is_none_or(|end| Instant::now() < end)
+        })
+    }
+
+    /// Pictures of a whole test.
+    fn images(&self) -> usize {
+        let batch = self.net.batch_size();
+        self.most / batch * batch
+    }
+
+    /// Tests batch by batch as long as `go_on` of the pictures done so far.
+    fn test_while(
+        &mut self,
+        w: WeightsView<'_>,
+        go_on: impl Fn(usize) -> bool,
+    ) -> Result<TestResult, SolverError> {
         let batch = self.net.batch_size();
         let (images, transform) = (self.images.clone(), self.transform.clone());
         let mut batches = Batches::new(
@@ -94,16 +130,16 @@ impl Tester {
         )?;
         let mut found = Evaluation::default();
         for _ in 0..self.most / batch {
-            if stop.load(Relaxed) {
-                return Ok(None);
+            if !go_on(found.count) {
+                break;
             }
             let batch = batches.next();
             found += self.net.evaluate(w, &batch.images, &batch.labels);
         }
-        Ok(Some(TestResult {
+        Ok(TestResult {
             loss: found.loss() as f32,
             accuracy: found.accuracy() as f32,
             images: found.count,
-        }))
+        })
     }
 }

@@ -1,8 +1,11 @@
 //! Caffe's learning-rate policies: the rate as a function of the iteration alone, so that it
 //! can follow the iteration count of a whole cluster.
 
+use serde::Serialize;
+
 /// How the rate falls with the iterations (`lr_policy`).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "lr_policy", rename_all = "lowercase")]
 pub enum LrPolicy {
     /// `base_lr`.
     Fixed,
@@ -36,7 +39,8 @@ pub enum LrPolicy {
     Poly {
         /// Exponent.
         power: f32,
-        /// Where the rate is 0.
+        /// Where the rate is 0; in summaries the solver's own field says it.
+        #[serde(skip_serializing)]
         max_iter: u64,
     },
     /// `base_lr / (1 + exp(-gamma * (iteration - stepsize)))`.

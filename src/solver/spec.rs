@@ -3,13 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::error::{ModelError, Place};
 use super::net_spec::{NetSpec, Source};
 use super::proto::{self, Fields};
 use super::rate::LrPolicy;
 
 /// Penalty on the weights (`regularization_type`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Regularization {
     /// Gradient of `decay/2 * w^2`.
     L2,
@@ -18,13 +20,15 @@ pub enum Regularization {
 }
 
 /// What a Caffe solver file says, checked. Fields carry Caffe's names.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SolverSpec {
     /// The net it trains.
+    #[serde(skip)]
     pub net: NetSpec,
     /// Rate at iteration 0.
     pub base_lr: f32,
     /// How the rate falls.
+    #[serde(flatten)]
     pub lr_policy: LrPolicy,
     /// Iterations to train.
     pub max_iter: u64,
