@@ -95,6 +95,14 @@ pub enum LoadError {
         /// Bytes it has.
         has: u64,
     },
+    /// The file has a checksum, and other bytes than those it was made of.
+    #[error("{}: its checksum does not fit its bytes: it was damaged, copy it again or use another \
+             snapshot; if another program changed it, that must leave out \"checksum\" and \"writer\"",
+            path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
     /// Tensors of the model are not in the file.
     #[error("{}: lacks {}, which the model has; is it a snapshot of another model?",
             path.display(), list(names))]

@@ -9,11 +9,14 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::{LoadError, first_non_finite};
+use super::{LoadError, checksum, first_non_finite};
 use crate::weights::{Manifest, TensorInfo, WeightsView, kernels};
 
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
+
+/// Metadata by name.
+type Notes = HashMap<String, String>;
 
 /// Longest header, as the format says.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -23,7 +26,7 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 ///
 /// # Errors
 /// The file cannot be read, is not of the format or is cut off; a tensor is missing, too many, of
-/// another shape or dtype, or not finite; `w` is too short.
+/// another shape or dtype, or not finite; a checksum is wrong; `w` is too short.
 pub fn load(
     path: &Path,
     manifest: &Manifest,
@@ -39,7 +42,7 @@ pub fn load(
             });
         }
     }
-    let (header, data) = read(path, manifest)?;
+    let (header, data, metadata) = read(path, manifest)?;
     let mut checked = Vec::with_capacity(manifest.tensors().len());
     for tensor in manifest.tensors() {
         let bytes = &data[place(path, &header, tensor)?];
@@ -58,12 +61,12 @@ pub fn load(
     for (w, bytes) in checked {
         kernels::copy_in_bytes(w, bytes);
     }
-    Ok(header.metadata().clone().unwrap_or_default())
+    Ok(metadata)
 }
 
-/// Header and data; the header says the tensors of `manifest` and fits the file's length, so
+/// Header, data and metadata, in which a checksum is right; the header says the tensors of `manifest` and fits the file's length, so
 /// that no memory is taken for anything else.
-fn read(path: &Path, manifest: &Manifest) -> Result<(Metadata, Vec<u8>), LoadError> {
+fn read(path: &Path, manifest: &Manifest) -> Result<(Metadata, Vec<u8>, Notes), LoadError> {
     let failed = |source| LoadError::Read {
         path: path.to_owned(),
         source,
@@ -71,8 +74,8 @@ fn read(path: &Path, manifest: &Manifest) -> Result<(Metadata, Vec<u8>), LoadErr
     let mut file = File::open(path).map_err(failed)?;
     let has = file.metadata().map_err(failed)?.len();
     let header_len = read_header_len(path, &mut file, has)?;
-    let header = read_exactly(&mut file, header_len).map_err(failed)?;
-    let header: Metadata = serde_json::from_slice(&header).map_err(|e| LoadError::Format {
+    let raw = read_exactly(&mut file, header_len).map_err(failed)?;
+    let header: Metadata = serde_json::from_slice(&raw).map_err(|e| LoadError::Format {
         path: path.to_owned(),
         reason: format!("its header is damaged: {e}"),
     })?;
@@ -87,7 +90,12 @@ fn read(path: &Path, manifest: &Manifest) -> Result<(Metadata, Vec<u8>), LoadErr
             has,
         });
     }
-    Ok((header, read_exactly(&mut file, data_len).map_err(failed)?))
+    let data = read_exactly(&mut file, data_len).map_err(failed)?;
+    let mut notes = header.metadata().clone().unwrap_or_default();
+    checksum::check(&raw, &data, &mut notes).map_err(|_| LoadError::Checksum {
+        path: path.to_owned(),
+    })?;
+    Ok((header, data, notes))
 }
 
 fn read_header_len(path: &Path, file: &mut File, has: u64) -> Result<u64, LoadError> {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use safetensors::tensor::{SafeTensors, View};
 use safetensors::{Dtype, SafeTensorError};
 
-use super::{SaveError, first_non_finite};
+use super::{SaveError, checksum, first_non_finite};
 use crate::weights::{Manifest, WeightsView, kernels};
 
-/// Writes the tensors of `manifest` from `w`, and `metadata` with them, to `path`: first to a
+/// Writes the tensors of `manifest` from `w`, and `metadata` and a checksum with them, to `path`: first to a
 /// temporary file beside it, then renamed, so that `path` is the old file or the new one.
 ///
 /// # Errors
@@ -23,7 +23,7 @@ pub fn save(
     path: &Path,
     manifest: &Manifest,
     w: WeightsView<'_>,
-    metadata: HashMap<String, String>,
+    mut metadata: HashMap<String, String>,
 ) -> Result<(), SaveError> {
     let mut tensors = Vec::with_capacity(manifest.tensors().len());
     for tensor in manifest.tensors() {
@@ -48,7 +48,9 @@ pub fn save(
         path: path.to_owned(),
         source,
     };
-    let bytes = safetensors::serialize(tensors, Some(metadata)).map_err(format)?;
+    checksum::note(&mut metadata);
+    let mut bytes = safetensors::serialize(tensors, Some(metadata)).map_err(format)?;
+    checksum::stamp(&mut bytes);
     // Checked in what will be written, not in weights that change meanwhile.
     check_finite(path, &bytes).map_err(format)??;
     write(path, &bytes).map_err(|source| SaveError::Write {

@@ -117,6 +117,39 @@ fn weights_and_metadata_come_back_and_gaps_are_left_alone() {
 }
 
 #[test]
+fn a_flipped_bit_is_refused() {
+    let (_dir, path) = place();
+    let metadata = HashMap::from([("iterations".to_owned(), "12".to_owned())]);
+    save(&path, &manifest(), WeightsView::of(&weights()), metadata).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << bit;
+            fs::write(&path, flipped).unwrap();
+            refusal(&path);
+        }
+    }
+    let mut weight = whole.clone();
+    *weight.last_mut().unwrap() ^= 1;
+    fs::write(&path, weight).unwrap();
+    let message = refusal(&path);
+    assert!(
+        message.contains("checksum") && message.contains("copy it again"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_file_of_another_program_needs_no_checksum() {
+    let (_dir, path) = place();
+    write_other(&path, |_| None);
+    let words = weights();
+    load(&path, &manifest(), WeightsView::of(&words)).unwrap();
+    assert_eq!(WeightsView::of(&words).load(0), 0.0);
+}
+
+#[test]
 fn the_file_is_what_other_readers_expect() {
     let (_dir, path) = place();
     save(
@@ -225,6 +258,7 @@ fn weights_that_are_not_finite_are_not_loaded() {
         .rposition(|word| word == 5f32.to_le_bytes())
         .unwrap();
     bytes[five..five + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    checksum::stamp(&mut bytes);
     fs::write(&path, bytes).unwrap();
     assert!(refusal(&path).contains("weight 4 of tensor \"conv1.weight\" is NaN"));
 }

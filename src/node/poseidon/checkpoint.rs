@@ -2,11 +2,12 @@
 //!
 //! A file appears whole or not at all, and the two newest are kept: no member is ever more than
 //! one checkpoint ahead of another, so all have one in common. The metadata says which cluster a
-//! file belongs to; that of another is refused by name.
+//! file belongs to; that of another is refused by name, and so is one with a bit that is not as it
+//! was written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
@@ -14,6 +15,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use zerocopy::IntoBytes;
 
 use crate::poseidon::{Checkpoint, Member, Role};
+use crate::snapshot::checksum;
 
 /// Files of a member that are kept.
 const KEPT: usize = 2;
@@ -36,6 +38,12 @@ pub enum CheckpointError {
         path: PathBuf,
         /// Why.
         why: SafeTensorError,
+    },
+    /// A bit of it is not as it was written.
+    #[error("checkpoint {} is damaged: its checksum does not fit its bytes; remove it, and the run goes on from an older one", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
     },
     /// Of another cluster.
     #[error(
@@ -158,15 +166,20 @@ impl Folder {
             let view = TensorView::new(Dtype::F32, vec![values.len()], values.as_bytes());
             views.push((name.clone(), view.map_err(format)?));
         }
-        let notes = Some(notes.into_iter().collect());
-        safetensors::serialize_to_file(views, notes, &new).map_err(format)?;
+        let mut notes: HashMap<_, _> = notes.into_iter().collect();
+        checksum::note(&mut notes);
+        let mut bytes = safetensors::serialize(views, Some(notes)).map_err(format)?;
+        checksum::stamp(&mut bytes);
         let error = |why| CheckpointError::File {
             path: path.clone(),
             why,
         };
         // On the disk before it has its name: a host that fails leaves the older one.
-        File::open(&new)
-            .and_then(|file| file.sync_all())
+        File::create(&new)
+            .and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_all()
+            })
             .map_err(error)?;
         fs::rename(&new, &path).map_err(error)?;
         let clocks = self.clocks()?;
@@ -191,8 +204,12 @@ impl Folder {
             path: path.clone(),
             why,
         };
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(format)?;
-        let notes = metadata.metadata().clone().unwrap_or_default();
+        let (header_len, metadata) = SafeTensors::read_metadata(&bytes).map_err(format)?;
+        let mut notes = metadata.metadata().clone().unwrap_or_default();
+        // Behind the length of the header.
+        let (header, data) = bytes[8..].split_at(header_len);
+        checksum::check(header, data, &mut notes)
+            .map_err(|_| CheckpointError::Checksum { path: path.clone() })?;
         for (what, here) in identity {
             let there = notes.get(what).cloned().unwrap_or_default();
             if there != *here {
@@ -278,6 +295,26 @@ mod tests {
         assert!(
             message.contains("workers is 2 there and 4 here"),
             "{message}"
+        );
+        let file = folder.path(15);
+        let whole = fs::read(&file).unwrap();
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << bit;
+                fs::write(&file, flipped).unwrap();
+                let message = folder.load(15, &identity).err().map(|e| e.to_string());
+                let message = message.unwrap_or_else(|| panic!("bit {bit} of byte {at} is taken"));
+                assert!(
+                    message.contains(file.to_str().unwrap()) && message.contains("remove it"),
+                    "bit {bit} of byte {at}: {message}"
+                );
+            }
+        }
+        fs::write(&file, whole).unwrap();
+        assert_eq!(
+            folder.load(15, &identity).unwrap().array("a", 3).unwrap(),
+            arrays[0].1
         );
         fs::write(folder.path(15), [7; 100]).unwrap();
         let message = folder.load(15, &identity).unwrap_err().to_string();
