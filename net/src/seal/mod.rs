@@ -21,7 +21,8 @@
 //! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
 //!   because nobody remembers whether they were taken.
 //! - No link is ever forgotten while the wrapper lives, or while its file does ([`Replays::in_file`]):
-//!   what is full refuses newcomers.
+//!   one that is not heard for longest may be closed, and then nothing of it is taken any more; what
+//!   is full refuses newcomers.
 //! - No two frames under one key have the same link and number: the MAC would give its key away.
 //! - Only a holder of the key can make the wrapper remember anything.
 
@@ -38,7 +39,9 @@ use rand::rngs::SysRng;
 
 pub use self::key::{KEY_BYTES, Key, KeyError, read_key};
 use self::mac::{MESSAGE_BYTES_MAX, Mac, NAME_BYTES, PADS, TAG_BYTES};
-pub use self::window::{LINKS_MAX, Replays, ReplaysError, WINDOW_FRAMES};
+pub use self::window::{
+    CLOSED_MAX, LINKS_MAX, Replays, ReplaysError, TOO_MANY_LINKS, WINDOW_FRAMES,
+};
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
 /// What a seal takes of the MTU, in bytes.
@@ -68,11 +71,12 @@ pub struct SealStats {
     /// with another key. Or longer than any that is sealed.
     pub bad_tag: u64,
     /// Frames with a right tag that were taken already, or are so old that they might have been, or
-    /// were sent by this very link.
+    /// were sent by this very link, or by one that was closed.
     pub replayed: u64,
     /// Frames too short to hold a seal.
     pub truncated: u64,
-    /// Frames with a right tag of one link more than are remembered ([`LINKS_MAX`]).
+    /// Frames with a right tag of one link more than are remembered ([`LINKS_MAX`] with a window,
+    /// [`CLOSED_MAX`] closed): [`TOO_MANY_LINKS`] says what to do.
     pub too_many_links: u64,
 }
 

@@ -1,16 +1,20 @@
 //! Which frames of which link have been taken: a sliding window for each (RFC 6479).
 //!
 //! Memory of this process, or a file that its next life goes on with. Invariants: a number is taken at
-//! most once; there are at most [`LINKS_MAX`] windows of 2 KiB; a window is never given to another
-//! link. A process may be killed between any two stores: bits are cleared before the top that makes
-//! them count, and a link is counted last.
+//! most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes to another link only after
+//! the link that had it was *closed*: closed links are remembered by name, and nothing of them is taken
+//! again. A process may be killed between any two stores: bits are cleared before the top that makes
+//! them count, a link is counted last, and closed before its window is cleared.
 
 mod sys;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
+use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
 use zerocopy::FromBytes;
@@ -21,17 +25,31 @@ use super::Key;
 /// link: those of frames to other nodes are missing.
 pub const WINDOW_FRAMES: u64 = 16_384 - 64;
 
-/// Links that are remembered, those that are gone included: a node takes one each time it starts.
+/// Links that have a window, those that are gone included: a node takes one each time it starts.
 pub const LINKS_MAX: usize = 4096;
+
+/// Links that gave up their window and are remembered as closed.
+pub const CLOSED_MAX: usize = 65_536;
+
+/// What happens when all of these were used, and what to do.
+pub const TOO_MANY_LINKS: &str = "more links were opened under this key than a node remembers, so newcomers are \
+     refused: give all nodes a new key file and start their streamers again. Do not remove the .seal files \
+     while the key is in use: frames recorded earlier could then be taken once more";
+
+/// A newcomer gets no window of another link before this process has listened for so long: links
+/// that live are heard by then, and keep theirs.
+const LISTEN_FIRST: Duration = Duration::from_secs(10);
 
 /// Words of 64 numbers in a window.
 const BITS: usize = 256;
 /// Link, top, bits.
 const WINDOW: usize = 2 + BITS;
-/// Magic, mark of the key, number of links; a cache line.
+/// Magic, mark of the key, number of links, number of closed links; a cache line.
 const HEADER: usize = 8;
+/// Where the closed links begin.
+const CLOSED: usize = HEADER + LINKS_MAX * WINDOW;
 const MAGIC: u64 = u64::from_le_bytes(*b"dogseal2");
-const MAP_BYTES: usize = (HEADER + LINKS_MAX * WINDOW) * 8;
+const MAP_BYTES: usize = (CLOSED + CLOSED_MAX) * 8;
 
 /// Why the memory of taken frames could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +61,16 @@ pub enum ReplaysError {
         path: PathBuf,
         /// What the system says.
         error: io::Error,
+    },
+    /// Not enough memory on the file system.
+    #[error("{}, which remembers the sealed frames that were taken, needs {} KiB, {} KiB are free there; remove old buffers, or enlarge the file system (mount -o remount,size=...)", path.display(), needed.div_ceil(1024), free / 1024)]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
     },
     /// Another process has it.
     #[error("{} is in use: another process receives sealed frames for this node; stop it first", path.display())]
@@ -61,12 +89,20 @@ pub struct Replays {
     links: Vec<u64>,
     /// Where the last frame's link stands.
     last: usize,
+    /// When each was last heard, in turns from one link to another in this process; 0: not yet.
+    heard: Vec<u64>,
+    turn: u64,
+    /// Links of which nothing is taken any more.
+    closed: HashSet<u64>,
+    /// From when on windows may be given to others.
+    gives_from: Instant,
 }
 
 impl fmt::Debug for Replays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replays")
             .field("links", &self.links.len())
+            .field("closed", &self.closed.len())
             .finish_non_exhaustive()
     }
 }
@@ -81,7 +117,7 @@ impl Replays {
         Ok(Self::of(MmapMut::map_anon(MAP_BYTES)?, None))
     }
 
-    /// Remembers in a file (sparse, 8 MB at most), of which a process that was killed has lost
+    /// Remembers in a file (9 MB, reserved here), of which a process that was killed has lost
     /// nothing. What was remembered under another key is forgotten: nobody can repeat it.
     ///
     /// # Errors
@@ -106,40 +142,76 @@ impl Replays {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let mark = key.mac().mark();
-        let mut map = sys::map(&file, MAP_BYTES as u64).map_err(failed)?;
+        let mut map = map_file(path, &file)?;
         if words(&mut map)[..2] != [MAGIC, mark] {
-            // Not ours, or of another key: all zeros again, the holes included.
+            // Not ours, or of another key: all zeros again.
             drop(map);
             file.set_len(0).map_err(failed)?;
-            map = sys::map(&file, MAP_BYTES as u64).map_err(failed)?;
+            map = map_file(path, &file)?;
             words(&mut map)[1] = mark;
             words(&mut map)[0] = MAGIC;
         }
-        Ok(Self::of(map, Some(file)))
+        let replays = Self::of(map, Some(file));
+        if let Some(warning) = replays.warning() {
+            log::warn!("{}: {warning}", path.display());
+        }
+        Ok(replays)
     }
 
     fn of(mut map: MmapMut, file: Option<File>) -> Self {
         let words = words(&mut map);
         let count = (words[2] as usize).min(LINKS_MAX);
-        let windows = words[HEADER..].chunks_exact(WINDOW);
-        let links = windows.take(count).map(|window| window[0]).collect();
+        let closed = (words[3] as usize).min(CLOSED_MAX);
+        let windows = words[HEADER..CLOSED].chunks_exact(WINDOW);
+        let links: Vec<u64> = windows.take(count).map(|window| window[0]).collect();
         Replays {
+            closed: words[CLOSED..][..closed].iter().copied().collect(),
+            heard: vec![0; links.len()],
+            turn: 0,
             map,
             _file: file,
             links,
-            last: 0,
+            // None yet: the first frame's link is looked for, among the closed ones too.
+            last: usize::MAX,
+            gives_from: Instant::now() + LISTEN_FIRST,
+        }
+    }
+
+    /// Links that are remembered under this key, and how many can be: with a window or closed.
+    #[must_use]
+    pub fn links(&self) -> (usize, usize) {
+        let known = self.links.len() + self.closed.len();
+        (known, LINKS_MAX + CLOSED_MAX)
+    }
+
+    /// What to say if newcomers are refused, or soon will be.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let (known, most) = self.links();
+        match known {
+            _ if known >= most => Some(format!("{known} links: {TOO_MANY_LINKS}")),
+            _ if known >= most / 10 * 9 => Some(format!(
+                "{known} of {most} links that can be remembered under one key are used up: give all nodes a \
+                 new key file before the last is, and start their streamers again"
+            )),
+            _ => None,
         }
     }
 
     /// Takes a frame: whether it is new; `None` if its link is one more than are remembered.
     pub(super) fn take(&mut self, link: u64, number: u64) -> Option<bool> {
         if self.links.get(self.last) != Some(&link) {
+            if self.closed.contains(&link) {
+                return Some(false);
+            }
             // From the back: links that are gone are in front.
             self.last = match self.links.iter().rposition(|known| *known == link) {
                 Some(at) => at,
                 None if self.links.len() < LINKS_MAX => self.add(link),
-                None => return None,
+                None => self.replace(link)?,
             };
+            self.turn += 1;
+            self.heard[self.last] = self.turn;
         }
         let at = HEADER + self.last * WINDOW;
         Some(take(&mut words(&mut self.map)[at..at + WINDOW], number))
@@ -148,11 +220,60 @@ impl Replays {
     fn add(&mut self, link: u64) -> usize {
         let at = self.links.len();
         self.links.push(link);
+        self.heard.push(0);
         let words = words(&mut self.map);
         words[HEADER + at * WINDOW] = link;
         words[2] = at as u64 + 1;
         at
     }
+
+    /// Closes the link that was not heard for longest, and gives its window to another. `None` if no
+    /// more closed ones can be remembered, or it is too early to tell which links live.
+    fn replace(&mut self, link: u64) -> Option<usize> {
+        let count = words(&mut self.map)[3] as usize;
+        if count >= CLOSED_MAX || Instant::now() < self.gives_from {
+            return None;
+        }
+        // The last frame's link was heard in every turn since it became that.
+        if let Some(heard) = self.heard.get_mut(self.last) {
+            *heard = self.turn + 1;
+        }
+        // Of those that this process never heard, the one that has had its window longest.
+        let age = |at: usize| (at + LINKS_MAX - count % LINKS_MAX) % LINKS_MAX;
+        let at = (0..LINKS_MAX).min_by_key(|&at| (self.heard[at], age(at)))?;
+        let words = words(&mut self.map);
+        // Each step before the next, whenever this process is killed.
+        words[CLOSED + count] = self.links[at];
+        compiler_fence(SeqCst);
+        words[3] = count as u64 + 1;
+        compiler_fence(SeqCst);
+        let window = &mut words[HEADER + at * WINDOW..][..WINDOW];
+        window[1..].fill(0);
+        compiler_fence(SeqCst);
+        window[0] = link;
+        self.closed.insert(self.links[at]);
+        self.links[at] = link;
+        Some(at)
+    }
+}
+
+/// Maps the file, all of it reserved.
+fn map_file(path: &Path, file: &File) -> Result<MmapMut, ReplaysError> {
+    let was = file.metadata().map_or(0, |meta| meta.len());
+    sys::map(file, MAP_BYTES as u64).map_err(|error| {
+        let _ = file.set_len(was);
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => ReplaysError::NoSpace {
+                path: path.to_owned(),
+                needed: MAP_BYTES as u64,
+                free: sys::free_bytes(file).unwrap_or(0),
+            },
+            _ => ReplaysError::File {
+                path: path.to_owned(),
+                error,
+            },
+        }
+    })
 }
 
 fn words(map: &mut MmapMut) -> &mut [u64] {
@@ -231,6 +352,7 @@ mod tests {
     #[test]
     fn links_do_not_disturb_each_other_and_are_bounded() {
         let mut windows = Replays::in_memory().expect("memory");
+        windows.gives_from = Instant::now() + Duration::from_secs(1000);
         for link in 0..LINKS_MAX as u64 {
             assert_eq!(windows.take(link, 7), Some(true));
         }
@@ -239,6 +361,150 @@ mod tests {
             assert_eq!(windows.take(link, 7), Some(false));
             assert_eq!(windows.take(link, 6), Some(true));
         }
+    }
+
+    /// What was taken once is never taken again, whatever links came since; who is heard stays.
+    #[test]
+    fn newcomers_get_the_windows_of_links_that_are_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("job-n0.seal");
+        let open = || {
+            let mut replays = Replays::in_file(&path, &Key::new(&[1; 32])).expect("a file");
+            replays.gives_from = Instant::now();
+            replays
+        };
+        let mut windows = open();
+        let (full, alive) = (LINKS_MAX as u64, 5);
+        for link in 1..=full {
+            assert_eq!(windows.take(link, 7), Some(true), "{link}");
+        }
+        assert_eq!(
+            (windows.take(alive, 8), windows.take(full + 1, 7)),
+            (Some(true), Some(true))
+        );
+        // The oldest gave way, and nothing of it is taken any more, new numbers included.
+        assert_eq!(
+            (windows.take(1, 7), windows.take(1, 8)),
+            (Some(false), Some(false))
+        );
+        assert_eq!(windows.links(), (LINKS_MAX + 1, LINKS_MAX + CLOSED_MAX));
+        drop(windows);
+        let mut windows = open();
+        for link in full + 2..=2 * full + 50 {
+            assert_eq!(windows.take(alive, link), Some(true), "{link}");
+            assert_eq!(windows.take(link, 7), Some(true), "{link}");
+        }
+        for _ in 0..2 {
+            for link in (1..=2 * full + 50).filter(|&link| link != alive) {
+                assert_eq!(windows.take(link, 7), Some(false), "{link}");
+            }
+            drop(windows);
+            windows = open();
+        }
+        assert_eq!(windows.take(alive, 3 * full), Some(true));
+        assert!(windows.warning().is_none());
+    }
+
+    #[test]
+    fn a_process_killed_while_it_closes_a_link_takes_nothing_twice() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("job-n0.seal");
+        let open = || Replays::in_file(&path, &Key::new(&[1; 32])).expect("a file");
+        let mut windows = open();
+        for link in 1..=LINKS_MAX as u64 {
+            windows.take(link, 7);
+        }
+        // Closed and half cleared; the newcomer does not have the window yet.
+        let words = words(&mut windows.map);
+        (words[CLOSED], words[3]) = (1, 1);
+        words[HEADER + 1..HEADER + WINDOW / 2].fill(0);
+        drop(windows);
+        let mut windows = open();
+        assert_eq!(
+            (windows.take(1, 7), windows.take(2, 7)),
+            (Some(false), Some(false))
+        );
+        windows.gives_from = Instant::now();
+        assert_eq!(windows.take(u64::MAX, 7), Some(true));
+        assert_eq!(
+            (windows.take(1, 7), windows.take(2, 7)),
+            (Some(false), Some(false))
+        );
+    }
+
+    #[test]
+    fn whoever_runs_out_of_links_says_so_before_and_then() {
+        let mut windows = Replays::in_memory().expect("memory");
+        windows.gives_from = Instant::now();
+        for link in 1..=LINKS_MAX as u64 {
+            windows.take(link, 7);
+        }
+        let nearly = CLOSED_MAX - 1000;
+        windows.closed = (0..nearly as u64).map(|link| link + 1_000_000).collect();
+        let warning = windows.warning().expect("nearly full");
+        assert!(warning.contains("new key file"), "{warning}");
+        words(&mut windows.map)[3] = CLOSED_MAX as u64;
+        windows.closed = (0..CLOSED_MAX as u64)
+            .map(|link| link + 1_000_000)
+            .collect();
+        assert_eq!(windows.take(u64::MAX, 7), None);
+        let warning = windows.warning().expect("full");
+        for part in ["refused", "new key file", "Do not remove"] {
+            assert!(warning.contains(part), "{warning}");
+        }
+    }
+
+    /// Runs in a file system of 4 MB, in a mount namespace.
+    #[test]
+    fn full_child() {
+        let Some(folder) = std::env::var_os(CHILD) else {
+            return;
+        };
+        let path = Path::new(&folder).join("job-n0.seal");
+        let error = Replays::in_file(&path, &Key::new(&[1; 32])).expect_err("too small");
+        let message = error.to_string();
+        assert!(matches!(error, ReplaysError::NoSpace { .. }), "{message}");
+        let needs = format!("needs {} KiB", MAP_BYTES.div_ceil(1024));
+        for part in ["job-n0.seal", &needs, "4096 KiB are free", "enlarge"] {
+            assert!(message.contains(part), "{message} lacks {part}");
+        }
+        println!("full file system refused");
+    }
+
+    const CHILD: &str = "DOGWILD_TEST_SEAL_CHILD";
+
+    #[test]
+    fn a_full_file_system_is_an_error_and_no_sigbus() {
+        use std::process::Command;
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = format!(
+            "mount -t tmpfs -o size=4m tmpfs {0} && {CHILD}=\"{0}\" exec \"$0\" \"$@\"",
+            folder.path().display()
+        );
+        let run = |flags: &str, script: &str, rest: &[&str]| {
+            let mut command = Command::new("unshare");
+            command.args([flags, "sh", "-c", script]).args(rest);
+            command.output()
+        };
+        let works = |flags: &&&str| {
+            run(flags, "mount -t tmpfs tmpfs /mnt", &[]).is_ok_and(|o| o.status.success())
+        };
+        let Some(flags) = ["-m", "-Urm"].iter().find(works) else {
+            return dogwild_lab::skip::skip("no mount namespace: a full file system (run as root)");
+        };
+        let exe = std::env::current_exe().expect("tests run from a file");
+        let (_crate, name) = concat!(module_path!(), "::full_child")
+            .split_once("::")
+            .expect("a path");
+        let exe = exe.to_str().expect("text");
+        let output = run(flags, &script, &[exe, "--exact", name, "--nocapture"]).expect("unshare");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("full file system refused"),
+            "{:?} {said}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     #[test]
