@@ -47,10 +47,15 @@ impl Hosts {
     }
 
     fn init(&self, node: u16, seed: u64, iterations: u64) {
+        let said = self.init_with(node, seed, iterations, &["--fresh"]);
+        assert!(!said.contains("removed"), "{said}");
+    }
+
+    /// What `init` said.
+    fn init_with(&self, node: u16, seed: u64, iterations: u64, more: &[&str]) -> String {
         let made = dogwild()
             .args([
                 "init",
-                "--fresh",
                 "--nodes",
                 "2",
                 "--data",
@@ -66,11 +71,13 @@ impl Hosts {
             ])
             .arg("--buffer")
             .arg(self.buffer(node))
-            .status();
-        assert!(
-            made.is_ok_and(|status| status.success()),
-            "init of node {node}"
-        );
+            .args(more)
+            .stderr(Stdio::piped())
+            .output()
+            .expect("init runs");
+        let said = String::from_utf8_lossy(&made.stderr).into_owned();
+        assert!(made.status.success(), "init of node {node}: {said}");
+        said
     }
 
     fn stream(&self, node: u16) -> Component {
@@ -211,4 +218,93 @@ fn a_node_that_lost_its_buffer_gets_the_trained_range_back() {
     let restored = hosts.wait_until_equal("the range to be given back");
     assert_eq!(restored, trained);
     drop(streams);
+}
+
+/// Only the file of the weights is lost, and what its streamer knew of them stays behind: it speaks
+/// of other weights than those that `init` makes.
+#[test]
+fn a_buffer_that_was_removed_alone_takes_nothing_of_what_was_trained_with_it() {
+    let hosts = Hosts::new("removed");
+    let mut streams = [0, 1].map(|node| {
+        hosts.init(node, 1, 100);
+        hosts.stream(node)
+    });
+    for mut solver in [0, 1].map(|node| hosts.solver(node)) {
+        assert!(solver.0.wait().expect("a solver").success());
+    }
+    let trained = hosts.wait_until_equal("equal weights after training");
+    let left = hosts.folder.path().join("n1.stream");
+    let kept = hosts.folder.path().join("kept");
+
+    // While its streamer runs, nobody may take its state away.
+    std::fs::remove_file(hosts.buffer(1)).expect("a buffer to remove");
+    let refused = dogwild()
+        .args(["init", "--nodes", "2", "--data", DATA, "--buffer"])
+        .arg(hosts.buffer(1))
+        .stderr(Stdio::piped())
+        .output()
+        .expect("init runs");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("n1.stream") && said.contains("in use"),
+        "{said}"
+    );
+    let _ = streams[1].0.kill();
+    let _ = streams[1].0.wait();
+
+    std::fs::copy(&left, &kept).expect("a copy");
+    let said = hosts.init_with(1, 1, 100, &[]);
+    assert!(
+        said.contains("removed") && said.contains("n1.stream"),
+        "{said}"
+    );
+    // Brought back by hand it is refused: it would run initial weights over trained ones.
+    std::fs::copy(&kept, &left).expect("a copy");
+    let refused = dogwild()
+        .args(["stream", "--nodes", "2", "--node", "1", "--buffer"])
+        .arg(hosts.buffer(1))
+        .stderr(Stdio::piped())
+        .output()
+        .expect("a streamer");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{said}");
+    for part in ["n1.stream", "n1 was made anew", "Remove", "--fresh"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+    std::fs::remove_file(&left).expect("removed as the message says");
+
+    streams[1] = hosts.stream(1);
+    assert_eq!(
+        hosts.wait_until_equal("the range to be given back"),
+        trained
+    );
+
+    // Both lost: a new job, which begins with its own first weights.
+    for (node, stream) in streams.iter_mut().enumerate() {
+        let _ = stream.0.kill();
+        let _ = stream.0.wait();
+        std::fs::remove_file(hosts.buffer(node as u16)).expect("a buffer to remove");
+    }
+    let first = [0, 1].map(|node| {
+        hosts.init_with(node, 3, 1, &[]);
+        hosts.snapshot(node)
+    });
+    assert!(first[0] == first[1] && first[0] != trained);
+    streams = [0, 1].map(|node| hosts.stream(node));
+    // A solver begins when both ranges were seen; its step is all that may differ.
+    assert!(hosts.solver(0).0.wait().expect("a solver").success());
+    let after = hosts.wait_until_equal("equal weights of the new job");
+    let moved = distance(&after, &first[0]);
+    assert!(moved < 0.1, "weights moved by {moved} in one step");
+    drop(streams);
+}
+
+/// The largest difference between two weights.
+fn distance(a: &[u8], b: &[u8]) -> f32 {
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        let words = bytes.as_chunks::<4>().0;
+        words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+    };
+    let pairs = floats(a).into_iter().zip(floats(b));
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }

@@ -51,7 +51,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        for end in ["", ".stream", ".solver0"] {
+        for end in ["", ".stream", ".solver0", ".gpu0"] {
             let mut name = self.0.clone().into_os_string();
             name.push(end);
             let _ = std::fs::remove_file(name);
@@ -270,6 +270,48 @@ fn a_buffer_of_another_model_or_no_buffer_is_refused() {
         "/dev/shm/dogwild-no-such",
     ]));
     assert_says(&said, &["/dev/shm/dogwild-no-such"]);
+}
+
+/// LeNet takes MNIST and the built-in digits alike: only the buffer knows which it learns.
+#[test]
+fn data_of_another_kind_than_the_buffers_is_named() {
+    let buffer =
+        Buffer(Path::new("/dev/shm").join(format!("dogwild-test-{}-data", std::process::id())));
+    // `init` reads no pictures.
+    let init = |data: &str| {
+        let mut command = dogwild();
+        command.args(["init", "--nodes", "1", "--data", data, "--buffer"]);
+        command.arg(&buffer.0);
+        command
+    };
+    let made = init("mnist:/nowhere").output().expect("init runs");
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let named = ["mnist 1x28x28/10", "digits 1x28x28/10", "--data"];
+    for component in [
+        &["solver", "--nodes", "1"][..],
+        &["gpu", "--device", "host", "--solver", "lenet"],
+    ] {
+        let mut command = dogwild();
+        command
+            .args(component)
+            .args(["--data", "digits:1,train=100,test=100", "--buffer"]);
+        assert_says(&refused(command.arg(&buffer.0)), &named);
+    }
+    assert_says(&refused(init("digits").arg("--resume")), &named);
+    // The kind counts, not the folder.
+    let resumed = init("mnist:/elsewhere")
+        .arg("--resume")
+        .output()
+        .expect("init runs");
+    assert!(
+        resumed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&resumed.stderr)
+    );
 }
 
 #[test]

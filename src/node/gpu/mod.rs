@@ -237,7 +237,13 @@ struct IpcFile(PathBuf);
 impl IpcFile {
     fn write<D: Device>(device: &D, syncer: &GpuSyncer<D>, job: &GpuJob) -> Result<Self, GpuError> {
         let handle = device.share(syncer.weights())?;
-        let text = serde_json::json!({ "pid": std::process::id(), "weights": handle });
+        // As text: JSON has no whole numbers of 64 bits.
+        let buffer = format!("{:016x}", syncer.shared().identity());
+        let text = serde_json::json!({
+            "pid": std::process::id(),
+            "buffer": buffer,
+            "weights": handle,
+        });
         let path = ipc_beside(&job.buffer, job.index);
         // Readers find a whole file or none.
         let mut new = path.clone().into_os_string();

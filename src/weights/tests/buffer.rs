@@ -873,6 +873,7 @@ proptest! {
             let changed = now != whole;
             // What lies behind the manifest means nothing.
             let json = MANIFEST_OFFSET + model(10).to_json().len();
+            look(&dir.path()).unwrap();
             match SharedWeights::open(&dir.path(), &expect()) {
                 Ok(weights) => {
                     assert_eq!(now[..json], whole[..json], "taken although changed");

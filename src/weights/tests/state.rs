@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
+use proptest::prelude::*;
+
 use crate::weights::*;
 
 fn dir() -> tempfile::TempDir {
@@ -399,4 +401,29 @@ fn a_solvers_state_survives_it() {
     drop(state);
     let error = SolverState::open_or_create(&path, ID, 100).unwrap_err();
     assert!(error.to_string().contains("number of weights"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_content_of_a_head_makes_open_panic(
+        edits in prop::collection::vec((0usize..256, any::<u8>()), 1..12),
+        cut in prop::option::weighted(0.2, 0u64..200_000),
+    ) {
+        let At(_dir, path) = at();
+        drop(StreamState::open_or_create(&path, &spec()).unwrap());
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        edits.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+        bytes.truncate(cut.map_or(bytes.len(), |len| len as usize));
+        let head = size_of::<crate::weights::state_file::StateHead>();
+        let same = bytes.len() == whole.len()
+            && (0..head).all(|at| (40..44).contains(&at) || bytes[at] == whole[at]);
+        fs::write(&path, bytes).unwrap();
+        match StreamState::open_or_create(&path, &spec()) {
+            Ok((_, resumed)) => prop_assert!(same && resumed),
+            Err(error) => prop_assert!(!same && !error.to_string().is_empty()),
+        }
+    }
 }
