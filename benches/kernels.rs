@@ -99,8 +99,11 @@ struct Chunk<'a> {
 type Run = fn(Kernels, Chunk);
 
 /// Name, 4-byte words read and written per weight, and what is done to a chunk.
-const KERNELS: [(&str, u64, Run); 16] = [
+const KERNELS: [(&str, u64, Run); 17] = [
     ("copy_out_bytes", 2, |k, c| k.copy_out_bytes(c.w, c.out)),
+    ("copy_out_checked", 2, |k, c| {
+        k.copy_out_checked(c.w, c.out);
+    }),
     ("copy_in_bytes", 2, |k, c| k.copy_in_bytes(c.w, c.pos)),
     ("copy_in", 2, |k, c| k.copy_in(c.w, c.x)),
     ("racy_axpy", 3, |k, c| k.racy_axpy(c.w, -0.01, c.x)),
