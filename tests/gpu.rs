@@ -158,7 +158,7 @@ fn what_it_cannot_start_with_it_says() {
     init(&buffer);
     let with = |more: &[&'static str]| refused(&[&on_host[..], more].concat());
     assert!(with(&["--ipc"]).contains("only CUDA devices have"));
-    assert!(with(&["--solver", "cifar10_quick"]).contains("another model"));
+    assert!(with(&["--solver", "cifar10_quick", "--data", "digits"]).contains("another model"));
     assert!(with(&["--solver", "lenet", "--solver-index", "1"]).contains("they count from 0"));
     assert!(with(&["--chunk", "5"]).contains("16.."));
     // Whatever this machine has: no panic, and the way out in the message.

@@ -188,7 +188,9 @@ fn raw_sockets_without_privilege_say_what_to_do() {
             ])
             .arg(&buffer.0),
     );
-    assert_says(&said, &["CAP_NET_RAW", "setcap"]);
+    // The very program that was started, not one that `which` may find.
+    let program = concat!("cap_net_raw+ep ", env!("CARGO_BIN_EXE_dogwild"), "`");
+    assert_says(&said, &["CAP_NET_RAW", "setcap", program]);
 }
 
 #[test]
@@ -246,6 +248,8 @@ fn a_buffer_of_another_model_or_no_buffer_is_refused() {
                 "solver",
                 "--solver",
                 "cifar10_quick",
+                "--data",
+                "digits",
                 "--nodes",
                 "1",
                 "--buffer",

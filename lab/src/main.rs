@@ -137,7 +137,7 @@ fn main() -> ExitCode {
         Action::Hold { wanted, name } => hold(&wanted.spec(), &name),
     };
     let code = result.unwrap_or_else(|error| {
-        note!("dogwild-lab: {error:#}");
+        note!("dogwild-lab: {}", out::told(&*error));
         ExitCode::FAILURE
     });
     out::end("dogwild-lab", code)
@@ -228,7 +228,7 @@ fn hold(spec: &Spec, name: &str) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            let _ = writeln!(out, "failed {}", format!("{error:#}").replace('\n', " "));
+            let _ = writeln!(out, "failed {}", out::told(&*error).replace('\n', " "));
             Ok(ExitCode::FAILURE)
         }
     }

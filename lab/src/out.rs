@@ -4,6 +4,7 @@
 //! disk is full, and with it the job. Here the first failure is kept, what follows is dropped, the
 //! program goes on, and [`end`] tells at its end. Touches the two streams and one atomic number.
 
+use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -41,6 +42,20 @@ pub fn note(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
+/// An error with its causes on one line. What an error has said of its cause already is not said again.
+pub fn told(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
 fn keep(result: io::Result<()>) {
     if let Err(error) = result {
         let code = error.raw_os_error().unwrap_or(libc::EIO);
@@ -74,5 +89,23 @@ pub fn end(program: &str, code: ExitCode) -> ExitCode {
         ExitCode::FAILURE
     } else {
         code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LabError;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let missing = || io::Error::from_raw_os_error(libc::ENOENT);
+        let own = LabError::io("open x")(missing());
+        assert_eq!(
+            told(&own),
+            "cannot open x: No such file or directory (os error 2)"
+        );
+        let refused = LabError::Forbidden(missing());
+        assert_eq!(told(&refused).matches("os error").count(), 1);
     }
 }

@@ -44,6 +44,7 @@ pub mod fault;
 #[cfg(target_os = "linux")]
 pub mod iface;
 pub mod memory;
+pub mod own;
 pub mod pace;
 #[cfg(target_os = "linux")]
 pub mod packet_mmap;

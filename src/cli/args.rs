@@ -276,7 +276,10 @@ impl StreamArgs {
 
 /// A model named on the command line: a built-in name or a solver prototxt.
 pub fn model(name: &str) -> Result<SolverSpec, crate::solver::ModelError> {
-    if SolverSpec::builtin_names().any(|builtin| builtin == name) {
+    let is_builtin = SolverSpec::builtin_names().any(|builtin| builtin == name);
+    // A word that is no path and no file was meant to be a built-in model.
+    let is_word = !name.contains(['/', '.']) && !Path::new(name).exists();
+    if is_builtin || is_word {
         SolverSpec::builtin(name)
     } else {
         SolverSpec::from_file(name)

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::args;
+use super::pictures::pictures;
 use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
 use crate::poseidon::{PAIR_BYTES, Partition, Policy, Recording, Stragglers, Wish};
 use crate::solver::data::Source;
@@ -20,9 +21,9 @@ pub struct ModelArgs {
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file
     #[arg(long, value_name = "NAME|FILE", default_value = "lenet")]
     pub solver: String,
-    /// Pictures: digits, mnist:DIR, cifar10:DIR
-    #[arg(long, value_name = "SOURCE", default_value = "digits")]
-    pub data: Source,
+    /// Pictures: digits, mnist:DIR, cifar10:DIR [default for LeNet: digits]
+    #[arg(long, value_name = "SOURCE")]
+    pub data: Option<Source>,
     /// Seed of the first weights and of the order of pictures
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -197,10 +198,19 @@ impl FromStr for Slow {
 
 impl ModelArgs {
     /// The model, read.
-    pub fn job(&self) -> Result<ModelJob> {
-        let (input, classes) = self.data.shape();
+    ///
+    /// Pictures that were not named are afterwards, if the model has some of its own.
+    pub fn job(&mut self) -> Result<ModelJob> {
+        let spec = args::model(&self.solver)?;
+        let data = match self.compute {
+            Compute::Solver => pictures(self.data.take(), &self.solver, &spec)?,
+            // Nothing looks at pictures.
+            Compute::Replay(_) => self.data.take().unwrap_or_default(),
+        };
+        let (input, classes) = data.shape();
+        self.data = Some(data);
         Ok(ModelJob {
-            spec: args::model(&self.solver)?,
+            spec,
             input,
             classes,
             seed: self.seed,

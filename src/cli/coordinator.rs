@@ -41,7 +41,7 @@ impl Args {
     ///
     /// # Errors
     /// Why it ended early.
-    pub fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
         let stop = stop_on_signals()?;
         let model = self.model.job()?;
         let clocks = self.iterations.unwrap_or(model.spec.max_iter);

@@ -9,6 +9,7 @@ use anyhow::bail;
 use anyhow::{Result, ensure};
 
 use super::args::{self, Rate};
+use super::pictures::pictures;
 use crate::device::Device;
 use crate::device::host::HostDevice;
 use crate::node::{DeviceSolverJob, GpuJob, run_gpu, stop_on_signals};
@@ -45,14 +46,9 @@ pub(super) struct Args {
     /// Train on the device's weights: built-in model (lenet, lenet_no_momentum, ...) or a Caffe solver file
     #[arg(long, value_name = "NAME|FILE")]
     solver: Option<String>,
-    /// Pictures for --solver: digits, mnist:DIR, cifar10:DIR
-    #[arg(
-        long,
-        value_name = "SOURCE",
-        default_value = "digits",
-        requires = "solver"
-    )]
-    data: Source,
+    /// Pictures for --solver: digits, mnist:DIR, cifar10:DIR [default for LeNet: digits]
+    #[arg(long, value_name = "SOURCE", requires = "solver")]
+    data: Option<Source>,
     /// The device's solver's number among all solvers on this buffer
     #[arg(long, value_name = "K", default_value_t = 0)]
     solver_index: u32,
@@ -146,9 +142,10 @@ impl Args {
             self.node,
             self.nodes
         );
+        let spec = args::model(solver)?;
         Ok(Some(DeviceSolverJob {
-            spec: args::model(solver)?,
-            data: self.data.clone(),
+            data: pictures(self.data.clone(), solver, &spec)?,
+            spec,
             index: self.solver_index,
             shard: Shard {
                 index: u32::from(self.node) * self.solvers + self.solver_index,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::args;
+use super::pictures::pictures;
 use crate::job::{BufferPlan, make_buffer};
 use crate::weights::Existing;
 
@@ -17,9 +18,9 @@ pub(super) struct Args {
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file
     #[arg(long, value_name = "NAME|FILE", default_value = "lenet")]
     solver: String,
-    /// Pictures the model is for: digits, mnist:DIR, cifar10:DIR
-    #[arg(long, value_name = "SOURCE", default_value = "digits")]
-    data: crate::solver::data::Source,
+    /// Pictures the model is for: digits, mnist:DIR, cifar10:DIR [default for LeNet: digits]
+    #[arg(long, value_name = "SOURCE")]
+    data: Option<crate::solver::data::Source>,
     /// Name of the job; the same on all nodes
     #[arg(long, value_name = "NAME", default_value = "dogwild")]
     session: String,
@@ -51,12 +52,13 @@ impl Args {
             (_, true) => Existing::Fresh,
             _ => Existing::Refuse,
         };
-        let (shape, classes) = self.data.shape();
+        let data = pictures(self.data, &self.solver, &spec)?;
+        let (shape, classes) = data.shape();
         let shared = make_buffer(&BufferPlan {
             path: &self.buffer,
             iterations: self.iterations.unwrap_or(spec.max_iter),
             spec: &spec,
-            data: &self.data,
+            data: &data,
             input: shape,
             classes,
             session: args::session(&self.session),

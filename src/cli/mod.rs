@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 pub mod gpu;
 mod init;
+mod pictures;
 pub mod server;
 mod snapshot;
 mod solver;
@@ -86,7 +87,7 @@ pub fn finish(program: &str, result: anyhow::Result<()>) -> ExitCode {
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            dogwild_lab::note!("{program}: {error:#}");
+            dogwild_lab::note!("{program}: {}", dogwild_lab::out::told(&*error));
             ExitCode::from(exit::code_of(&error))
         }
     };

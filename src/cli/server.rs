@@ -24,7 +24,7 @@ impl Args {
     ///
     /// # Errors
     /// Why it ended early.
-    pub fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
         let stop = stop_on_signals()?;
         let job = ServerJob {
             member: self.member.job()?,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::args;
+use super::pictures::pictures;
 use crate::node::{SolverJob, TEST_IMAGES, run_solver, stop_on_signals};
 use crate::solver::data::{Shard, Source};
 
@@ -17,9 +18,9 @@ pub(super) struct Args {
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file
     #[arg(long, value_name = "NAME|FILE", default_value = "lenet")]
     solver: String,
-    /// Pictures: digits, mnist:DIR, cifar10:DIR
-    #[arg(long, value_name = "SOURCE", default_value = "digits")]
-    data: Source,
+    /// Pictures: digits, mnist:DIR, cifar10:DIR [default for LeNet: digits]
+    #[arg(long, value_name = "SOURCE")]
+    data: Option<Source>,
     /// This solver's number on this buffer
     #[arg(long, value_name = "K", default_value_t = 0)]
     index: u32,
@@ -65,10 +66,11 @@ impl Args {
         );
         let stop = stop_on_signals()?;
         let spec = args::model(&self.solver)?;
+        let data = pictures(self.data, &self.solver, &spec)?;
         let job = SolverJob {
             test_every: self.test_every.unwrap_or(spec.test_interval),
             spec,
-            data: self.data,
+            data,
             index: self.index,
             shard: Shard {
                 index: u32::from(self.node) * self.solvers + self.index,

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
 use super::closing::{Closing, close};
 use super::exit;
+use super::pictures::pictures;
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
     DEFAULT_OUT, Ended, Experiment, Old, OutFolder, Resume, Summary, TrainPlan, json, last_run,
@@ -39,10 +40,10 @@ pub(super) struct Args {
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default: lenet]
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) solver: Option<String>,
-    /// Pictures: digits (generated), mnist:DIR, cifar10:DIR
-    #[arg(long, value_name = "SOURCE", default_value = "digits")]
-    #[serde(serialize_with = "args::as_text")]
-    pub(super) data: Source,
+    /// Pictures: digits (generated), mnist:DIR, cifar10:DIR [default for LeNet: digits]
+    #[arg(long, value_name = "SOURCE")]
+    #[serde(skip)]
+    pub(super) data: Option<Source>,
     /// Iterations of all solvers together [default: the solver file's max_iter; 3000 without one]
     #[arg(long, value_name = "N")]
     pub(super) iterations: Option<u64>,
@@ -97,6 +98,7 @@ impl Args {
         self.sync.check()?;
         let model = self.solver.clone().unwrap_or_else(|| "lenet".into());
         let spec = args::model(&model)?;
+        self.data = Some(pictures(self.data.take(), &model, &spec)?);
         if self.sync == Sync::Poseidon {
             let out = self.folder()?;
             let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
@@ -184,6 +186,10 @@ impl Args {
         settings.insert("key_file".into(), json(&self.transport.key_file));
         // What was not given, as it was taken.
         settings.insert("solver".into(), model.into());
+        settings.insert(
+            "data".into(),
+            self.data.as_ref().map(Source::to_string).into(),
+        );
         settings.insert("iterations".into(), iterations.into());
         settings.insert("test_every".into(), test_every.into());
         settings.insert("test_images".into(), TEST_IMAGES.into());
@@ -215,7 +221,7 @@ impl Args {
             experiment,
             spec,
             model,
-            data: self.data,
+            data: self.data.unwrap_or_default(),
             iterations,
             target_accuracy: self.target_accuracy,
             test_every: Some(test_every),

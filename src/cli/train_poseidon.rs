@@ -157,7 +157,7 @@ impl Args {
             worker_args,
             spec,
             model,
-            data: self.data,
+            data: self.data.unwrap_or_default(),
             iterations,
             target_accuracy: self.target_accuracy,
             test_every: Some(test_every),

@@ -46,7 +46,7 @@ impl Args {
     ///
     /// # Errors
     /// Why it ended early.
-    pub fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
         let stop = stop_on_signals()?;
         let model = self.model.job()?;
         let index = self.member.index;
@@ -57,7 +57,7 @@ impl Args {
             buffer: self.buffer,
             test_every: self.test_every.unwrap_or(model.spec.test_interval),
             model,
-            data: self.model.data,
+            data: self.model.data.unwrap_or_default(),
             private_data: self.private_data,
             overlap: self.overlap.overlap(),
             seed: self.model.seed,

@@ -4,6 +4,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::near;
+use super::net_spec::LAYER_TYPES;
+
 /// Where in a model file something is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -45,6 +48,16 @@ pub enum ModelError {
         /// What the parser found.
         message: String,
     },
+    /// A net where a solver was wanted, or the reverse.
+    #[error("{file} is {is}: {advice}")]
+    OtherKind {
+        /// The file.
+        file: String,
+        /// What it is and is not.
+        is: &'static str,
+        /// What to do.
+        advice: String,
+    },
     /// A field of the solver or of the net as a whole is missing or has a value that cannot be used.
     #[error("{place}: field `{field}`: {problem}")]
     Field {
@@ -69,8 +82,8 @@ pub enum ModelError {
     },
     /// The layer's type does not work here.
     #[error(
-        "{place}: layer \"{layer}\": type \"{kind}\" is not supported; these are: {}",
-        super::net_spec::LAYER_TYPES.join(", ")
+        "{place}: layer \"{layer}\": type \"{kind}\" is not supported{}; these are: {}",
+        near::hint(kind, LAYER_TYPES), LAYER_TYPES.join(", ")
     )]
     LayerType {
         /// File and line.
@@ -82,13 +95,15 @@ pub enum ModelError {
     },
     /// There is no built-in model of that name.
     #[error(
-        "there is no built-in model \"{name}\"; these are: {known}. For a file give its path, e.g. models/lenet_solver.prototxt"
+        "there is no built-in model \"{name}\" and no such file{hint}; built in are: {known}. For a file give its path, e.g. models/lenet_solver.prototxt"
     )]
     NoBuiltin {
         /// What was asked for.
         name: String,
         /// What there is.
         known: String,
+        /// The nearest of them, or nothing.
+        hint: String,
     },
     /// The net does not fit what it is used with (data set, buffer).
     #[error("{0}")]

@@ -37,6 +37,7 @@ mod filler;
 mod gemm;
 mod kernels;
 mod layers;
+pub mod near;
 mod net;
 mod net_spec;
 mod proto;

@@ -146,6 +146,8 @@ pub enum LayerOp {
         shape: Option<[usize; 3]>,
         /// What to do to each image.
         transform: TransformSpec,
+        /// Where Caffe would read images (`source`); not read here.
+        source: Option<String>,
     },
     /// Convolution.
     Convolution {
@@ -239,7 +241,18 @@ impl NetSpec {
     /// # Errors
     /// Unknown fields, layers that are not supported, hyper-parameters that cannot be.
     pub fn parse(file: &str, text: &str) -> Result<Self, ModelError> {
-        let fields = Fields::new(proto::parse("NetParameter", file, text)?);
+        let message = proto::parse("NetParameter", file, text).map_err(|error| {
+            if proto::is_a("SolverParameter", text, &["net", "base_lr", "lr_policy"]) {
+                return ModelError::OtherKind {
+                    file: file.to_owned(),
+                    is: "a solver file, not a net file",
+                    advice: "name the file with the layers here (the solver's field `net` does)"
+                        .to_owned(),
+                };
+            }
+            error
+        })?;
+        let fields = Fields::new(message);
         Self::from_fields(&Source { file, text }, &fields)
     }
 
@@ -315,6 +328,14 @@ impl NetSpec {
     /// Images per batch in `phase`, as the file says.
     pub fn batch_size(&self, phase: Phase) -> Option<usize> {
         self.data(phase).and_then(|d| d.0)
+    }
+
+    /// The first `source` that a data layer names: Caffe would read its images there; nothing here does.
+    pub fn named_source(&self) -> Option<(&str, &Place)> {
+        self.layers.iter().find_map(|layer| match &layer.op {
+            LayerOp::Data { source, .. } => Some((source.as_deref()?, &layer.place)),
+            _ => None,
+        })
     }
 
     /// What `phase` does to each image, if it has a data layer.

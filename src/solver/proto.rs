@@ -3,6 +3,8 @@
 //! The descriptor is compiled once per process from `proto/caffe.proto`, which is part of
 //! the binary. Nothing here knows what the fields mean.
 
+mod braces;
+
 use std::sync::OnceLock;
 
 use miette::Diagnostic;
@@ -10,6 +12,8 @@ use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage, Value};
 use protox::file::{File, FileResolver};
 
 use super::error::{ModelError, Place};
+use super::near;
+use braces::Odd;
 
 const SOURCE: &str = include_str!("../../proto/caffe.proto");
 
@@ -64,8 +68,51 @@ pub(crate) fn parse(kind: &str, file: &str, text: &str) -> Result<DynamicMessage
             .labels()
             .and_then(|mut labels| labels.next())
             .map(|label| line_of(text, label.offset()));
-        fail(line, format!("{e}"))
+        match braces::odd_one(text) {
+            Some(Odd::Open(line)) => fail(
+                Some(line),
+                "the `{` that is opened here is never closed: add its `}`".to_owned(),
+            ),
+            Some(Odd::Close(line)) => fail(
+                Some(line),
+                "this `}` closes nothing: remove it, or open its `{`".to_owned(),
+            ),
+            None => {
+                let said = e.to_string();
+                let hint = nearest_known(pool, &said);
+                fail(line, said.replace("caffe.", "") + &hint)
+            }
+        }
     })
+}
+
+/// The name that was probably meant where the parser `said` that it does not know one: `field 'x' not found for
+/// message 'M'`, or `value 'x' was not found for enum 'E'`.
+fn nearest_known(pool: &DescriptorPool, said: &str) -> String {
+    let mut words = said.split('\'').skip(1).step_by(2);
+    let (Some(unknown), Some(owner)) = (words.next(), words.next()) else {
+        return String::new();
+    };
+    if let Some(message) = pool.get_message_by_name(owner) {
+        let fields: Vec<_> = message.fields().collect();
+        return near::hint(unknown, fields.iter().map(|field| field.name()));
+    }
+    let Some(kind) = pool.get_enum_by_name(owner) else {
+        return String::new();
+    };
+    let values: Vec<_> = kind.values().collect();
+    let names: Vec<&str> = values.iter().map(|value| value.name()).collect();
+    format!(
+        "{}; there are {}",
+        near::hint(unknown, names.iter().copied()),
+        names.join(", ")
+    )
+}
+
+/// True if `text` can be read as `caffe.<kind>` and sets one of `fields`: the other kind of file was given.
+pub(crate) fn is_a(kind: &str, text: &str, fields: &[&str]) -> bool {
+    let message = parse(kind, "", text).map(Fields::new);
+    message.is_ok_and(|message| fields.iter().any(|field| message.has(field)))
 }
 
 /// The line of the first `layers {`, outside comments and strings as far as a line shows.

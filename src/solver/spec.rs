@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::error::{ModelError, Place};
+use super::near;
 use super::net_spec::{NetSpec, Source};
 use super::proto::{self, Fields};
 use super::rate::LrPolicy;
@@ -61,6 +62,17 @@ pub struct SolverSpec {
     /// Seed of everything random, if the file gives one.
     pub random_seed: Option<u64>,
 }
+
+/// Names of the policies, as the files spell them.
+const LR_POLICIES: [&str; 7] = [
+    "fixed",
+    "step",
+    "exp",
+    "inv",
+    "multistep",
+    "poly",
+    "sigmoid",
+];
 
 struct Builtin {
     name: &'static str,
@@ -134,6 +146,7 @@ impl SolverSpec {
                 .ok_or_else(|| ModelError::NoBuiltin {
                     name: name.to_owned(),
                     known: Self::builtin_names().collect::<Vec<_>>().join(", "),
+                    hint: near::hint(name, Self::builtin_names()),
                 })?;
         Self::parse(found.solver.0, found.solver.1, |_| {
             Ok((found.net.0.to_owned(), found.net.1.to_owned()))
@@ -155,7 +168,19 @@ impl SolverSpec {
         text: &str,
         load_net: impl FnOnce(&Path) -> Result<(String, String), ModelError>,
     ) -> Result<Self, ModelError> {
-        let fields = Fields::new(proto::parse("SolverParameter", file, text)?);
+        let message = proto::parse("SolverParameter", file, text).map_err(|error| {
+            if proto::is_a("NetParameter", text, &["layer", "input"]) {
+                return ModelError::OtherKind {
+                    file: file.to_owned(),
+                    is: "a net file, not a solver file",
+                    advice: format!(
+                        "give a solver file that names it (net: \"{file}\", base_lr, lr_policy, max_iter)"
+                    ),
+                };
+            }
+            error
+        })?;
+        let fields = Fields::new(message);
         let at = At {
             file,
             text,
@@ -185,7 +210,7 @@ impl SolverSpec {
         let seed = fields.int("random_seed");
         Ok(Self {
             net,
-            base_lr: at.required_f32("base_lr")?,
+            base_lr: at.required_rate("base_lr")?,
             lr_policy: at.lr_policy(max_iter)?,
             max_iter,
             momentum: at.in_range("momentum", 0.0, 1.0)?,
@@ -265,15 +290,15 @@ impl At<'_> {
         }
     }
 
-    fn required_f32(&self, field: &str) -> Result<f32, ModelError> {
+    fn required_rate(&self, field: &str) -> Result<f32, ModelError> {
         let value = self.fields.f32(field);
         if !self.fields.has(field) {
             return Err(self.wrong(field, "missing; set it, e.g. base_lr: 0.01"));
         }
-        if value.is_finite() {
+        if value.is_finite() && value >= 0.0 {
             Ok(value)
         } else {
-            Err(self.wrong(field, format!("{value} is not finite")))
+            Err(self.wrong(field, format!("{value} is not a rate; give 0 or more")))
         }
     }
 
@@ -290,13 +315,18 @@ impl At<'_> {
     }
 
     fn policy_f32(&self, field: &str, policy: &str) -> Result<f32, ModelError> {
-        if self.fields.has(field) {
-            Ok(self.fields.f32(field))
+        if !self.fields.has(field) {
+            let problem = format!("missing, but lr_policy \"{policy}\" needs it");
+            return Err(self.wrong(field, problem));
+        }
+        let value = self.fields.f32(field);
+        // Only a sigmoid falls by a steepness below 0; elsewhere the rate would change its sign or be no number.
+        if value.is_finite() && (value >= 0.0 || policy == "sigmoid") {
+            Ok(value)
         } else {
-            Err(self.wrong(
-                field,
-                format!("missing, but lr_policy \"{policy}\" needs it"),
-            ))
+            let problem =
+                format!("{value} makes no rate of lr_policy \"{policy}\"; give 0 or more");
+            Err(self.wrong(field, problem))
         }
     }
 
@@ -340,7 +370,9 @@ impl At<'_> {
                 return Err(self.wrong(
                     "lr_policy",
                     format!(
-                        "\"{other}\" is none of fixed, step, exp, inv, multistep, poly, sigmoid"
+                        "\"{other}\" is none of {}{}",
+                        LR_POLICIES.join(", "),
+                        near::hint(other, LR_POLICIES)
                     ),
                 ));
             }

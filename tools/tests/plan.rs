@@ -181,6 +181,10 @@ fn bad_input_is_told_what_is_wrong() {
     let rest = "--batch 32 --bandwidth 1gbit";
     let cases = [
         (format!("alexnot --nodes 8 {rest}"), "no net `alexnot`"),
+        (
+            format!("alexnot --nodes 8 {rest}"),
+            "did you mean `alexnet`?",
+        ),
         (format!("alexnet --nodes 0 {rest}"), "0 workers"),
         (format!("alexnet --nodes 8 --servers 0 {rest}"), "0 servers"),
         (

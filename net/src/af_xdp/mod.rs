@@ -101,7 +101,8 @@ pub enum OpenError {
     #[error(
         "cannot {what} on `{iface}`: not permitted. af_xdp needs the capability CAP_NET_RAW, and for receiving CAP_NET_ADMIN and CAP_BPF \
          of the machine (those of a user namespace will not do): \
-         `sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which dogwild)`, or run as root, or take the udp transport, which needs nothing"
+         `sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep {}`, or run as root, or take the udp transport, which needs nothing",
+        crate::own::program()
     )]
     NoPrivilege {
         /// What was tried.

@@ -76,8 +76,9 @@ pub enum OpenError {
     Port(#[from] crate::PortError),
     /// Raw sockets are not allowed.
     #[error(
-        "raw Ethernet on `{iface}` needs the capability CAP_NET_RAW: `sudo setcap cap_net_raw+ep $(which dogwild)`, \
-         or run as root, or take the udp transport, which needs nothing"
+        "raw Ethernet on `{iface}` needs the capability CAP_NET_RAW: `sudo setcap cap_net_raw+ep {}`, \
+         or run as root, or take the udp transport, which needs nothing",
+        crate::own::program()
     )]
     NoPrivilege {
         /// The interface.

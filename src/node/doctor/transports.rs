@@ -164,7 +164,10 @@ fn prerequisites(mut check: Check, iface: Option<&iface::Interface>) -> Check {
     match check.name.as_str() {
         "packet_mmap" => need(
             has_capability(NET_RAW),
-            "CAP_NET_RAW: `sudo setcap cap_net_raw+ep $(which dogwild)`".into(),
+            format!(
+                "CAP_NET_RAW: `sudo setcap cap_net_raw+ep {}`",
+                dogwild_net::own::program()
+            ),
         ),
         "af_xdp" => {
             need(

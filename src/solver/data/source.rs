@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::super::near;
 use super::{DataError, DataSet, cifar10, digits, mnist};
 
 /// Where images come from: `digits[:[SEED][,train=N][,test=N]]`, `mnist:DIR` or `cifar10:DIR`.
@@ -35,11 +36,18 @@ const MAX_DIGITS: usize = 10_000_000;
 const USAGE: &str = "use `digits`, `digits:SEED`, `digits:SEED,train=20000,test=4000`, \
                      `mnist:DIR` or `cifar10:DIR`";
 
+/// What may stand before the colon.
+const KINDS: [&str; 3] = ["digits", "mnist", "cifar10"];
+
+fn kind(text: &str) -> &str {
+    text.split_once(':').map_or(text, |(kind, _)| kind)
+}
+
 /// Why a text names no data source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// Nothing known begins like that.
-    #[error("`{0}` is no data source; {USAGE}")]
+    #[error("`{0}` is not a data source{hint}; {USAGE}", hint = near::hint(kind(.0), KINDS))]
     Unknown(String),
     /// `mnist` or `cifar10` without a folder.
     #[error("`{0}` needs the folder of its files: `{0}:DIR`")]

@@ -47,6 +47,7 @@ pub(super) fn deploy_input(
             batch_size,
             shape,
             transform: no_transform(),
+            source: None,
         },
         in_train: true,
         in_test: true,
@@ -298,6 +299,8 @@ impl Reader<'_> {
             batch_size,
             shape,
             transform: self.transform()?,
+            // MemoryData has none: its images are handed over.
+            source: (param != "memory_data_param" && p.has("source")).then(|| p.string("source")),
         })
     }
 
@@ -309,6 +312,7 @@ impl Reader<'_> {
             batch_size,
             shape,
             transform: self.transform()?,
+            source: None,
         })
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use dogwild::poseidon::{Policy, Scheme};
+use dogwild::solver::near;
 
 use super::layers::{self, Layer};
 
@@ -140,7 +141,8 @@ pub fn find(name: &str, input: Option<[usize; 3]>) -> Result<(Vec<Layer>, &'stat
     if !path.exists() {
         let known: Vec<_> = MODELS.iter().map(|model| model.name).collect();
         bail!(
-            "no net `{name}`: give a net prototxt, a layer table (.csv, docs/plan.md), or one of {}",
+            "no net `{name}`{}: give a net prototxt, a layer table (.csv, docs/plan.md), or one of {}",
+            near::hint(name, known.iter().copied()),
             known.join(", ")
         );
     }
