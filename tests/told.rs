@@ -13,7 +13,9 @@ fn train(args: &[&str], out: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
     dogwild_lab::process::die_with_parent(&mut command);
     command.arg("train").args(args).arg("--out").arg(out);
-    let output = command.env("COLUMNS", "80").stdin(Stdio::null()).output();
+    // Lines of the log are not folded: programs read them.
+    command.env("COLUMNS", "80").env("RUST_LOG", "off");
+    let output = command.stdin(Stdio::null()).output();
     let output = output.expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}\n{said}");
@@ -193,7 +195,8 @@ fn a_job_over_the_stream_says_all_that_it_was() {
     dogwild_lab::process::die_with_parent(&mut command);
     command.arg("train").args(args).arg("--out").arg(&out);
     // The target is out of reach: how that ends is tested elsewhere.
-    let output = command.env("COLUMNS", "80").output().expect("it starts");
+    command.env("COLUMNS", "80").env("RUST_LOG", "off");
+    let output = command.output().expect("it starts");
     assert_fits(
         &output,
         &["node 0", "node 1", "test accuracy", "positions lost"],

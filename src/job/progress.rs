@@ -145,7 +145,7 @@ impl Progress {
         }
     }
 
-    /// What is shown beside the count, the most important first.
+    /// What is shown next to the count, the most important first.
     fn parts(&self, slots: &[SlotInfo]) -> Vec<String> {
         let solvers = || slots.iter().filter(|slot| slot.role == Role::Solver);
         let float = |meter: SolverMeter| {

@@ -62,7 +62,11 @@ impl Scale {
         } else {
             (value - start) / (end - start)
         };
-        if place.is_finite() { place } else { 0.0 }
+        if place.is_finite() {
+            place.clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
     }
 }
 

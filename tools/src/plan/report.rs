@@ -376,7 +376,7 @@ pub(crate) fn curve(task: &Task) -> Curve {
             if place.apart {
                 "on nodes of their own"
             } else {
-                "beside them"
+                "on the same nodes"
             },
             place.pair_bytes,
             task.images_per_s,
