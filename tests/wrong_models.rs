@@ -165,7 +165,7 @@ fn pictures_are_never_taken_in_silence() {
             words.extend(["--buffer", "/dev/shm/dogwild-test-d-none"]);
         }
         if command == "worker" {
-            words.extend(["--coordinator", "127.0.0.1:9"]);
+            words.extend(["--index", "0", "--coordinator", "127.0.0.1:9"]);
         }
         assert_says(&refused(&words), &["cifar10_quick", "--data cifar10:DIR"]);
     }

@@ -297,7 +297,19 @@ pub fn parse<C: Parser>() -> C {
             .mut_subcommands(with_negative_numbers)
     }
     let mut command = with_negative_numbers(C::command());
-    let matches = command.clone().get_matches();
+    let matches = command.clone().try_get_matches().unwrap_or_else(|error| {
+        let said = error.render().to_string();
+        // The standard library's words for what is not a number teach nothing.
+        let better = said.replace(
+            "invalid digit found in string",
+            "give a whole number, 0 or more",
+        );
+        if said == better {
+            error.exit();
+        }
+        dogwild_lab::note!("{}", better.trim_end());
+        std::process::exit(error.exit_code());
+    });
     C::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 

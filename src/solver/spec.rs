@@ -1,6 +1,8 @@
 //! A solver file, checked: every number is in range and every choice is one that works.
 //! Reads files; touches nothing else.
 
+mod builtin;
+
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -10,6 +12,7 @@ use super::near;
 use super::net_spec::{NetSpec, Source};
 use super::proto::{self, Fields};
 use super::rate::LrPolicy;
+use builtin::BUILTINS;
 
 /// Penalty on the weights (`regularization_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -72,47 +75,6 @@ const LR_POLICIES: [&str; 7] = [
     "multistep",
     "poly",
     "sigmoid",
-];
-
-struct Builtin {
-    name: &'static str,
-    solver: (&'static str, &'static str),
-    net: (&'static str, &'static str),
-}
-
-const LENET: (&str, &str) = (
-    "models/lenet_train_test.prototxt",
-    include_str!("../../models/lenet_train_test.prototxt"),
-);
-
-const BUILTINS: [Builtin; 3] = [
-    Builtin {
-        name: "lenet",
-        solver: (
-            "models/lenet_solver.prototxt",
-            include_str!("../../models/lenet_solver.prototxt"),
-        ),
-        net: LENET,
-    },
-    Builtin {
-        name: "lenet_no_momentum",
-        solver: (
-            "models/lenet_no_momentum_solver.prototxt",
-            include_str!("../../models/lenet_no_momentum_solver.prototxt"),
-        ),
-        net: LENET,
-    },
-    Builtin {
-        name: "cifar10_quick",
-        solver: (
-            "models/cifar10_quick_solver.prototxt",
-            include_str!("../../models/cifar10_quick_solver.prototxt"),
-        ),
-        net: (
-            "models/cifar10_quick_train_test.prototxt",
-            include_str!("../../models/cifar10_quick_train_test.prototxt"),
-        ),
-    },
 ];
 
 impl SolverSpec {
