@@ -12,7 +12,7 @@ use super::title::title;
 use crate::node::TestResult;
 use crate::watch::screen::Columns;
 use crate::watch::{SolverMeter, StreamMeter, drops};
-use crate::weights::{Role, SharedWeights};
+use crate::weights::{Role, SharedWeights, SlotInfo};
 
 /// A whole job.
 #[derive(Clone, Debug, Serialize)]
@@ -126,10 +126,6 @@ impl NodeSummary {
                 .map(|slot| meter.of(&slot.meters))
                 .sum::<u64>()
         };
-        let losses: Vec<f32> = solvers
-            .iter()
-            .map(|slot| f32::from_bits(SolverMeter::LossBits.of(&slot.meters) as u32))
-            .collect();
         let missed = StreamMeter::PositionsMissed.of(stream) as f64;
         let taken = StreamMeter::PositionsTaken.of(stream) as f64;
         // These have fields of their own, or speak of a moment.
@@ -147,7 +143,7 @@ impl NodeSummary {
             test_accuracy: test.accuracy,
             test_loss: test.loss,
             test_images: test.images,
-            train_loss: losses.iter().sum::<f32>() / losses.len().max(1) as f32,
+            train_loss: mean_loss(&solvers),
             iterations: shared.globals().local_iterations.load(Relaxed),
             images_per_s: per_s(sum(SolverMeter::Images)),
             cycles_per_s: per_s(StreamMeter::Cycles.of(stream)),
@@ -178,6 +174,12 @@ impl NodeSummary {
                 .collect(),
         }
     }
+}
+
+/// The smoothed losses of a node's solvers, averaged.
+fn mean_loss(solvers: &[&SlotInfo]) -> f32 {
+    let loss = |slot: &&SlotInfo| f32::from_bits(SolverMeter::LossBits.of(&slot.meters) as u32);
+    solvers.iter().map(loss).sum::<f32>() / solvers.len().max(1) as f32
 }
 
 impl Summary {

@@ -154,7 +154,7 @@ impl TransportSpec {
         let spec = self.resolved().ok()?;
         let name = spec.iface.as_deref().unwrap_or("lo");
         let found = iface::list().into_iter().find(|one| one.name == name);
-        let found = found.map(|one| (one.mtu as usize).min(most));
+        let found = found.map(|one| one.mtu.min(most));
         self.mtu.or(found)
     }
 

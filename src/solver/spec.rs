@@ -177,16 +177,7 @@ impl SolverSpec {
             max_iter,
             momentum: at.in_range("momentum", 0.0, 1.0)?,
             weight_decay: at.in_range("weight_decay", 0.0, f32::MAX)?,
-            regularization_type: match fields.string("regularization_type").as_str() {
-                "L2" => Regularization::L2,
-                "L1" => Regularization::L1,
-                other => {
-                    return Err(at.wrong(
-                        "regularization_type",
-                        format!("\"{other}\" is neither \"L2\" nor \"L1\""),
-                    ));
-                }
-            },
+            regularization_type: at.regularization()?,
             clip_gradients: Some(fields.f32("clip_gradients")).filter(|&c| c >= 0.0),
             test_interval,
             test_iter,
@@ -289,6 +280,17 @@ impl At<'_> {
             let problem =
                 format!("{value} makes no rate of lr_policy \"{policy}\"; give 0 or more");
             Err(self.wrong(field, problem))
+        }
+    }
+
+    fn regularization(&self) -> Result<Regularization, ModelError> {
+        match self.fields.string("regularization_type").as_str() {
+            "L2" => Ok(Regularization::L2),
+            "L1" => Ok(Regularization::L1),
+            other => Err(self.wrong(
+                "regularization_type",
+                format!("\"{other}\" is neither \"L2\" nor \"L1\""),
+            )),
         }
     }
 
