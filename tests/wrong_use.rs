@@ -284,8 +284,9 @@ fn data_of_another_kind_than_the_buffers_is_named() {
     // `init` reads no pictures.
     let init = |data: &str| {
         let mut command = dogwild();
-        command.args(["init", "--nodes", "1", "--data", data, "--buffer"]);
-        command.arg(&buffer.0);
+        // One iteration: a component that is not refused ends.
+        command.args(["init", "--nodes", "1", "--iterations", "1"]);
+        command.args(["--data", data, "--buffer"]).arg(&buffer.0);
         command
     };
     let made = init("mnist:/nowhere").output().expect("init runs");
