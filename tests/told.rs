@@ -161,6 +161,42 @@ fn assert_drawn(out: &Path, rows: &[CurveRow], settings: &[&str]) {
     assert!(labels.len() >= 2, "20 % and 50 % are on the axis: {svg}");
 }
 
+/// The settings are those that the job over the stream was given, or their defaults.
+fn assert_asked_settings(settings: &Value) {
+    for (path, value) in [
+        ("/iterations", 240.into()),
+        ("/test_every", 12.into()),
+        ("/test_images", 2000.into()),
+        ("/target_accuracy", 0.9999.into()),
+        ("/seed", 7.into()),
+        ("/nodes", 2.into()),
+        ("/solvers", 1.into()),
+        ("/solver", "lenet".into()),
+        ("/data", DATA.replace(":1,", ":").into()),
+        ("/sync", "stream".into()),
+        ("/lab", false.into()),
+        ("/weights", Value::Null),
+        ("/transport/transport", "udp".into()),
+        ("/transport/mtu", 1400.into()),
+        ("/transport/pace_bytes_per_s", 50e6.into()),
+        ("/stream/window_bytes", 1e6.into()),
+        ("/stream/rate_bytes_per_s", 30e6.into()),
+        ("/stream/deltas", "exactly-once".into()),
+        ("/stream/atomic", false.into()),
+        ("/faults/loss", 0.03.into()),
+        ("/faults/duplicate", 0.01.into()),
+        ("/faults/reorder", 0.0.into()),
+        ("/faults/corrupt", 0.0.into()),
+        ("/faults/delay_ms", 0.0.into()),
+        ("/faults/fault_seed", 5.into()),
+        ("/faults/loss_burst/p", 0.01.into()),
+        ("/faults/loss_burst/r", 0.5.into()),
+    ] {
+        assert_eq!(settings.pointer(path), Some(&value), "{path}: {settings}");
+    }
+    assert!(settings.get("workers").is_none() && settings.get("poseidon").is_none());
+}
+
 #[test]
 fn a_job_over_the_stream_says_all_that_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -204,39 +240,7 @@ fn a_job_over_the_stream_says_all_that_it_was() {
     let summary = summary(&out);
     assert_says_where(&summary);
     assert_says_what(&summary);
-    let settings = &summary["settings"];
-    for (path, value) in [
-        ("/iterations", 240.into()),
-        ("/test_every", 12.into()),
-        ("/test_images", 2000.into()),
-        ("/target_accuracy", 0.9999.into()),
-        ("/seed", 7.into()),
-        ("/nodes", 2.into()),
-        ("/solvers", 1.into()),
-        ("/solver", "lenet".into()),
-        ("/data", DATA.replace(":1,", ":").into()),
-        ("/sync", "stream".into()),
-        ("/lab", false.into()),
-        ("/weights", Value::Null),
-        ("/transport/transport", "udp".into()),
-        ("/transport/mtu", 1400.into()),
-        ("/transport/pace_bytes_per_s", 50e6.into()),
-        ("/stream/window_bytes", 1e6.into()),
-        ("/stream/rate_bytes_per_s", 30e6.into()),
-        ("/stream/deltas", "exactly-once".into()),
-        ("/stream/atomic", false.into()),
-        ("/faults/loss", 0.03.into()),
-        ("/faults/duplicate", 0.01.into()),
-        ("/faults/reorder", 0.0.into()),
-        ("/faults/corrupt", 0.0.into()),
-        ("/faults/delay_ms", 0.0.into()),
-        ("/faults/fault_seed", 5.into()),
-        ("/faults/loss_burst/p", 0.01.into()),
-        ("/faults/loss_burst/r", 0.5.into()),
-    ] {
-        assert_eq!(settings.pointer(path), Some(&value), "{path}: {settings}");
-    }
-    assert!(settings.get("workers").is_none() && settings.get("poseidon").is_none());
+    assert_asked_settings(&summary["settings"]);
     for node in summary["per_node"].as_array().expect("nodes") {
         assert_eq!(node["link_mtu"], 1400, "{node}");
         let frame = node["frame_bytes"].as_u64().expect("bytes");
