@@ -143,6 +143,11 @@ pub trait Transmit: Send {
         Duration::ZERO
     }
 
+    /// What a [`pace`] wrapper leaves room for, in frames of [`mtu`](Self::mtu) bytes; `None`: there is none.
+    fn room(&self) -> Option<pace::Room> {
+        None
+    }
+
     /// Whether an address of this node is known.
     fn knows(&self, node: u16) -> bool;
 
@@ -282,6 +287,8 @@ pub struct ReceiveStats {
     pub fault: fault::FaultStats,
     /// What a [`seal`] wrapper refused; zero without one.
     pub seal: seal::SealStats,
+    /// Where the last frame came from that it refused for its tag or its length.
+    pub seal_refused_from: Option<Source>,
     /// What a [`capture`] wrapper wrote, both directions; zero without one.
     pub capture: capture::CaptureStats,
 }

@@ -25,13 +25,25 @@ pub const UDP_OVERHEAD_BYTES: usize = ETHERNET_OVERHEAD_BYTES + 28;
 /// Time whose tokens the bucket holds if nothing else is said. Long enough that a loop that
 /// oversleeps by a few scheduler ticks loses no tokens.
 const BURST_TIME: Duration = Duration::from_millis(5);
+/// Full frames that it holds beside them: so that frames of different kinds can share a low rate, there is
+/// more than one to choose for.
+const BURST_FRAMES: usize = 8;
+
+/// What a bucket leaves room for, in full frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Frames that may go now.
+    pub now: usize,
+    /// Frames that may go at once when the bucket is full.
+    pub most: usize,
+}
 
 /// How much may be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Bytes per second, overhead included. Infinite: no limit.
     pub bytes_per_s: f64,
-    /// Size of the bucket, in bytes; 0: one full frame and what comes in 5 ms. Never less than one
+    /// Size of the bucket, in bytes; 0: eight full frames and what comes in 5 ms. Never less than one
     /// full frame, or none could ever go.
     pub burst_bytes: usize,
     /// What each frame costs beside its payload, in bytes.
@@ -85,7 +97,7 @@ impl Bucket {
         let frame = mtu.saturating_add(config.overhead_bytes) as f64;
         let burst = match config.burst_bytes {
             // A bucket of one frame alone would spill what comes while its loop is late.
-            0 => bytes_per_ns * BURST_TIME.as_nanos() as f64 + frame,
+            0 => bytes_per_ns * BURST_TIME.as_nanos() as f64 + BURST_FRAMES as f64 * frame,
             bytes => (bytes as f64).max(frame),
         };
         Bucket {
@@ -112,6 +124,16 @@ impl Bucket {
             return self.tokens;
         }
         (self.tokens + passed_ns as f64 * self.bytes_per_ns).min(self.burst)
+    }
+
+    /// Frames with a payload of `len` that may go at `now_ns`.
+    fn room(&self, now_ns: u64, len: usize) -> Room {
+        // `as` saturates: without a limit there is room for any number.
+        let frames = |tokens: f64| (tokens / self.cost(len)) as usize;
+        Room {
+            now: frames(self.tokens_at(now_ns)),
+            most: frames(self.burst),
+        }
     }
 
     /// Time from `now_ns` until there are tokens for a payload of `len`.
@@ -172,6 +194,10 @@ impl Transmit for Paced {
     fn ready_in(&self) -> Duration {
         let own = self.bucket.ready_in(self.now_ns(), self.inner.mtu());
         own.max(self.inner.ready_in())
+    }
+
+    fn room(&self) -> Option<Room> {
+        Some(self.bucket.room(self.now_ns(), self.inner.mtu()))
     }
 
     fn knows(&self, node: u16) -> bool {

@@ -15,6 +15,7 @@ mod pictures;
 pub mod server;
 mod snapshot;
 mod solver;
+mod status;
 pub mod stream;
 mod train;
 mod train_poseidon;
@@ -51,6 +52,8 @@ enum Command {
     Server(server::Args),
     /// Train on a buffer over the reliable path
     Worker(worker::Args),
+    /// Say what the components of a buffer do, with all their counters
+    Status(status::Args),
     /// Write a buffer's weights as .safetensors
     Snapshot(snapshot::Args),
     /// List what jobs have left in shared memory, and remove it
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Coordinator(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Worker(args) => args.run(),
+        Command::Status(args) => args.run(),
         Command::Snapshot(args) => args.run(),
         Command::Clean(args) => args.run(),
         Command::Doctor(args) => args.run(),

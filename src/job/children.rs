@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::outcome::codes;
 use super::restarts::{MOST, Restarts, WINDOW};
-use crate::node::is_code_of_signal;
+use crate::node::{LINE_EVERY_ENV, is_code_of_signal};
 
 /// Time that components have to end by themselves.
 const GRACE: Duration = Duration::from_millis(700);
@@ -119,6 +119,8 @@ impl Component {
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let child = (self.starter)()
             .stdin(Stdio::null())
+            // A line of rates once a minute: nobody watches these logs.
+            .env(LINE_EVERY_ENV, "60")
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()

@@ -98,6 +98,7 @@ pub(super) fn summarise(
         resumed_from_iteration: plan.resume.as_ref().map(Resume::iterations),
         replicas_identical,
         restarts,
+        warnings: Vec::new(),
         per_node,
     })
 }

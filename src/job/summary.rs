@@ -48,6 +48,8 @@ pub struct Summary {
     pub replicas_identical: bool,
     /// Components that died and were started again.
     pub restarts: u32,
+    /// What went wrong though the job went on, by the time it was first seen.
+    pub warnings: Vec<super::Warning>,
     /// Each node.
     pub per_node: Vec<NodeSummary>,
 }

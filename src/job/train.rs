@@ -18,17 +18,17 @@ use super::progress::{self, Progress};
 use super::results::{summarise, write_results};
 use super::resume::Resume;
 use super::room;
+use super::settle::settle;
 use super::snapshots::Snapshots;
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
+use super::warnings::Warnings;
 use super::{BufferPlan, Experiment, make_buffer};
 use crate::node::Stop;
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
-use crate::weights::{Existing, SharedWeights};
+use crate::weights::Existing;
 
-/// Longest time given to the last deltas and positions after the solvers have ended.
-const SETTLE: Duration = Duration::from_secs(20);
 /// Time between two looks at components and counters.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -111,6 +111,7 @@ struct Course {
     snapshots: Option<Snapshots>,
     train_s: f64,
     identical: Option<bool>,
+    warnings: Warnings,
 }
 
 impl Course {
@@ -160,7 +161,8 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
     conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
         let same = identical == Some(true);
         let train_s = course.train_s;
-        let summary = summarise(plan, &buffers.nodes, set, outcome, train_s, restarts, same)?;
+        let mut summary = summarise(plan, &buffers.nodes, set, outcome, train_s, restarts, same)?;
+        summary.warnings = course.warnings.all();
         write_results(out.work(), plan.nodes, &summary.title(), &summary)?;
         Ok(summary)
     })
@@ -182,9 +184,14 @@ fn run(
     let snapshots = Snapshots::new(plan, &buffers.nodes, set)?;
     let snapshots = course.snapshots.insert(snapshots);
     crew.start(plan, buffers)?;
-    watch(plan, buffers, crew, stop, snapshots, &mut course.train_s)?;
+    let seen = (snapshots, &mut course.warnings);
+    watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
     if !stop.load(Relaxed) {
-        course.identical = settle(&buffers.nodes, &mut crew.streamers, stop)?;
+        let settled = settle(&buffers.nodes, stop, || {
+            crew.streamers.iter_mut().try_for_each(Component::watch)
+        })?;
+        course.identical = settled.verdict();
+        course.warnings.unsettled(&settled);
     }
     Ok(())
 }
@@ -216,7 +223,7 @@ fn watch(
     buffers: &Buffers,
     crew: &mut Crew,
     stop: &Stop,
-    snapshots: &mut Snapshots,
+    (snapshots, warnings): (&mut Snapshots, &mut Warnings),
     train_s: &mut f64,
 ) -> Result<()> {
     let mut progress = Progress::new(plan.iterations, progress::Path::Stream);
@@ -242,43 +249,10 @@ fn watch(
             }
         }
         snapshots.look();
+        warnings.look(&buffers.nodes);
         progress.show(&buffers.nodes);
         std::thread::sleep(LOOK_EVERY);
     }
     progress.finish();
     Ok(())
-}
-
-/// Waits until the last deltas and positions have arrived: all replicas equal, bit for bit. `None` if a
-/// signal came first.
-fn settle(
-    nodes: &[SharedWeights],
-    streamers: &mut [Component],
-    stop: &Stop,
-) -> Result<Option<bool>> {
-    let end = Instant::now() + SETTLE;
-    while !identical(nodes) {
-        if stop.load(Relaxed) {
-            return Ok(None);
-        }
-        if Instant::now() >= end {
-            return Ok(Some(false));
-        }
-        for streamer in &mut *streamers {
-            streamer.watch()?;
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(Some(true))
-}
-
-pub(super) fn identical(nodes: &[SharedWeights]) -> bool {
-    let Some((first, others)) = nodes.split_first() else {
-        return true;
-    };
-    let (w, used) = (first.view(), first.used());
-    others.iter().all(|other| {
-        let other = other.view();
-        (0..used).all(|i| w.load(i).to_bits() == other.load(i).to_bits())
-    })
 }

@@ -6,11 +6,14 @@
 mod clock;
 pub mod doctor;
 mod gpu;
+mod health;
+mod line;
 mod model;
 mod pace;
 mod port;
 pub mod poseidon;
 mod privileges;
+mod repeat;
 mod solver;
 mod stop;
 mod streamer;
@@ -21,10 +24,12 @@ pub use clock::{Clock, cpu_ns};
 pub use gpu::{
     Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
 };
+pub(crate) use health::{Solvers as SolverWatch, What, since_unix};
 pub use model::{NetError, bound_net, data_kind};
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{ELAPSED, LOSS, SolverError, SolverJob, run_solver};
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
+pub(crate) use streamer::{LINE_EVERY_ENV, line_every};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TEST_IMAGES, TestResult, Tester, Transforms};
 pub use transport::{Transport, TransportError, TransportSpec, Wrappers, job_group, open_link};

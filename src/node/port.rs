@@ -1,21 +1,77 @@
 //! A transport as the stream sees it: an outbox.
 //!
 //! Touches the transport it is given. Invariant: positions go out straight from the buffer where
-//! the transport can read it, and are copied where it cannot.
+//! the transport can read it, and are copied where it cannot; no weights go beyond the rate.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use dogwild_net::{Link, To, Transmit};
 
-use crate::stream::{Dest, FillWeights, Outbox};
+use super::pace::Pace;
+use crate::stream::{Dest, FillWeights, Outbox, Room};
 use crate::weights::SharedWeights;
 
-/// The sending half of a link.
-pub(super) struct Port<'t>(pub(super) &'t mut dyn Transmit);
+/// The sending half of a link, under the rate that the component keeps.
+pub(super) struct Port<'t> {
+    tx: &'t mut dyn Transmit,
+    pace: Option<&'t mut Paced>,
+}
+
+/// A [`Pace`], and what it has refused.
+pub(super) struct Paced {
+    pace: Pace,
+    /// Bytes that had gone when the pace was last told.
+    noted: u64,
+    frame_len: usize,
+    /// Frames that were refused.
+    pub(super) refused: u64,
+}
+
+impl Paced {
+    /// A limit of `rate_bytes_per_s` for frames of up to `frame_len` bytes.
+    pub(super) fn new(rate_bytes_per_s: f64, frame_len: usize) -> Self {
+        Self {
+            pace: Pace::new(rate_bytes_per_s),
+            noted: 0,
+            frame_len,
+            refused: 0,
+        }
+    }
+
+    /// Lets the budget grow: `sent_bytes` have gone in all.
+    pub(super) fn note(&mut self, now_ns: u64, sent_bytes: u64) {
+        self.pace.note(now_ns, sent_bytes, self.frame_len);
+        self.noted = sent_bytes;
+    }
+
+    /// Time until a frame may go.
+    pub(super) fn wait(&self) -> Duration {
+        self.pace.wait(self.frame_len)
+    }
+}
+
+impl<'t> Port<'t> {
+    pub(super) fn new(tx: &'t mut dyn Transmit, pace: Option<&'t mut Paced>) -> Self {
+        Self { tx, pace }
+    }
+
+    /// Whether the rate allows a frame of `len` bytes.
+    fn may_send(&mut self, len: usize) -> bool {
+        let Some(paced) = &mut self.pace else {
+            return true;
+        };
+        let since = self.tx.stats().bytes - paced.noted;
+        let may = paced.pace.room(since, len).now > 0;
+        paced.refused += u64::from(!may);
+        may
+    }
+}
 
 impl Outbox for Port<'_> {
     fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        self.0.send(to_net(to), len, fill)
+        // What goes to all without weights is a hello: rare, short, and others wait for it.
+        (to == Dest::Group || self.may_send(len)) && self.tx.send(to_net(to), len, fill)
     }
 
     fn send_weights(
@@ -25,11 +81,29 @@ impl Outbox for Port<'_> {
         weights: Range<usize>,
         fill: &mut FillWeights<'_>,
     ) -> Option<u64> {
-        self.0.send_lent(to_net(to), head_len, weights, fill)
+        if !self.may_send(head_len + 4 * weights.len()) {
+            return None;
+        }
+        self.tx.send_lent(to_net(to), head_len, weights, fill)
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        let below = self.tx.room().map(|room| Room {
+            now: room.now,
+            most: room.most,
+        });
+        let own = self.pace.as_ref().map(|paced| {
+            let since = self.tx.stats().bytes - paced.noted;
+            paced.pace.room(since, paced.frame_len)
+        });
+        match (own, below) {
+            (Some(own), Some(below)) if below.now < own.now => Some(below),
+            (own, below) => own.or(below),
+        }
     }
 
     fn has_read(&mut self, ticket: u64) -> bool {
-        self.0.has_read(ticket)
+        self.tx.has_read(ticket)
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::clock::{Clock, cpu_ns};
+use super::line::Line;
 use super::model::{NetError, bound_net, data_kind, train_batch};
 use super::tester::{Tester, Transforms};
 use crate::solver::data::{self, Batches, BatchesError, DataError, Images, Shard, Source};
@@ -148,6 +149,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         clock: Clock::start(),
         before_ns: state.spare()[ELAPSED].load(Relaxed),
         loss: Some(f32::from_bits(state.spare()[LOSS].load(Relaxed) as u32)).filter(|l| *l != 0.0),
+        line: Line::new(slot.meters()[Meter::Iterations as usize].load(Relaxed)),
     };
     run.train(
         &mut trainer,
@@ -229,6 +231,7 @@ struct Run<'a> {
     /// Time that earlier processes of this solver have spent.
     before_ns: u64,
     loss: Option<f32>,
+    line: Line,
 }
 
 impl Run<'_> {
@@ -271,6 +274,8 @@ impl Run<'_> {
             }
             self.step(trainer, batches)?;
             heartbeat();
+            let (loss, now_ns) = (self.loss, self.clock.now_ns());
+            self.line.say(self.shared, self.meters, loss, now_ns);
         }
         if let (Some(tester), false) = (&mut tester, stop.load(Relaxed)) {
             self.test(tester, curve, stop)?;

@@ -4,23 +4,29 @@
 //! positions, hand everything to the kernel; sleep only when there is nothing to do. It never
 //! waits for a peer.
 
+mod publish;
+mod say;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use dogwild_net::Link;
+use dogwild_net::{Link, ReceiveStats, Source};
 
-use super::clock::{Clock, cpu_ns};
-use super::pace::Pace;
-use super::port::{Port, lend};
+use self::publish::Health;
+use self::say::Say;
+pub(crate) use self::say::{LINE_EVERY_ENV, line_every};
+use super::clock::Clock;
+use super::port::{Paced, Port, lend};
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::transport::{TransportError, TransportSpec, open_link};
-use crate::stream::{Config, Deltas, Severity, Streamer, chunk_weights_for};
-use crate::watch::{DROPS_AT, StreamMeter as Meter};
+use crate::stream::{Config, Deltas, Streamer, chunk_weights_for};
+use crate::watch::StreamMeter as Meter;
 use crate::weights::{
     Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
     StreamStateSpec, Writes,
 };
+use crate::wire::Frame;
 
 /// Positions sent before the loop looks at receiving again, at most; twice as many frames are taken
 /// before it looks at sending again.
@@ -29,8 +35,6 @@ const MOST_BATCH: usize = 128;
 const SPIN_NS: u64 = 100_000;
 /// Time between two publications of the counters, ns.
 const PUBLISH_EVERY_NS: u64 = 50_000_000;
-/// A node is called silent after this time without a frame, ns.
-const SILENT_NS: u64 = 2_000_000_000;
 
 /// What a streamer is started with.
 #[derive(Clone, Debug)]
@@ -130,19 +134,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     Meter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
     Meter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
     let streamer = Streamer::new(config, shared.view(), &state);
-    log::info!(
-        "node {} of {}: {} weights in {} chunks of {chunk_weights} over {}{}",
-        job.node,
-        job.nodes,
-        shared.used(),
-        streamer.ranges().chunks(),
-        job.transport.transport.name(),
-        if resumed {
-            ", going on where the last streamer stopped"
-        } else {
-            ""
-        },
-    );
+    say_start(job, &shared, chunk_weights, resumed);
     let mut runner = Loop {
         clock: Clock::start(),
         shared: &shared,
@@ -150,7 +142,12 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         meters: slot.meters(),
         published_ns: 0,
         said_ready: false,
-        said_silent: u64::MAX,
+        said_heard: false,
+        health: Health::default(),
+        say: Say::new(),
+        sealed: (0, None),
+        said: ReceiveStats::default(),
+        held_back: 0,
         taken: 0,
         waiting_since_ns: None,
         waited_ns: 0,
@@ -159,8 +156,25 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         streamer,
     };
     let result = runner.run(job, &mut link, stop, || slot.heartbeat());
-    runner.publish(&mut link, u64::MAX);
+    runner.finish(&mut link);
     result
+}
+
+/// The first line of the log.
+fn say_start(job: &StreamJob, shared: &SharedWeights, chunk_weights: u32, resumed: bool) {
+    log::info!(
+        "node {} of {}: {} weights in {} chunks of {chunk_weights} over {}{}",
+        job.node,
+        job.nodes,
+        shared.used(),
+        shared.used().div_ceil(chunk_weights as usize),
+        job.transport.transport.name(),
+        if resumed {
+            ", going on where the last streamer stopped"
+        } else {
+            ""
+        },
+    );
 }
 
 /// The file beside a buffer that remembers which sealed frames its streamer has taken. It belongs to the
@@ -192,12 +206,12 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
     })
 }
 
-fn level(severity: Severity) -> log::Level {
-    match severity {
-        Severity::Info => log::Level::Info,
-        Severity::Warning => log::Level::Warn,
-        Severity::Error => log::Level::Error,
-    }
+/// Whether a frame of ours has so much behind it that a seal must be there. None is so short that Ethernet pads it.
+#[cold]
+fn looks_sealed(bytes: &[u8]) -> bool {
+    Frame::parse(bytes).is_ok_and(|frame| {
+        bytes.len() - frame.header.frame_len() >= dogwild_net::seal::OVERHEAD_BYTES
+    })
 }
 
 struct Loop<'a> {
@@ -209,8 +223,15 @@ struct Loop<'a> {
     meters: &'a [AtomicU64; METERS],
     published_ns: u64,
     said_ready: bool,
-    said_silent: u64,
+    said_heard: bool,
     taken: u64,
+    health: Health,
+    say: Say,
+    /// Sealed frames that came although this node has no key: since the last look, and where from.
+    sealed: (u64, Option<Source>),
+    /// What of the transport's counters has been said.
+    said: ReceiveStats,
+    held_back: u64,
     /// Until when `waited_ns` is counted, while nothing comes and nothing can be sent.
     waiting_since_ns: Option<u64>,
     waited_ns: u64,
@@ -225,29 +246,26 @@ impl Loop<'_> {
         stop: &AtomicBool,
         heartbeat: impl Fn(),
     ) -> Result<(), StreamerError> {
-        let mut pace = job.rate_bytes_per_s.map(Pace::new);
         let frame_len = link.tx.mtu();
+        let mut pace = job.rate_bytes_per_s.map(|rate| Paced::new(rate, frame_len));
         let mut busy_ns = 0;
         while !stop.load(Relaxed) {
             let now = self.clock.now_ns();
             self.streamer
                 .set_local_iterations(self.shared.globals().local_iterations.load(Relaxed));
-            let got = self.receive(now, link)?;
-            let may = match &mut pace {
-                Some(pace) => pace
-                    .frames(now, link.tx.stats().bytes, frame_len)
-                    .min(self.batch),
-                None => self.batch,
-            };
-            let sent = self
-                .streamer
-                .poll_transmit(now, may, &mut Port(link.tx.as_mut()));
+            if let Some(pace) = &mut pace {
+                pace.note(now, link.tx.stats().bytes);
+            }
+            let got = self.receive(now, link, pace.as_mut())?;
+            let mut port = Port::new(link.tx.as_mut(), pace.as_mut());
+            let sent = self.streamer.poll_transmit(now, self.batch, &mut port);
             // While frames come, more to send follows at once: full batches cost less per frame.
             // A transport whose batch is full does not wait for this.
             if got == 0 {
                 link.tx.flush()?;
             }
             if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
+                self.held_back = pace.as_ref().map_or(0, |pace| pace.refused);
                 self.publish(link, now);
                 heartbeat();
             }
@@ -265,7 +283,12 @@ impl Loop<'_> {
                 std::thread::yield_now();
             } else {
                 // Nothing came and nothing may go: sleep until a frame comes or the budget has grown.
-                let pause = pace.as_ref().map_or(Duration::from_micros(500), Pace::wait);
+                // Zero: what is left of the budget is for answers.
+                let pause = pace
+                    .as_ref()
+                    .map(Paced::wait)
+                    .filter(|pause| !pause.is_zero());
+                let pause = pause.unwrap_or(Duration::from_micros(500));
                 let pause = pause.max(link.tx.ready_in());
                 link.rx
                     .wait(pause.clamp(Duration::from_micros(20), Duration::from_millis(5)))?;
@@ -274,110 +297,24 @@ impl Loop<'_> {
         Ok(())
     }
 
-    fn receive(&mut self, now: u64, link: &mut Link) -> Result<usize, StreamerError> {
+    fn receive(
+        &mut self,
+        now: u64,
+        link: &mut Link,
+        mut pace: Option<&mut Paced>,
+    ) -> Result<usize, StreamerError> {
         let Link { tx, rx } = link;
-        let (streamer, taken) = (&mut self.streamer, &mut self.taken);
+        let (streamer, taken, sealed) = (&mut self.streamer, &mut self.taken, &mut self.sealed);
         let got = rx.recv(2 * self.batch, &mut |source, bytes| {
-            if let Some(sender) = streamer.handle_frame(now, bytes, &mut Port(tx.as_mut())) {
+            let mut port = Port::new(tx.as_mut(), pace.as_deref_mut());
+            if let Some(sender) = streamer.handle_frame(now, bytes, &mut port) {
                 tx.learn(sender, source);
                 *taken += 1;
             }
+            if !streamer.is_usual_length(bytes.len()) && looks_sealed(bytes) {
+                *sealed = (sealed.0 + 1, Some(source));
+            }
         })?;
         Ok(got)
-    }
-
-    fn publish(&mut self, link: &mut Link, now: u64) {
-        self.published_ns = now;
-        let globals = self.shared.globals();
-        globals
-            .remote_iterations
-            .fetch_max(self.streamer.remote_iterations(), Relaxed);
-        globals
-            .ready
-            .store(u32::from(self.streamer.ready()), Relaxed);
-        let unseen = self.streamer.others().filter(|node| *node < 64);
-        let unseen = unseen.filter(|node| !self.streamer.has_joined(*node));
-        let mask = unseen.fold(0, |mask, node| mask | 1 << node);
-        Meter::UnseenRanges.set(self.meters, mask);
-        self.publish_counters(link);
-        for report in self.streamer.take_reports() {
-            log::log!(level(report.severity()), "{report}");
-        }
-        self.say_who_is_missing(now);
-    }
-
-    fn publish_counters(&mut self, link: &mut Link) {
-        let counters = *self.streamer.counters();
-        let (sent, received) = (link.tx.stats(), link.rx.stats());
-        let ages = self.streamer.ages_us();
-        let totals = [
-            (Meter::Cycles, counters.cycles),
-            (Meter::PositionsSent, counters.positions_sent),
-            (Meter::PositionsTaken, counters.positions_taken),
-            (Meter::PositionsMissed, counters.positions_missed),
-            (Meter::DeltasSent, counters.deltas_sent),
-            (Meter::DeltasRepeated, counters.deltas_repeated),
-            (Meter::DeltasKept, counters.deltas_kept),
-            (Meter::DeltasApplied, counters.deltas_applied),
-            (Meter::HealedWeights, counters.healed_weights),
-            (Meter::HellosSent, counters.hellos_sent),
-            (Meter::RestoresSent, counters.restores_sent),
-            (Meter::RestoresTaken, counters.restores_taken),
-            (Meter::FramesSent, sent.frames),
-            (Meter::BytesSent, sent.bytes),
-            (Meter::FramesReceived, received.frames),
-            (Meter::BytesReceived, received.bytes),
-            (Meter::KernelDrops, received.kernel_drops),
-            (Meter::NoSlot, sent.no_slot),
-            (Meter::TransmitErrors, sent.errors + sent.dropped),
-            (Meter::FaultDropped, received.fault.dropped),
-            (Meter::FaultDuplicated, received.fault.duplicated),
-            (Meter::FaultReordered, received.fault.reordered),
-            (Meter::CpuNs, cpu_ns()),
-            (Meter::FramesTaken, self.taken),
-            (Meter::FaultCorrupted, received.fault.corrupted),
-            (Meter::SealBadTag, received.seal.bad_tag),
-            (Meter::SealReplayed, received.seal.replayed),
-            (Meter::SealTruncated, received.seal.truncated),
-            (Meter::SealTooManyLinks, received.seal.too_many_links),
-            (Meter::WaitedNs, self.waited_ns),
-            (Meter::RefusedSums, counters.refused_sums),
-            (Meter::RefusedClaims, counters.refused_claims),
-        ];
-        for (meter, total) in totals {
-            meter.set(self.meters, self.base[meter as usize] + total);
-        }
-        for (i, dropped) in counters.dropped.iter().enumerate() {
-            self.meters[DROPS_AT + i].store(self.base[DROPS_AT + i] + dropped, Relaxed);
-        }
-        Meter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
-        Meter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
-        Meter::AgeMax.set(self.meters, ages.max());
-    }
-
-    /// Names the nodes that are not heard, once for each change.
-    fn say_who_is_missing(&mut self, now: u64) {
-        let silent =
-            |node: &u16| now.saturating_sub(self.streamer.peer(*node).heard_ns) > SILENT_NS;
-        let missing: Vec<u16> = self.streamer.others().filter(silent).collect();
-        let mask = missing
-            .iter()
-            .filter(|node| **node < 64)
-            .fold(0, |mask, node| mask | 1 << node);
-        Meter::SilentNodes.set(self.meters, mask);
-        if !self.said_ready && self.streamer.ready() {
-            self.said_ready = true;
-            log::info!("every range has been seen: solvers may start");
-        }
-        if mask != self.said_silent && now > SILENT_NS && now != u64::MAX {
-            self.said_silent = mask;
-            if missing.is_empty() {
-                log::info!("all nodes are heard");
-            } else {
-                log::warn!(
-                    "nothing heard of node(s) {missing:?} for 2 s; streaming goes on without them"
-                );
-            }
-        }
     }
 }

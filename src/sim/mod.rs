@@ -13,8 +13,15 @@ use std::sync::atomic::AtomicU32;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::stream::{Config, Dest, FillWeights, Outbox, Report, Streamer};
+use crate::stream::{Config, Report, Streamer};
 use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView, kernels};
+
+mod limit;
+mod port;
+
+pub use limit::Limit;
+use limit::Limits;
+use port::Port;
 
 /// What the virtual network does to each delivery, independently for every receiver.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +41,8 @@ pub struct Faults {
     /// Longest time until the adapter reads the weights of a position in the buffer, ns; 0: they are
     /// copied when the position is sent.
     pub unread_ns: u64,
+    /// What each node may send.
+    pub limit: Option<Limit>,
 }
 
 /// The memory of all nodes: weights and streamer state, which outlive a killed streamer.
@@ -144,6 +153,7 @@ struct Network {
     unread: Vec<Unread>,
     /// What went to all nodes, for whoever else is on the wire.
     heard: Option<Vec<Vec<u8>>>,
+    limits: Limits,
 }
 
 impl Network {
@@ -174,13 +184,24 @@ impl Network {
         }
     }
 
+    /// Lets a frame of `len` bytes of `from` out, or says that there is no slot for it.
+    fn admit(&mut self, from: u16, len: usize) -> bool {
+        if self.rng.random_bool(self.faults.no_slot) {
+            return false;
+        }
+        self.limits.admit(self.faults.limit, self.now_ns, from, len)
+    }
+
     fn deliver(&mut self, to: u16, bytes: &[u8]) {
+        let Some(queued_ns) = self.limits.queued_ns(self.now_ns) else {
+            return;
+        };
         if self.rng.random_bool(self.faults.drop) {
             return;
         }
         let copies = 1 + u64::from(self.rng.random_bool(self.faults.duplicate));
         for _ in 0..copies {
-            let mut due = self.now_ns + self.faults.delay_ns;
+            let mut due = self.now_ns + queued_ns + self.faults.delay_ns;
             if self.rng.random_bool(self.faults.reorder) {
                 due += self.rng.random_range(0..=self.faults.reorder_ns);
             }
@@ -188,65 +209,6 @@ impl Network {
             self.on_the_way
                 .push(Reverse((due, self.order, to, bytes.to_vec())));
         }
-    }
-}
-
-struct Port<'n> {
-    network: &'n mut Network,
-    from: u16,
-}
-
-impl Outbox for Port<'_> {
-    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        if self.network.rng.random_bool(self.network.faults.no_slot) {
-            return false;
-        }
-        let mut bytes = vec![0; len];
-        fill(&mut bytes);
-        match to {
-            Dest::Node(node) => self.network.deliver(node, &bytes),
-            Dest::Group => self.network.send_to_others(self.from, &bytes),
-        }
-        true
-    }
-
-    fn send_weights(
-        &mut self,
-        to: Dest,
-        head_len: usize,
-        weights: Range<usize>,
-        fill: &mut FillWeights<'_>,
-    ) -> Option<u64> {
-        let network = &mut *self.network;
-        if network.faults.unread_ns == 0 {
-            let len = head_len + 4 * weights.len();
-            let went = self.send(to, len, &mut |slot| {
-                let (head, tail) = slot.split_at_mut(head_len);
-                fill(head, Some(tail));
-            });
-            return went.then_some(0);
-        }
-        assert_eq!(to, Dest::Group, "positions go to all");
-        if network.rng.random_bool(network.faults.no_slot) {
-            return None;
-        }
-        let mut head = vec![0; head_len];
-        fill(&mut head, None);
-        network.order += 1;
-        let ticket = network.order;
-        let wait = network.rng.random_range(0..=network.faults.unread_ns);
-        network.unread.push(Unread {
-            due_ns: network.now_ns + wait,
-            ticket,
-            from: self.from,
-            head,
-            weights,
-        });
-        Some(ticket)
-    }
-
-    fn has_read(&mut self, ticket: u64) -> bool {
-        !self.network.unread.iter().any(|one| one.ticket == ticket)
     }
 }
 
@@ -277,6 +239,7 @@ impl<'a> World<'a> {
                 on_the_way: BinaryHeap::new(),
                 unread: Vec::new(),
                 heard: None,
+                limits: Limits::new(nodes),
             },
             fleet,
             burst: 4,

@@ -78,6 +78,10 @@ impl Streamer<'_> {
             hello.emit(header.emit(slot).1)
         });
         self.counters.hellos_sent += u64::from(went);
+        if !went {
+            // A few bytes that others wait for: as soon as there is a slot.
+            self.hello_due_ns = now_ns;
+        }
     }
 
     fn seen(&self, node: u16) -> RangeSeen {
@@ -139,22 +143,27 @@ impl Streamer<'_> {
         Ok(())
     }
 
-    /// Sends the next chunks of a range whose master asks for them back.
-    pub(super) fn poll_restore(&mut self, max: usize, out: &mut impl Outbox) {
-        let asking = self
-            .others()
-            .find(|node| self.peers[*node as usize].standing == Standing::Asks);
-        let Some(node) = asking else { return };
+    /// The node that asks for its range back.
+    pub(super) fn asking(&self) -> Option<u16> {
+        self.others()
+            .find(|node| self.peers[*node as usize].standing == Standing::Asks)
+            .filter(|node| !self.ranges.of(*node).is_empty())
+    }
+
+    /// Sends `node` the next `max` chunks of its range. Returns how many went.
+    pub(super) fn poll_restore(&mut self, node: u16, max: usize, out: &mut impl Outbox) -> usize {
         let range = self.ranges.of(node);
-        for _ in 0..max {
+        for sent in 0..max {
             if !range.contains(&self.restore_cursor) {
                 self.restore_cursor = range.start;
             }
-            if range.is_empty() || !self.send_restore(node, self.restore_cursor, out) {
-                return;
+            if !self.send_restore(node, self.restore_cursor, out) {
+                return sent;
             }
+            self.shares.own_sent();
             self.restore_cursor += 1;
         }
+        max
     }
 
     /// Gives a chunk back as it is here. What local solvers added so far is in it, and stays as it is

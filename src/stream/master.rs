@@ -12,11 +12,6 @@ use crate::wire::{DropReason, Dtype, Frame, Header, Kind, flags};
 /// number could be mistaken for a later one.
 const MAX_DELTA_LAG: u32 = 128;
 
-/// After this much silence of all slaves the flow window opens again, ns; with each further silence
-/// twice as long, up to the second figure: a peer that is not scheduled gains nothing from more frames.
-pub(super) const WINDOW_REOPENS_NS: u64 = 1_000_000;
-const WINDOW_REOPENS_NS_MAX: u64 = 32_000_000;
-
 impl Streamer<'_> {
     /// True once the own range may be streamed (see `hello`).
     pub(super) fn streaming(&self) -> bool {
@@ -27,8 +22,16 @@ impl Streamer<'_> {
         if self.was_ready { flags::READY } else { 0 }
     }
 
-    /// Sends positions of the own range, round-robin, until `max`, the flow window or the transport
-    /// says stop. Returns how many.
+    /// Positions that would go now if there were room for them: what the flow window says.
+    pub(super) fn positions_wanted(&mut self, now_ns: u64) -> usize {
+        if self.ranges.of(self.config.node).is_empty() || !self.streaming() {
+            return 0;
+        }
+        self.window_left(now_ns)
+    }
+
+    /// Sends positions of the own range, round-robin, until `max` or the transport says stop. Returns
+    /// how many.
     pub(super) fn poll_positions(
         &mut self,
         now_ns: u64,
@@ -36,15 +39,13 @@ impl Streamer<'_> {
         out: &mut impl Outbox,
     ) -> usize {
         let range = self.ranges.of(self.config.node);
-        if range.is_empty() || !self.streaming() {
-            return 0;
-        }
-        let max = max.min(self.window_left(now_ns));
         let ready = self.ready_flag();
         for sent in 0..max {
             if !self.send_position(self.cursor, ready, out) {
                 return sent;
             }
+            self.shares.own_sent();
+            self.window.note_sent(now_ns, self.sent_positions);
             self.cursor += 1;
             if self.cursor >= range.end {
                 self.cursor = range.start;
@@ -186,51 +187,5 @@ impl Streamer<'_> {
         journal.end();
         self.note_refused_sum(header.sender, header.chunk, refused);
         Ok(())
-    }
-
-    /// Works out how far behind our sending the slave's answer is.
-    fn note_answer(&mut self, now_ns: u64, header: &Header, lag: u32) {
-        let range = self.ranges.of(self.config.node);
-        let len = u64::from(range.end - range.start);
-        let position = u64::from(header.chunk - range.start);
-        let cursor = u64::from(self.cursor - range.start);
-        // Frames sent since version `chunk_version` of this chunk left.
-        let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
-        let peer = &mut self.peers[header.sender as usize];
-        peer.answered = peer.answered.max(self.sent_positions.saturating_sub(since));
-        self.progress_ns = now_ns;
-        self.silence_ns = WINDOW_REOPENS_NS;
-    }
-
-    /// Positions that the flow window lets go now. The slave that is furthest on counts, so that
-    /// nobody waits for a slow or silent one.
-    fn window_left(&mut self, now_ns: u64) -> usize {
-        if self.config.window_frames == 0 {
-            return usize::MAX;
-        }
-        // At most one pass over the range: a chunk whose last position is not answered yet would only
-        // make its slave send the same delta again.
-        let range = self.ranges.of(self.config.node).len() as u64;
-        let window = u64::from(self.config.window_frames).min(range);
-        let answered = self
-            .peers
-            .iter()
-            .map(|peer| peer.answered)
-            .max()
-            .unwrap_or(0);
-        let in_flight = self.sent_positions - answered.min(self.sent_positions);
-        if in_flight < window {
-            return (window - in_flight) as usize;
-        }
-        if now_ns.saturating_sub(self.progress_ns) < self.silence_ns {
-            return 0;
-        }
-        self.silence_ns = (self.silence_ns * 2).min(WINDOW_REOPENS_NS_MAX);
-        // Silence: what is on the way is lost or nobody listens. Go on with a fresh window.
-        self.progress_ns = now_ns;
-        for peer in &mut self.peers {
-            peer.answered = self.sent_positions;
-        }
-        window as usize
     }
 }

@@ -12,6 +12,7 @@
 //! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and
 //! slave of all others. `docs/protocol.md` has the rules and why they lose and double nothing.
 
+mod age;
 mod claims;
 mod counters;
 mod heal;
@@ -19,9 +20,11 @@ mod hello;
 mod master;
 mod range;
 mod report;
+mod shares;
 mod slave;
 mod strangers;
 mod streamer;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -70,11 +73,25 @@ pub trait Outbox {
         went.then_some(0)
     }
 
+    /// What a limit of rate leaves room for; `None`: there is no such limit, or it is not known here.
+    fn room(&mut self) -> Option<Room> {
+        None
+    }
+
     /// Whether the transport has read the weights of the frame with this ticket.
     fn has_read(&mut self, ticket: u64) -> bool {
         let _ = ticket;
         true
     }
+}
+
+/// What a limit of rate leaves room for, in frames with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Frames that may go now.
+    pub now: usize,
+    /// Frames that may go at once after a pause: no more is saved up.
+    pub most: usize,
 }
 
 /// What becomes of a delta whose frame is lost.

@@ -129,26 +129,28 @@ impl Streamer<'_> {
         let delta = self.delta_header(&frame.header, seq);
         let journal = self.state.journal();
         let mut taken = Taken::default();
-        let went = out.send(
-            Dest::Node(frame.header.sender),
-            delta.frame_len(),
-            &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                journal.begin(Work::Confirmed, delta.chunk, delta.range, seq, version);
-                taken = kernels::take_confirmed(
-                    w,
-                    last,
-                    sent,
-                    frame.payload,
-                    payload,
-                    journal,
-                    self.writes(),
-                );
-            },
-        );
+        let went = self.shares.may_answer()
+            && out.send(
+                Dest::Node(frame.header.sender),
+                delta.frame_len(),
+                &mut |slot| {
+                    let (_, payload) = delta.emit(slot);
+                    journal.begin(Work::Confirmed, delta.chunk, delta.range, seq, version);
+                    taken = kernels::take_confirmed(
+                        w,
+                        last,
+                        sent,
+                        frame.payload,
+                        payload,
+                        journal,
+                        self.writes(),
+                    );
+                },
+            );
         if went {
             self.note_taken(state, version, Some(seq), true);
             self.counters.deltas_sent += 1;
+            self.shares.answer_sent();
         } else {
             journal.begin(Work::Keep, delta.chunk, delta.range, seq, version);
             taken = kernels::take_keep(w, last, frame.payload, journal, self.writes());
@@ -169,24 +171,26 @@ impl Streamer<'_> {
         let journal = self.state.journal();
         journal.begin(Work::Unconfirmed, delta.chunk, delta.range, seq, version);
         let mut taken = Taken::default();
-        let went = out.send(
-            Dest::Node(frame.header.sender),
-            delta.frame_len(),
-            &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                taken = kernels::take_unconfirmed(
-                    w,
-                    last,
-                    sent,
-                    frame.payload,
-                    Some(payload),
-                    journal,
-                    self.writes(),
-                );
-            },
-        );
+        let went = self.shares.may_answer()
+            && out.send(
+                Dest::Node(frame.header.sender),
+                delta.frame_len(),
+                &mut |slot| {
+                    let (_, payload) = delta.emit(slot);
+                    taken = kernels::take_unconfirmed(
+                        w,
+                        last,
+                        sent,
+                        frame.payload,
+                        Some(payload),
+                        journal,
+                        self.writes(),
+                    );
+                },
+            );
         if went {
             self.counters.deltas_sent += 1;
+            self.shares.answer_sent();
             self.counters.deltas_repeated += 1;
         } else {
             taken = kernels::take_unconfirmed(
@@ -212,16 +216,18 @@ impl Streamer<'_> {
         let seq = state.seq.load(Relaxed).wrapping_add(1);
         let delta = self.delta_header(&frame.header, seq);
         let mut taken = Taken::default();
-        let went = out.send(
-            Dest::Node(frame.header.sender),
-            delta.frame_len(),
-            &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                taken = kernels::take_forget(w, last, frame.payload, payload, self.writes());
-            },
-        );
+        let went = self.shares.may_answer()
+            && out.send(
+                Dest::Node(frame.header.sender),
+                delta.frame_len(),
+                &mut |slot| {
+                    let (_, payload) = delta.emit(slot);
+                    taken = kernels::take_forget(w, last, frame.payload, payload, self.writes());
+                },
+            );
         if went {
             self.counters.deltas_sent += 1;
+            self.shares.answer_sent();
         } else {
             let journal = self.state.journal();
             taken = kernels::take_keep(w, last, frame.payload, journal, self.writes());

@@ -7,7 +7,9 @@ use super::claims::Claims;
 use super::heal::Keeping;
 use super::hello::Standing;
 use super::report::Reports;
+use super::shares::Shares;
 use super::strangers::Life;
+use super::window::{Answers, Window};
 use super::{Config, Counters, Deltas, Outbox, Ranges, Report};
 use crate::weights::{ChunkState, Interrupted, Kind as Work, StreamState, WeightsView, Writes};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError};
@@ -42,8 +44,8 @@ pub struct Peer {
     pub(super) streamed_ns: u64,
     /// What it last said of the ranges (its hello).
     pub(super) standing: Standing,
-    /// Number of our positions that it is known to have been sent (flow window).
-    pub(super) answered: u64,
+    /// What it answered (flow window).
+    pub(super) answers: Answers,
     /// The iterations that its frames claim.
     pub(super) claims: Claims,
     /// Who it says it is.
@@ -62,10 +64,8 @@ pub struct Streamer<'a> {
     pub(super) cursor: u32,
     /// Positions sent; unlike the counter it also orders the flow window.
     pub(super) sent_positions: u64,
-    /// When a slave last answered, or the window was opened by silence.
-    pub(super) progress_ns: u64,
-    /// Silence after which the window opens again, ns.
-    pub(super) silence_ns: u64,
+    pub(super) window: Window,
+    pub(super) shares: Shares,
     pub(super) hello_due_ns: u64,
     pub(super) claims_due_ns: u64,
     pub(super) keeping: Keeping,
@@ -111,8 +111,8 @@ impl<'a> Streamer<'a> {
             counters: Counters::default(),
             cursor: ranges.of(config.node).start,
             sent_positions: 0,
-            progress_ns: 0,
-            silence_ns: super::master::WINDOW_REOPENS_NS,
+            window: Window::new(config.window_frames, ranges.of(config.node).len()),
+            shares: Shares::new(config.nodes),
             hello_due_ns: 0,
             claims_due_ns: 0,
             keeping: Keeping::default(),
@@ -296,8 +296,15 @@ impl<'a> Streamer<'a> {
         self.was_ready = ready;
         self.poll_claims(now_ns, just_ready);
         self.poll_hello(now_ns, out);
-        self.poll_restore(max, out);
-        self.poll_positions(now_ns, max, out)
+        let positions = self.positions_wanted(now_ns).min(max);
+        let asking = self.asking();
+        let wanted = if asking.is_some() { max } else { positions };
+        let may = self.shares.own_frames(wanted, out.room());
+        let restored = asking.map_or(0, |node| {
+            let restores = self.shares.restores(may, positions);
+            self.poll_restore(node, restores, out)
+        });
+        self.poll_positions(now_ns, positions.min(may - restored), out)
     }
 
     /// Iterations of this node's solvers, to be carried in the next frames.

@@ -98,6 +98,7 @@ fn storm(seed: u64) -> Faults {
         delay_ns: 20_000,
         no_slot: if seed.is_multiple_of(3) { 0.1 } else { 0.0 },
         unread_ns: 0,
+        ..Faults::default()
     }
 }
 

@@ -127,6 +127,16 @@ meters! {
         ChunkWeights = "chunk_weights",
         /// Nodes whose range has not been seen whole, as a bit mask of the first 64.
         UnseenRanges = "unseen_ranges",
+        /// Frames held back by a limit of rate (`--rate`, `--pace`).
+        HeldBack = "held_back",
+        /// Age of the oldest foreign chunk at present, ms.
+        OldestMs = "oldest_ms",
+        /// Nodes whose range does not come or grows old, as a bit mask of the first 64.
+        OldRanges = "old_ranges",
+        /// Nodes whose solvers stand still while others go on, as a bit mask of the first 64.
+        StillNodes = "still_nodes",
+        /// Solvers of this buffer that are stopped or stand still, as a bit mask of the first 64.
+        StillSolvers = "still_solvers",
     }
 }
 

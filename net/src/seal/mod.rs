@@ -114,6 +114,7 @@ pub fn wrap(link: Link, config: Config) -> io::Result<Link> {
             },
             frames: 0,
             bytes: 0,
+            refused_from: None,
         }),
     })
 }
@@ -255,6 +256,7 @@ struct Opening {
     opener: Opener,
     frames: u64,
     bytes: u64,
+    refused_from: Option<Source>,
 }
 
 struct Opener {
@@ -318,6 +320,7 @@ impl Receive for Opening {
             opener,
             frames,
             bytes,
+            refused_from,
         } = self;
         let mut lent = 0;
         inner.recv(max, &mut |source, frame| {
@@ -326,6 +329,8 @@ impl Receive for Opening {
                 *frames += 1;
                 *bytes += payload.len() as u64;
                 each(source, payload);
+            } else {
+                *refused_from = Some(source);
             }
         })?;
         Ok(lent)
@@ -340,6 +345,7 @@ impl Receive for Opening {
             frames: self.frames,
             bytes: self.bytes,
             seal: self.opener.stats,
+            seal_refused_from: self.refused_from,
             ..self.inner.stats()
         }
     }

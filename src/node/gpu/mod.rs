@@ -200,7 +200,7 @@ fn run_both<D: Device>(
                 synced = syncer.step().map(drop);
                 cycles.store(syncer.counts().cycles, Relaxed);
             } else if let Some(pace) = &pace {
-                std::thread::sleep(pace.wait().min(NAP));
+                std::thread::sleep(pace.wait(1).min(NAP));
             }
             if publisher.is_due() {
                 publisher.publish(syncer);

@@ -1,0 +1,331 @@
+//! `dogwild status`: what the components of a buffer do, or did: from the buffer alone.
+//!
+//! Reads slots and counters, changes nothing; works while the job runs and after it died. Invariant: no
+//! line is longer than 80 columns, but for paths.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::Serialize;
+
+use crate::node::{SolverWatch, since_unix};
+use crate::watch::{GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};
+use crate::weights::{Role, SharedWeights, SlotInfo};
+
+/// Heartbeats come at least so often from what works, s; a solver may be in a test.
+const BEAT_S: f64 = 2.0;
+
+/// A value of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A count.
+    Count(u64),
+    /// A loss, rate or share.
+    Float(f32),
+}
+
+/// One component, running or not.
+#[derive(Clone, Debug, Serialize)]
+pub struct ComponentStatus {
+    /// "stream 0", "solver 1".
+    pub component: String,
+    /// Its process; 0: it has left.
+    pub pid: u32,
+    /// runs, stopped, died, or left.
+    pub state: &'static str,
+    /// Time since it started, s.
+    pub started_s_ago: f64,
+    /// Time since its last heartbeat, s.
+    pub heartbeat_s_ago: f64,
+    /// All its counters, by name.
+    pub meters: Vec<(String, Value)>,
+}
+
+/// A buffer and its components.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// The file.
+    pub buffer: String,
+    /// Name of the job, as a number.
+    pub session: String,
+    /// Weights in the buffer.
+    pub weights: usize,
+    /// Iterations of the cluster, as far as known here.
+    pub iterations: u64,
+    /// Iterations of this buffer's solvers.
+    pub local_iterations: u64,
+    /// Iterations after which solvers end; 0: none.
+    pub target_iterations: u64,
+    /// Whether every range has been seen, so that solvers may run.
+    pub ready: bool,
+    /// What is missing, in words.
+    pub missing: Vec<String>,
+    /// Everything that ever worked on the buffer.
+    pub components: Vec<ComponentStatus>,
+}
+
+impl Status {
+    /// Reads it.
+    pub fn read(shared: &SharedWeights) -> Self {
+        let globals = shared.globals();
+        let slots = shared.slots();
+        let components: Vec<_> = slots.iter().map(component).collect();
+        let ready = globals.ready.load(Relaxed) != 0;
+        Self {
+            buffer: shared.path().display().to_string(),
+            session: format!("{:016x}", shared.session()),
+            weights: shared.used(),
+            iterations: globals.iterations(),
+            local_iterations: globals.local_iterations.load(Relaxed),
+            target_iterations: globals.target_iterations.load(Relaxed),
+            ready,
+            missing: missing(&slots, &components, ready),
+            components,
+        }
+    }
+
+    /// For people: 80 columns.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "buffer      {}\nsession     {}, {} weights\niterations  {} of the cluster, {} here, {}\n",
+            self.buffer,
+            self.session,
+            self.weights,
+            self.iterations,
+            self.local_iterations,
+            match self.target_iterations {
+                0 => "no end".to_owned(),
+                target => format!("of {target}"),
+            }
+        );
+        let _ = writeln!(
+            text,
+            "ready       {}",
+            if self.ready { "yes" } else { "no" }
+        );
+        for (i, missing) in self.missing.iter().enumerate() {
+            let title = if i == 0 { "missing" } else { "" };
+            for (j, line) in fold(missing, 66).into_iter().enumerate() {
+                let _ = writeln!(text, "{:<12}{line}", if j == 0 { title } else { "" });
+            }
+        }
+        text.push_str("\ncomponent       pid  state          started     heartbeat\n");
+        for one in &self.components {
+            let _ = writeln!(
+                text,
+                "{:<10} {:>8}  {:<8} {:>13} {:>13}",
+                one.component,
+                one.pid,
+                one.state,
+                ago(one.started_s_ago),
+                ago(one.heartbeat_s_ago)
+            );
+        }
+        for one in &self.components {
+            let _ = writeln!(text, "\n{}", one.component);
+            for pair in one.meters.chunks(2) {
+                let mut line = String::from(" ");
+                for (name, value) in pair {
+                    let value = match value {
+                        Value::Count(count) => count.to_string(),
+                        Value::Float(float) => format!("{float:.6}"),
+                    };
+                    let _ = write!(line, " {name:<22} {value:>14} ");
+                }
+                let _ = writeln!(text, "{}", line.trim_end());
+            }
+        }
+        text
+    }
+}
+
+/// `text` in lines of at most `width` characters, broken between words.
+fn fold(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > width {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+fn ago(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{s:.1} s ago"),
+        s if s < 6000.0 => format!("{:.0} min ago", s / 60.0),
+        s => format!("{:.0} h ago", s / 3600.0),
+    }
+}
+
+fn component(slot: &SlotInfo) -> ComponentStatus {
+    let state = match (slot.pid, slot.alive) {
+        (0, _) => "left",
+        (_, false) => "died",
+        (pid, true) if SolverWatch::is_stopped(pid) => "stopped",
+        (_, true) => "runs",
+    };
+    ComponentStatus {
+        component: format!("{} {}", slot.role, slot.index),
+        pid: slot.pid,
+        state,
+        started_s_ago: since_unix(slot.started_unix_ns).as_secs_f64(),
+        heartbeat_s_ago: since_unix(slot.heartbeat_unix_ns).as_secs_f64(),
+        meters: meters(slot),
+    }
+}
+
+/// Counters that hold the bits of a float say so in their names.
+fn value(name: &str, word: u64) -> (String, Value) {
+    match name.strip_suffix("_bits") {
+        Some(name) => (name.to_owned(), Value::Float(f32::from_bits(word as u32))),
+        None => (name.to_owned(), Value::Count(word)),
+    }
+}
+
+fn meters(slot: &SlotInfo) -> Vec<(String, Value)> {
+    let words = &slot.meters;
+    let named: Vec<(&str, u64)> = match slot.role {
+        Role::Stream => StreamMeter::ALL
+            .iter()
+            .map(|meter| (meter.name(), meter.of(words)))
+            .collect(),
+        Role::Solver => {
+            let sync = SyncMeter::ALL.iter().map(|one| (one.name(), one.of(words)));
+            SolverMeter::ALL
+                .iter()
+                .map(|meter| (meter.name(), meter.of(words)))
+                // Only workers of the reliable path have them.
+                .chain(sync.filter(|(_, count)| *count > 0))
+                .collect()
+        }
+        Role::Gpu => GpuMeter::ALL
+            .iter()
+            .map(|meter| (meter.name(), meter.of(words)))
+            .collect(),
+        Role::Snapshot | Role::Other => Vec::new(),
+    };
+    let mut all: Vec<_> = named
+        .into_iter()
+        .map(|(name, word)| value(name, word))
+        .collect();
+    if slot.role == Role::Stream {
+        all.extend(
+            drops(words)
+                .map(|(why, frames)| (format!("drop_{}", why.name()), Value::Count(frames))),
+        );
+    }
+    all
+}
+
+fn nodes_of(mask: u64) -> String {
+    let nodes = (0..64).filter(|node| mask & 1 << node != 0);
+    let nodes: Vec<_> = nodes.map(|node: u32| node.to_string()).collect();
+    nodes.join(", ")
+}
+
+fn missing(slots: &[SlotInfo], components: &[ComponentStatus], ready: bool) -> Vec<String> {
+    let mut missing = Vec::new();
+    let runs = |role: Role| slots.iter().any(|slot| slot.role == role && slot.alive);
+    let ran = |role: Role| slots.iter().any(|slot| slot.role == role);
+    if !runs(Role::Stream) && (ran(Role::Stream) || !ready) {
+        missing.push("no streamer runs on this buffer (dogwild stream)".to_owned());
+    }
+    if !runs(Role::Solver) && !runs(Role::Gpu) {
+        missing.push("no solver runs on this buffer (dogwild solver)".to_owned());
+    }
+    for one in components {
+        match one.state {
+            "died" => missing.push(format!("{} died (process {})", one.component, one.pid)),
+            "stopped" => missing.push(format!(
+                "{} is stopped (kill -CONT {} lets it go on)",
+                one.component, one.pid
+            )),
+            "runs" if one.heartbeat_s_ago > BEAT_S => missing.push(format!(
+                "{} has given no sign of life for {:.0} s",
+                one.component, one.heartbeat_s_ago
+            )),
+            _ => {}
+        }
+    }
+    let streams = slots
+        .iter()
+        .filter(|slot| slot.role == Role::Stream && slot.alive);
+    for slot in streams {
+        let mut add = |meter: StreamMeter, what: &str| match meter.of(&slot.meters) {
+            0 => {}
+            mask => missing.push(format!("{what} {}", nodes_of(mask))),
+        };
+        add(StreamMeter::SilentNodes, "nothing is heard of node(s)");
+        add(
+            StreamMeter::OldRanges,
+            "positions do not come of the range of node(s)",
+        );
+        add(StreamMeter::StillNodes, "solvers stand still on node(s)");
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_fold_between_words() {
+        assert_eq!(fold("one two three", 7), ["one two", "three"]);
+        assert_eq!(fold("longword a", 3), ["longword", "a"]);
+    }
+
+    #[test]
+    fn floats_are_shown_as_floats() {
+        let bits = u64::from(0.25_f32.to_bits());
+        assert_eq!(
+            value("loss_bits", bits),
+            ("loss".to_owned(), Value::Float(0.25))
+        );
+        assert_eq!(value("cycles", 3), ("cycles".to_owned(), Value::Count(3)));
+    }
+
+    #[test]
+    fn every_counter_of_a_streamer_fits_into_80_columns() {
+        let slot = SlotInfo {
+            role: Role::Stream,
+            index: 254,
+            pid: u32::MAX,
+            alive: false,
+            started_unix_ns: 0,
+            heartbeat_unix_ns: 0,
+            meters: [99_999_999_999_999; crate::weights::METERS],
+        };
+        let components = vec![component(&slot)];
+        let status = Status {
+            buffer: "/dev/shm/x".into(),
+            session: format!("{:016x}", u64::MAX),
+            weights: 61_000_000,
+            iterations: u64::from(u32::MAX),
+            local_iterations: u64::from(u32::MAX),
+            target_iterations: u64::from(u32::MAX),
+            ready: false,
+            missing: missing(std::slice::from_ref(&slot), &components, false),
+            components,
+        };
+        let text = status.text();
+        for meter in StreamMeter::ALL {
+            assert!(text.contains(meter.name()), "{} in\n{text}", meter.name());
+        }
+        for reason in crate::wire::DropReason::ALL {
+            assert!(text.contains(reason.name()), "{} in\n{text}", reason.name());
+        }
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{text}");
+        assert!(text.contains("stream 254 died"), "{text}");
+    }
+}

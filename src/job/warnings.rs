@@ -1,0 +1,132 @@
+//! What went wrong while a job ran, though it went on: collected from the counters of the components.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::settle::Settled;
+use crate::node::{SolverWatch, What};
+use crate::watch::StreamMeter;
+use crate::weights::{Role, SharedWeights};
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// One thing that went wrong.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Warning {
+    /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`, `solver_stands_still`,
+    /// `replicas_differ`, `streamer_stands_still`.
+    pub what: &'static str,
+    /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica differs.
+    pub node: u16,
+    /// The same in words.
+    pub text: String,
+    /// When it was first seen, s after the job began.
+    pub first_s: f64,
+    /// How long it was seen, s.
+    pub seconds: f64,
+}
+
+/// Collects warnings of a job. Each is logged when it is first seen.
+pub(super) struct Warnings {
+    start: Instant,
+    looked: Option<Instant>,
+    solvers: Vec<SolverWatch>,
+    seen: BTreeMap<(&'static str, u16, String), (f64, f64)>,
+}
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            looked: None,
+            solvers: Vec::new(),
+            seen: BTreeMap::new(),
+        }
+    }
+}
+
+impl Warnings {
+    fn add(&mut self, what: &'static str, node: u16, text: String, already_s: u64) {
+        let now = self.start.elapsed().as_secs_f64();
+        let since = (now - already_s as f64).max(0.0);
+        let first = !self.seen.contains_key(&(what, node, text.clone()));
+        if first {
+            log::warn!("{text}");
+        }
+        let seen = self.seen.entry((what, node, text)).or_insert((since, 0.0));
+        seen.1 += if first {
+            now - since
+        } else {
+            LOOK_EVERY.as_secs_f64()
+        };
+    }
+
+    /// Looks at the counters of all nodes, if it is time for it.
+    pub(super) fn look(&mut self, nodes: &[SharedWeights]) {
+        if self
+            .looked
+            .is_some_and(|looked| looked.elapsed() < LOOK_EVERY)
+        {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        self.solvers.resize_with(nodes.len(), SolverWatch::default);
+        let now_ns = self.start.elapsed().as_nanos() as u64 + 1;
+        for (node, shared) in (0..).zip(nodes) {
+            for trouble in self.solvers[usize::from(node)].look(shared, now_ns) {
+                let text = format!("node {node}: {}", trouble.what.name_of(trouble.who));
+                self.add(trouble.what.name(), node, text, trouble.seconds);
+            }
+            let slots = shared.slots();
+            let Some(slot) = slots
+                .iter()
+                .find(|slot| slot.role == Role::Stream && slot.alive)
+            else {
+                continue;
+            };
+            let masks = [
+                (StreamMeter::SilentNodes, What::Silent),
+                (StreamMeter::OldRanges, What::OldRange),
+                (StreamMeter::StillNodes, What::StillNode),
+            ];
+            for (meter, what) in masks {
+                let mask = meter.of(&slot.meters);
+                for who in (0..64u16).filter(|who| mask & 1 << who != 0) {
+                    let text = format!("{}, says node {node}", what.name_of(who));
+                    self.add(what.name(), who, text, 0);
+                }
+            }
+        }
+    }
+
+    /// Notes what was lacking when the end was not waited for any longer.
+    pub(super) fn unsettled(&mut self, settled: &Settled) {
+        for lack in &settled.lacking {
+            self.add("replicas_differ", lack.node, lack.to_string(), 0);
+        }
+        for (node, silent) in &settled.stuck {
+            let text = format!("the streamer of node {node} stands still");
+            self.add("streamer_stands_still", *node, text, silent.as_secs());
+        }
+    }
+
+    /// All of them, by the time they were first seen.
+    pub(super) fn all(&self) -> Vec<Warning> {
+        let mut all: Vec<Warning> = self
+            .seen
+            .iter()
+            .map(|((what, node, text), (first_s, seconds))| Warning {
+                what,
+                node: *node,
+                text: text.clone(),
+                first_s: *first_s,
+                seconds: *seconds,
+            })
+            .collect();
+        all.sort_by(|a, b| a.first_s.total_cmp(&b.first_s));
+        all
+    }
+}

@@ -1,0 +1,57 @@
+//! The line of rates that a solver prints now and then.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::line_every;
+use crate::watch::SolverMeter as Meter;
+use crate::weights::{METERS, SharedWeights};
+
+/// When the last line was, and what it said.
+#[derive(Debug)]
+pub(super) struct Line {
+    every: Option<Duration>,
+    said_ns: u64,
+    before: u64,
+}
+
+impl Line {
+    /// No line yet, after `iterations`.
+    pub(super) fn new(iterations: u64) -> Self {
+        Self {
+            every: line_every(),
+            said_ns: 0,
+            before: iterations,
+        }
+    }
+
+    /// Prints it, if it is time for it.
+    pub(super) fn say(
+        &mut self,
+        shared: &SharedWeights,
+        meters: &[AtomicU64; METERS],
+        loss: Option<f32>,
+        now_ns: u64,
+    ) {
+        let passed_ns = now_ns - self.said_ns;
+        if self
+            .every
+            .is_none_or(|every| passed_ns < every.as_nanos() as u64)
+        {
+            return;
+        }
+        let iterations = meters[Meter::Iterations as usize].load(Relaxed);
+        let per_s = (iterations - self.before) as f64 * 1e9 / passed_ns as f64;
+        (self.said_ns, self.before) = (now_ns, iterations);
+        let globals = shared.globals();
+        log::info!(
+            "iteration {} of the cluster{}: {iterations} here, {per_s:.1}/s, loss {:.4}",
+            globals.iterations(),
+            match globals.target_iterations.load(Relaxed) {
+                0 => String::new(),
+                target => format!(" of {target}"),
+            },
+            loss.unwrap_or(f32::NAN),
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! What the loop of the streamer tells: counters in its slot, troubles and rates in its log.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use dogwild_net::Link;
+
+use super::super::clock::cpu_ns;
+use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, Solvers, Trouble, What};
+use super::Loop;
+use super::say::Totals;
+use crate::watch::{DROPS_AT, StreamMeter as Meter};
+
+/// What was seen of others and of the solvers of this buffer.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    peers: Peers,
+    solvers: Solvers,
+    looked_ns: u64,
+}
+
+/// Who is in trouble of one of these kinds, as a bit mask of the first 64.
+fn mask(troubles: &[Trouble], kinds: &[What]) -> u64 {
+    let them = troubles
+        .iter()
+        .filter(|one| kinds.contains(&one.what) && one.who < 64);
+    them.fold(0, |mask, one| mask | 1 << one.who)
+}
+
+impl Loop<'_> {
+    pub(super) fn publish(&mut self, link: &mut Link, now: u64) {
+        self.published_ns = now;
+        self.publish_globals();
+        self.publish_counters(link);
+        for report in self.streamer.take_reports() {
+            self.say.report(&report, now);
+        }
+        if now.saturating_sub(self.health.looked_ns) >= LOOK_EVERY_NS {
+            self.health.looked_ns = now;
+            self.look(now);
+            self.say_refusals(link, now);
+            let totals = self.totals(link);
+            self.say.line(&totals, now);
+        }
+    }
+
+    /// The last publication: all counters, in the log too.
+    pub(super) fn finish(&mut self, link: &mut Link) {
+        self.publish_globals();
+        self.publish_counters(link);
+        let text: Vec<String> = Meter::ALL
+            .iter()
+            .map(|meter| (meter.name(), self.meters[*meter as usize].load(Relaxed)))
+            .chain(
+                crate::wire::DropReason::ALL
+                    .iter()
+                    .map(|reason| (reason.name(), *reason as usize))
+                    .map(|(name, at)| (name, self.meters[DROPS_AT + at].load(Relaxed))),
+            )
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        log::info!("counters: {}", text.join(", "));
+    }
+
+    fn publish_globals(&self) {
+        let globals = self.shared.globals();
+        globals
+            .remote_iterations
+            .fetch_max(self.streamer.remote_iterations(), Relaxed);
+        globals
+            .ready
+            .store(u32::from(self.streamer.ready()), Relaxed);
+    }
+
+    fn publish_counters(&mut self, link: &mut Link) {
+        let counters = *self.streamer.counters();
+        let (sent, received) = (link.tx.stats(), link.rx.stats());
+        let ages = self.streamer.ages_us();
+        let totals = [
+            (Meter::Cycles, counters.cycles),
+            (Meter::PositionsSent, counters.positions_sent),
+            (Meter::PositionsTaken, counters.positions_taken),
+            (Meter::PositionsMissed, counters.positions_missed),
+            (Meter::DeltasSent, counters.deltas_sent),
+            (Meter::DeltasRepeated, counters.deltas_repeated),
+            (Meter::DeltasKept, counters.deltas_kept),
+            (Meter::DeltasApplied, counters.deltas_applied),
+            (Meter::HealedWeights, counters.healed_weights),
+            (Meter::HellosSent, counters.hellos_sent),
+            (Meter::RestoresSent, counters.restores_sent),
+            (Meter::RestoresTaken, counters.restores_taken),
+            (Meter::FramesSent, sent.frames),
+            (Meter::BytesSent, sent.bytes),
+            (Meter::FramesReceived, received.frames),
+            (Meter::BytesReceived, received.bytes),
+            (Meter::KernelDrops, received.kernel_drops),
+            (Meter::NoSlot, sent.no_slot),
+            (Meter::TransmitErrors, sent.errors + sent.dropped),
+            (Meter::FaultDropped, received.fault.dropped),
+            (Meter::FaultDuplicated, received.fault.duplicated),
+            (Meter::FaultReordered, received.fault.reordered),
+            (Meter::CpuNs, cpu_ns()),
+            (Meter::FramesTaken, self.taken),
+            (Meter::FaultCorrupted, received.fault.corrupted),
+            (Meter::SealBadTag, received.seal.bad_tag),
+            (Meter::SealReplayed, received.seal.replayed),
+            (Meter::SealTruncated, received.seal.truncated),
+            (Meter::SealTooManyLinks, received.seal.too_many_links),
+            (Meter::WaitedNs, self.waited_ns),
+            (Meter::RefusedSums, counters.refused_sums),
+            (Meter::RefusedClaims, counters.refused_claims),
+            (Meter::HeldBack, self.held_back + sent.paced),
+        ];
+        for (meter, total) in totals {
+            meter.set(self.meters, self.base[meter as usize] + total);
+        }
+        for (i, dropped) in counters.dropped.iter().enumerate() {
+            self.meters[DROPS_AT + i].store(self.base[DROPS_AT + i] + dropped, Relaxed);
+        }
+        Meter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
+        Meter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
+        Meter::AgeMax.set(self.meters, ages.max());
+    }
+
+    /// Judges the others, and says it.
+    fn look(&mut self, now: u64) {
+        let globals = self.shared.globals();
+        let local = globals.local_iterations.load(Relaxed);
+        let target = globals.target_iterations.load(Relaxed);
+        let mut troubles = self.health.peers.look(&self.streamer, local, target, now);
+        troubles.extend(self.health.solvers.look(self.shared, now));
+        let set = |meter: Meter, kinds: &[What]| meter.set(self.meters, mask(&troubles, kinds));
+        let unseen = self.streamer.others().filter(|node| *node < 64);
+        let unseen = unseen.filter(|node| !self.streamer.has_joined(*node));
+        let unseen = unseen.fold(0, |mask, node| mask | 1 << node);
+        Meter::UnseenRanges.set(self.meters, unseen);
+        set(Meter::SilentNodes, &[What::Silent]);
+        set(Meter::OldRanges, &[What::NoPositions, What::OldRange]);
+        set(Meter::StillNodes, &[What::StillNode]);
+        set(
+            Meter::StillSolvers,
+            &[What::SolverStopped, What::SolverStill],
+        );
+        let ages = self
+            .streamer
+            .others()
+            .map(|node| self.streamer.range_age_ns(node, now));
+        Meter::OldestMs.set(self.meters, ages.max().unwrap_or(0) / 1_000_000);
+        let silent = troubles.iter().any(|one| one.what == What::Silent);
+        self.say.troubles(troubles, now);
+        if !self.said_ready && self.streamer.ready() {
+            self.said_ready = true;
+            log::info!("every range has been seen: solvers may start");
+        }
+        if !self.said_heard && !silent && now > SILENT_NS {
+            self.said_heard = true;
+            log::info!("all nodes are heard");
+        }
+    }
+
+    /// Says what the seal refused, and what should have been sealed or should not.
+    fn say_refusals(&mut self, link: &mut Link, now: u64) {
+        let received = link.rx.stats();
+        let refused = |stats: &dogwild_net::ReceiveStats| stats.seal.bad_tag + stats.seal.truncated;
+        let bad = refused(&received) - refused(&self.said);
+        if let (Some(from), true) = (received.seal_refused_from, bad > 0) {
+            self.say.bad_tags(from, bad, now);
+        }
+        let links = received.seal.too_many_links - self.said.seal.too_many_links;
+        if links > 0 {
+            self.say.too_many_links(links, now);
+        }
+        self.said = received;
+        if let (frames @ 1.., Some(from)) = std::mem::take(&mut self.sealed) {
+            self.say.sealed(from, frames, now);
+        }
+    }
+
+    fn totals(&self, link: &mut Link) -> Totals {
+        let ages = self.streamer.ages_us();
+        Totals {
+            counters: *self.streamer.counters(),
+            bytes_sent: link.tx.stats().bytes,
+            bytes_received: link.rx.stats().bytes,
+            ages_us: (ages.value_at_quantile(0.5), ages.max()),
+        }
+    }
+}

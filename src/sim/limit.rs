@@ -1,0 +1,88 @@
+//! A limit of what each node sends: one that the node knows of (a token bucket), or a shaper with a queue on the way,
+//! which drops what does not fit in silence.
+//!
+//! Arithmetic over the virtual clock. Invariant: over any stretch of time no more goes than the rate and one burst.
+
+use crate::stream::Room;
+
+/// What a node may send.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// Size of the bucket, or of the queue, in bytes.
+    pub burst_bytes: usize,
+    /// Bytes of a frame with a chunk if the node knows of the limit; 0: a shaper on the way.
+    pub known_frame_bytes: usize,
+}
+
+/// What came of the last frame.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// It leaves at this time.
+    Leaves(u64),
+    /// The queue was full.
+    Dropped,
+}
+
+/// The limits of all nodes.
+pub(super) struct Limits {
+    /// When all that a node has sent so far has left, ns. May lie in the past.
+    free_ns: Vec<f64>,
+    last: Fate,
+}
+
+impl Limits {
+    pub(super) fn new(nodes: u16) -> Self {
+        Self {
+            free_ns: vec![0.0; usize::from(nodes)],
+            last: Fate::Leaves(0),
+        }
+    }
+
+    /// Bytes of the bucket (or of the queue) of `from` that are free now.
+    fn free_bytes(&self, limit: Limit, now_ns: u64, from: u16) -> f64 {
+        let behind_ns = (self.free_ns[usize::from(from)] - now_ns as f64).max(0.0);
+        limit.burst_bytes as f64 - behind_ns * limit.bytes_per_s / 1e9
+    }
+
+    /// Takes a frame of `len` bytes; false: the node has no budget for it.
+    pub(super) fn admit(
+        &mut self,
+        limit: Option<Limit>,
+        now_ns: u64,
+        from: u16,
+        len: usize,
+    ) -> bool {
+        self.last = Fate::Leaves(now_ns);
+        let Some(limit) = limit else { return true };
+        if self.free_bytes(limit, now_ns, from) < len as f64 {
+            self.last = Fate::Dropped;
+            return limit.known_frame_bytes == 0;
+        }
+        let free_ns = &mut self.free_ns[usize::from(from)];
+        *free_ns = free_ns.max(now_ns as f64) + len as f64 * 1e9 / limit.bytes_per_s;
+        if limit.known_frame_bytes == 0 {
+            self.last = Fate::Leaves(*free_ns as u64);
+        }
+        true
+    }
+
+    /// Time that the frame that was taken last spends in the queue; `None`: it was dropped there.
+    pub(super) fn queued_ns(&self, now_ns: u64) -> Option<u64> {
+        match self.last {
+            Fate::Leaves(at_ns) => Some(at_ns.saturating_sub(now_ns)),
+            Fate::Dropped => None,
+        }
+    }
+
+    /// What a node that knows of its limit has room for.
+    pub(super) fn room(&self, limit: Option<Limit>, now_ns: u64, from: u16) -> Option<Room> {
+        let limit = limit.filter(|limit| limit.known_frame_bytes > 0)?;
+        let frames = |bytes: f64| (bytes / limit.known_frame_bytes as f64) as usize;
+        Some(Room {
+            now: frames(self.free_bytes(limit, now_ns, from)),
+            most: frames(limit.burst_bytes as f64),
+        })
+    }
+}

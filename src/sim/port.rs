@@ -1,0 +1,75 @@
+//! A node's outbox: frames go to the virtual network, with its faults and limits.
+
+use std::ops::Range;
+
+use rand::RngExt;
+
+use super::{Network, Unread};
+use crate::stream::{Dest, FillWeights, Outbox, Room};
+
+/// Where a node sends.
+pub(super) struct Port<'n> {
+    pub(super) network: &'n mut Network,
+    pub(super) from: u16,
+}
+
+impl Outbox for Port<'_> {
+    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        if !self.network.admit(self.from, len) {
+            return false;
+        }
+        let mut bytes = vec![0; len];
+        fill(&mut bytes);
+        match to {
+            Dest::Node(node) => self.network.deliver(node, &bytes),
+            Dest::Group => self.network.send_to_others(self.from, &bytes),
+        }
+        true
+    }
+
+    fn send_weights(
+        &mut self,
+        to: Dest,
+        head_len: usize,
+        weights: Range<usize>,
+        fill: &mut FillWeights<'_>,
+    ) -> Option<u64> {
+        let network = &mut *self.network;
+        if network.faults.unread_ns == 0 {
+            let len = head_len + 4 * weights.len();
+            let went = self.send(to, len, &mut |slot| {
+                let (head, tail) = slot.split_at_mut(head_len);
+                fill(head, Some(tail));
+            });
+            return went.then_some(0);
+        }
+        assert_eq!(to, Dest::Group, "positions go to all");
+        if !network.admit(self.from, head_len + 4 * weights.len()) {
+            return None;
+        }
+        let mut head = vec![0; head_len];
+        fill(&mut head, None);
+        network.order += 1;
+        let ticket = network.order;
+        let wait = network.rng.random_range(0..=network.faults.unread_ns);
+        network.unread.push(Unread {
+            due_ns: network.now_ns + wait,
+            ticket,
+            from: self.from,
+            head,
+            weights,
+        });
+        Some(ticket)
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        let network = &mut *self.network;
+        network
+            .limits
+            .room(network.faults.limit, network.now_ns, self.from)
+    }
+
+    fn has_read(&mut self, ticket: u64) -> bool {
+        !self.network.unread.iter().any(|one| one.ticket == ticket)
+    }
+}

@@ -1,0 +1,211 @@
+//! Who gets how much of a link that carries less than all would send.
+
+use crate::sim::{Faults, Fleet, Limit, STEP_NS, World};
+use crate::stream::{Config, Counters, Deltas};
+use crate::weights::Writes;
+
+const CHUNK_WEIGHTS: u32 = 352;
+/// 100 Mbit/s.
+const BYTES_PER_S: f64 = 12.5e6;
+
+fn config(nodes: u16) -> Config {
+    Config {
+        session: 0x5e55,
+        fingerprint: 0xf1,
+        data: 0xda,
+        first_weights: 0xf2,
+        incarnation: 0,
+        node: 0,
+        nodes,
+        chunk_weights: CHUNK_WEIGHTS,
+        chunks: 400,
+        deltas: Deltas::ExactlyOnce,
+        writes: Writes::Racy,
+        window_frames: 1400,
+    }
+}
+
+/// Bytes of a position.
+fn frame_bytes(nodes: u16) -> usize {
+    crate::wire::HEADER_LEN + crate::wire::acks_len(nodes as u8) + 4 * CHUNK_WEIGHTS as usize
+}
+
+fn known(nodes: u16) -> Limit {
+    let frame = frame_bytes(nodes);
+    Limit {
+        bytes_per_s: BYTES_PER_S,
+        burst_bytes: (BYTES_PER_S * 0.005) as usize + 8 * frame,
+        known_frame_bytes: frame,
+    }
+}
+
+/// As a laboratory's `tbf` has it: what does not fit is dropped, and nobody is told.
+fn shaper() -> Limit {
+    Limit {
+        bytes_per_s: BYTES_PER_S,
+        burst_bytes: 256 << 10,
+        known_frame_bytes: 0,
+    }
+}
+
+fn faults(limit: Limit) -> Faults {
+    Faults {
+        delay_ns: 50_000,
+        limit: Some(limit),
+        ..Faults::default()
+    }
+}
+
+fn run(world: &mut World<'_>, ms: u64) {
+    for _ in 0..ms * 1_000_000 / STEP_NS {
+        world.step();
+    }
+}
+
+fn counters(world: &World<'_>, nodes: u16) -> Vec<Counters> {
+    (0..nodes)
+        .filter_map(|node| world.streamer(node).map(|one| *one.counters()))
+        .collect()
+}
+
+/// A second of streaming under `limit`, after one to get going: what each node counted in it.
+fn second(nodes: u16, limit: Limit) -> Vec<Counters> {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let fleet = Fleet::new(&config(nodes), folder.path()).unwrap();
+    let mut world = World::new(&fleet, faults(limit), 1);
+    world.burst = 64;
+    run(&mut world, 1000);
+    let before = counters(&world, nodes);
+    run(&mut world, 1000);
+    let after = counters(&world, nodes);
+    let pairs = after.iter().zip(&before);
+    pairs
+        .map(|(after, before)| Counters {
+            positions_sent: after.positions_sent - before.positions_sent,
+            positions_taken: after.positions_taken - before.positions_taken,
+            deltas_sent: after.deltas_sent - before.deltas_sent,
+            deltas_applied: after.deltas_applied - before.deltas_applied,
+            ..Counters::default()
+        })
+        .collect()
+}
+
+/// `uneven`: the share by which nodes may differ.
+fn check(nodes: u16, limit: Limit, uneven: f64) {
+    let all = second(nodes, limit);
+    let link = BYTES_PER_S / frame_bytes(nodes) as f64;
+    let even = link / f64::from(nodes);
+    for (node, one) in all.iter().enumerate() {
+        let sent = one.positions_sent as f64;
+        assert!(
+            sent > even / (1.0 + uneven) && sent < even * (1.0 + uneven),
+            "node {node} of {nodes}: {sent} positions, {even} would be even\n{all:#?}"
+        );
+        assert!(
+            one.deltas_applied as f64 > 0.6 * sent * f64::from(nodes - 1),
+            "node {node} of {nodes}: positions without an answer\n{all:#?}"
+        );
+        assert!(
+            one.deltas_sent as f64 > 0.7 * one.positions_taken as f64,
+            "node {node} of {nodes}: too few answers\n{all:#?}"
+        );
+    }
+}
+
+#[test]
+fn positions_and_answers_share_a_rate_that_is_known() {
+    for nodes in [2, 8] {
+        check(nodes, known(nodes), 0.3);
+    }
+}
+
+#[test]
+fn positions_and_answers_share_a_link_that_drops_in_silence() {
+    for nodes in [2, 8] {
+        check(nodes, shaper(), 1.5);
+    }
+}
+
+/// A node that has nobody to answer uses all of the rate for its positions.
+#[test]
+fn a_share_that_is_not_used_goes_to_the_other_kind() {
+    let nodes = 2;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    // Without a window: where nobody answers, it would be what limits.
+    let config = Config {
+        window_frames: 0,
+        ..config(nodes)
+    };
+    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let mut world = World::new(&fleet, faults(known(nodes)), 1);
+    world.burst = 64;
+    run(&mut world, 500);
+    world.kill(1);
+    let sent = |world: &World<'_>| world.streamer(0).unwrap().counters().positions_sent;
+    run(&mut world, 100);
+    let before = sent(&world);
+    run(&mut world, 500);
+    let link = 0.5 * BYTES_PER_S / frame_bytes(nodes) as f64;
+    let went = (sent(&world) - before) as f64;
+    assert!(went > 0.9 * link, "{went} of {link}");
+}
+
+/// While a range is given back, nobody waits for another: the giver's own range streams on, and answers go.
+#[test]
+fn restores_positions_and_answers_share_a_rate() {
+    let nodes = 3;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut fleet = Fleet::new(&config(nodes), folder.path()).unwrap();
+    let now = {
+        let mut world = World::new(&fleet, faults(known(nodes)), 1);
+        world.burst = 64;
+        run(&mut world, 1000);
+        assert!((0..nodes).all(|node| world.streamer(node).unwrap().ready()));
+        world.now_ns()
+    };
+    fleet.lose(2, &folder.path().join("lost.stream")).unwrap();
+    let mut world = World::new(&fleet, faults(known(nodes)), 1).at(now);
+    world.burst = 64;
+    let mut ms = 0;
+    while !world.streamer(2).unwrap().ready() {
+        run(&mut world, 1);
+        ms += 1;
+        assert!(ms < 5_000, "not ready: {:#?}", counters(&world, nodes));
+    }
+    let after = counters(&world, nodes);
+    let link = BYTES_PER_S / frame_bytes(nodes) as f64 / 1000.0 * f64::from(ms);
+    assert!(after[0].restores_sent >= 133, "{after:#?}");
+    // An even share is a third of the frames, half of it beside restores.
+    assert!(
+        after[0].positions_sent as f64 > link / 6.0 * 0.5,
+        "{ms} ms of {link} frames: {after:#?}"
+    );
+    assert!(after[0].deltas_sent as f64 > 0.5 * after[0].positions_taken as f64);
+}
+
+/// Frames that get lost by chance do so with a short window too, and must not keep it short.
+#[test]
+fn loss_by_chance_does_not_close_the_window() {
+    let nodes = 2;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let fleet = Fleet::new(&config(nodes), folder.path()).unwrap();
+    let mut world = World::new(
+        &fleet,
+        Faults {
+            drop: 0.3,
+            delay_ns: 50_000,
+            ..Faults::default()
+        },
+        1,
+    );
+    world.burst = 64;
+    let mut widest = 0;
+    for _ in 0..20 {
+        run(&mut world, 10);
+        widest = widest.max(world.streamer(0).unwrap().window_frames());
+    }
+    let sent = world.streamer(0).unwrap().counters().positions_sent;
+    // The range has 200 chunks; 8 frames in each 100 µs would be 16,000 at most.
+    assert!(widest > 100, "{widest} frames");
+    assert!(sent > 20_000, "{sent} positions in 200 ms");
+}
