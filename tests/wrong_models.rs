@@ -200,6 +200,35 @@ fn what_is_read_instead_is_said() {
     }
 }
 
+/// On the code before, the buffer was replaced first, and a name that was mistyped cost its weights.
+#[test]
+fn weights_that_cannot_be_read_cost_no_buffer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("buffer");
+    let buffer = path.to_str().expect("a name");
+    let init = [
+        "init",
+        "--buffer",
+        buffer,
+        "--fresh",
+        "--weights",
+        "/no/such",
+    ];
+    assert_says(&refused(&init), &["/no/such"]);
+    assert!(!path.exists(), "half a buffer is left");
+    let mut made = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    let made = made.args(&init[..3]).output().expect("it starts");
+    assert!(made.status.success());
+    let before = std::fs::read(&path).expect("a buffer");
+    refused(&init);
+    assert!(
+        before == std::fs::read(&path).expect("the buffer"),
+        "it was replaced"
+    );
+    let said = refused(&["init", "--buffer", "/no/such/folder/b"]);
+    assert_says(&said, &["cannot make the buffer /no/such/folder/b"]);
+}
+
 #[test]
 fn shares_and_rates_are_read_alike_and_refused_with_a_reason() {
     for option in [

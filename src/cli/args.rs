@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Command, Parser, ValueEnum};
+use clap::{Args, ValueEnum};
 use dogwild_net::fault::{self, Bursts};
 use serde::{Serialize, Serializer};
 
+pub use super::parse::parse;
 pub use dogwild_lab::share::share;
 
 use crate::node::{Transport, TransportSpec, Wrappers};
@@ -284,33 +285,6 @@ pub fn model(name: &str) -> Result<SolverSpec, crate::solver::ModelError> {
     } else {
         SolverSpec::from_file(name)
     }
-}
-
-/// The arguments of this process. Numbers below 0 reach the parsers of their options, whose messages say what is allowed.
-pub fn parse<C: Parser>() -> C {
-    fn with_negative_numbers(command: Command) -> Command {
-        command
-            .mut_args(|arg| {
-                let takes_values = arg.get_action().takes_values();
-                arg.allow_negative_numbers(takes_values)
-            })
-            .mut_subcommands(with_negative_numbers)
-    }
-    let mut command = with_negative_numbers(C::command());
-    let matches = command.clone().try_get_matches().unwrap_or_else(|error| {
-        let said = error.render().to_string();
-        // The standard library's words for what is not a number teach nothing.
-        let better = said.replace(
-            "invalid digit found in string",
-            "give a whole number, 0 or more",
-        );
-        if said == better {
-            error.exit();
-        }
-        dogwild_lab::note!("{}", better.trim_end());
-        std::process::exit(error.exit_code());
-    });
-    C::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 /// The session number of a job's name.

@@ -161,7 +161,7 @@ pub struct MemberArgs {
     #[arg(long, requires = "checkpoints")]
     pub resume: bool,
     /// Bytes per second to send at most, as 10MB; what matters most goes first
-    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", value_parser = args::bytes)]
     pub bandwidth: Option<f64>,
     /// How connections are secured
     #[command(flatten)]

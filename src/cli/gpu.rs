@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20))]
     chunk: Option<u32>,
     /// Bytes per second that go up at most, or max [default: max for a GPU, 500MB for host]
-    #[arg(long, value_name = "RATE", value_parser = args::rate)]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = args::rate)]
     rate: Option<Rate>,
     /// Local writers add atomically: the component then loses none of their additions (slower)
     #[arg(long)]

@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 pub mod gpu;
 mod init;
+mod parse;
 mod pictures;
 pub mod server;
 mod snapshot;

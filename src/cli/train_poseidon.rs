@@ -78,7 +78,7 @@ pub(super) struct PoseidonArgs {
     threads_per_worker: usize,
     /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most goes
     /// first
-    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", value_parser = args::bytes)]
     #[serde(rename = "bandwidth_bytes_per_s")]
     bandwidth: Option<f64>,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass

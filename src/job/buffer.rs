@@ -1,13 +1,13 @@
 //! Makes the buffer of a node: the model's tensors, initial weights, the job's numbers.
 
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::node::{NetError, bound_net, data_kind};
 use crate::snapshot::{self, LoadError};
 use crate::solver::data::Source;
 use crate::solver::{Phase, SolverSpec};
-use crate::weights::{BufferSpec, CreateError, Created, Existing, SharedWeights};
+use crate::weights::{BufferSpec, CreateError, Created, Existing, SharedWeights, WeightsView};
 
 /// What to make.
 pub struct BufferPlan<'a> {
@@ -70,6 +70,12 @@ pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> 
         manifest,
         data: data_kind(plan.data, plan.input, plan.classes),
     };
+    // Before anything is made or replaced: a mistyped name must not cost the buffer that is there.
+    let mut given = Vec::new();
+    if let Some(file) = plan.weights {
+        given.resize_with(net.extent(), AtomicU32::default);
+        snapshot::load(file, &spec.manifest, WeightsView::of(&given))?;
+    }
     let shared = match SharedWeights::create(plan.path, &spec, plan.existing)? {
         Created::Resumed(shared) if shared.session() != plan.session => {
             return Err(BufferError::Session {
@@ -86,11 +92,11 @@ pub fn make_buffer(plan: &BufferPlan<'_>) -> Result<SharedWeights, BufferError> 
                     file.display()
                 );
             }
-            match plan.weights {
-                Some(file) => {
-                    snapshot::load(file, &spec.manifest, new.view())?;
-                }
-                None => net.initialise(new.view(), plan.seed),
+            if given.is_empty() {
+                net.initialise(new.view(), plan.seed);
+            } else {
+                let given = WeightsView::of(&given);
+                (0..given.len()).for_each(|i| new.view().store(i, given.load(i)));
             }
             new.ready()
         }

@@ -107,7 +107,7 @@ impl Progress {
         } else {
             let mut line = vec![count(iterations, target)];
             line.extend(parts);
-            eprintln!("{}", fit(&line, WIDTH_PLAIN));
+            dogwild_lab::note!("{}", fit(&line, WIDTH_PLAIN));
             self.line_due = Instant::now() + LINE_EVERY;
         }
     }
@@ -120,7 +120,7 @@ impl Progress {
             bar.bar.set_message(cut(&line, terminal_width() - 2));
             bar.bar.tick();
         } else if Instant::now() >= self.line_due {
-            eprintln!("{}", cut(&line, WIDTH_PLAIN));
+            dogwild_lab::note!("{}", cut(&line, WIDTH_PLAIN));
             self.line_due = Instant::now() + LINE_EVERY;
         }
     }

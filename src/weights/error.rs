@@ -158,7 +158,7 @@ pub enum CreateError {
         free: u64,
     },
     /// The kernel refused.
-    #[error("{}: {source}", .path.display())]
+    #[error("cannot make the buffer {}: {source}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,

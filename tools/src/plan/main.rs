@@ -41,7 +41,7 @@ struct Cli {
     #[arg(long, value_name = "K")]
     batch: u32,
     /// Of each node's link, each way, as 10gbit, 800mbit (bits/s) or 1.25GB (bytes/s)
-    #[arg(long, value_name = "RATE", value_parser = bandwidth)]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = bandwidth)]
     bandwidth: f64,
     /// Servers on nodes of their own, instead of beside the workers
     #[arg(long)]
