@@ -368,6 +368,8 @@ impl Run<'_> {
             };
             curve.write(&row)?;
         }
+        // A snapshot takes the rows up to this time.
+        self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
         if self
             .job
             .target_accuracy

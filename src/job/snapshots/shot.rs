@@ -16,7 +16,7 @@ use super::record::{
 };
 use crate::node::{ELAPSED, LOSS};
 use crate::snapshot;
-use crate::watch::curve::{CurveWriter, read_rows};
+use crate::watch::curve::{CurveRow, CurveWriter, read_rows};
 use crate::weights::{SharedWeights, SolverState, StateError};
 
 /// Snapshots that stay besides those that the solver file asks for.
@@ -86,7 +86,7 @@ impl Shot {
             first.view(),
             metadata.into(),
         )?;
-        self.write_curve(&work.join(CURVE), iterations)?;
+        write_curve(&self.curves, &work.join(CURVE), iterations, &per_node)?;
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(work)?.flatten() {
             let path = entry.path();
@@ -165,23 +165,6 @@ impl Shot {
         Ok(solvers)
     }
 
-    /// Writes the rows of the curve so far.
-    fn write_curve(&self, path: &Path, iterations: u64) -> Result<()> {
-        let mut rows = Vec::new();
-        for curve in &self.curves {
-            if curve.exists() {
-                rows.extend(read_rows(curve)?);
-            }
-        }
-        rows.retain(|row| row.iteration <= iterations);
-        rows.sort_by_key(|row| (row.iteration, row.node));
-        let mut writer = CurveWriter::append(path)?;
-        for row in &rows {
-            writer.write(row)?;
-        }
-        Ok(File::open(path)?.sync_all()?)
-    }
-
     /// Gives the complete folder its name; removes what is no longer needed.
     fn publish(&self, work: &Path, record: &Record) -> Result<()> {
         let folder = self.home.join(record.iterations.to_string());
@@ -231,6 +214,33 @@ impl Shot {
             }
         }
     }
+}
+
+/// Writes the rows of the files `curves` that were measured before the states in `per_node` were read. A
+/// row's iteration alone does not tell: a node hears late what the others have done.
+fn write_curve(
+    curves: &[PathBuf],
+    to: &Path,
+    iterations: u64,
+    per_node: &[NodeRecord],
+) -> Result<()> {
+    let mut rows = Vec::new();
+    for curve in curves.iter().filter(|curve| curve.exists()) {
+        rows.extend(read_rows(curve)?);
+    }
+    let is_later = |row: &CurveRow| {
+        let node = per_node.iter().find(|node| node.node == row.node);
+        let mut solvers = node.into_iter().flat_map(|node| &node.solvers);
+        let own = solvers.find(|solver| solver.solver == row.solver);
+        own.is_some_and(|own| row.seconds > own.elapsed_ns as f64 / 1e9)
+    };
+    rows.retain(|row| row.iteration <= iterations && !is_later(row));
+    rows.sort_by_key(|row| (row.iteration, row.node));
+    let mut writer = CurveWriter::append(to)?;
+    for row in &rows {
+        writer.write(row)?;
+    }
+    Ok(File::open(to)?.sync_all()?)
 }
 
 /// The state of a solver of `shared`, at work or not.
