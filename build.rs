@@ -1,6 +1,7 @@
 //! Tells the program which commit it is built from: `DOGWILD_COMMIT`, given or asked of git; empty outside git.
 //!
-//! Runs again when a commit is made or something that is compiled into the program changes, and not otherwise.
+//! Runs again when something that is compiled into the program changes, and not otherwise: a commit alone
+//! would build the whole library anew. What was built before its commit names the one before, with `+`.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,13 +20,6 @@ fn commit() -> Option<String> {
     let here = std::env::current_dir().ok()?.canonicalize().ok()?;
     if Path::new(&top).canonicalize().ok()? != here {
         return None;
-    }
-    for file in ["HEAD", "logs/HEAD"] {
-        let path = git(&["rev-parse", "--git-path", file])?;
-        // A file that is not there would run this again every time.
-        if Path::new(&path).exists() {
-            println!("cargo:rerun-if-changed={path}");
-        }
     }
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
     let mut status = vec!["status", "--porcelain", "--"];
