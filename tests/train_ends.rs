@@ -338,6 +338,44 @@ fn a_full_out_keeps_the_buffers_and_says_how_to_rescue_them() {
     assert!(weights(folder.path()).len() > 1_000_000);
 }
 
+/// Seen: a row of the curve that found no room ended the solver, and with it the job.
+#[test]
+fn training_goes_on_when_the_curve_finds_no_room() {
+    let _one = one_job();
+    let folder = folder();
+    std::fs::create_dir(folder.path().join("out")).expect("a folder");
+    let args = [
+        "--nodes",
+        "1",
+        "--iterations",
+        "120",
+        "--test-every",
+        "1",
+        "--snapshot-every",
+        "0",
+        "--out",
+        "out",
+    ];
+    let train = train(folder.path(), &args);
+    let Some(mut command) = in_mounts("mount -t tmpfs -o size=12k none out", &train) else {
+        return;
+    };
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().expect("it starts");
+    let kept = Files(child.id());
+    assert_code(
+        &child.wait_with_output().expect("it ends"),
+        1,
+        &["dogwild snapshot"],
+    );
+    let buffer = format!("/dev/shm/dogwild-train-{}-n0", kept.0);
+    let rescued = Command::new(env!("CARGO_BIN_EXE_dogwild"))
+        .args(["snapshot", "--buffer", &buffer, "--out"])
+        .arg(folder.path().join("weights.safetensors"))
+        .output();
+    assert_code(&rescued.expect("it starts"), 0, &["after 120 iterations"]);
+}
+
 #[test]
 fn an_out_that_was_removed_meanwhile_is_made_again() {
     let mut running = Running::start(&["--iterations", "0"]);

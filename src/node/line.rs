@@ -1,4 +1,4 @@
-//! The line of rates that a solver prints now and then.
+//! The line of rates that a solver prints now and then, and its counters at the end.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -52,6 +52,23 @@ impl Line {
                 target => format!(" of {target}"),
             },
             loss.unwrap_or(f32::NAN),
+        );
+    }
+
+    /// Prints all counters: the solver ends.
+    pub(super) fn say_totals(meters: &[AtomicU64; METERS]) {
+        let words = meters.each_ref().map(|word| word.load(Relaxed));
+        let float = |meter: Meter| f32::from_bits(meter.of(&words) as u32);
+        log::info!(
+            "counters at the end: iterations {}, images {}, loss {:.4}, rate {}, accuracy {:.4}, train_s {:.1}, \
+             cpu_s {:.1}",
+            Meter::Iterations.of(&words),
+            Meter::Images.of(&words),
+            float(Meter::LossBits),
+            float(Meter::RateBits),
+            float(Meter::AccuracyBits),
+            Meter::TrainNs.of(&words) as f64 / 1e9,
+            Meter::CpuNs.of(&words) as f64 / 1e9,
         );
     }
 }

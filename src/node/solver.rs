@@ -280,6 +280,8 @@ impl Run<'_> {
         if let (Some(tester), false) = (&mut tester, stop.load(Relaxed)) {
             self.test(tester, curve, stop)?;
         }
+        Meter::CpuNs.set(self.meters, cpu_ns());
+        Line::say_totals(self.meters);
         Ok(())
     }
 
@@ -366,7 +368,10 @@ impl Run<'_> {
                 test_loss: Some(f64::from(found.loss)),
                 test_accuracy: Some(f64::from(found.accuracy)),
             };
-            curve.write(&row)?;
+            // A full disk costs a row of the curve, not the training.
+            if let Err(error) = curve.write(&row) {
+                log::warn!("a row of the learning curve is lost: {error}; training goes on");
+            }
         }
         // A snapshot takes the rows up to this time.
         self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);

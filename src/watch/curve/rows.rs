@@ -111,7 +111,7 @@ impl CurveWriter {
     /// Writes a row; it is in the file when this returns.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written; then it is as it was before.
     pub fn write(&mut self, row: &CurveRow) -> Result<(), CurveError> {
         let row_failed = |source| CurveError::Row {
             path: self.path.clone(),
@@ -124,9 +124,15 @@ impl CurveWriter {
         let line = line
             .into_inner()
             .map_err(|e| CurveError::file(&self.path)(e.into_error()))?;
-        self.file
-            .write_all(&line)
-            .map_err(CurveError::file(&self.path))
+        let failed = CurveError::file(&self.path);
+        let before = self.file.stream_position().map_err(&failed)?;
+        self.file.write_all(&line).map_err(|error| {
+            // Half a row (the disk is full) would spoil the next one. If it cannot be cut either, readers pass over it
+            // as long as it is the last.
+            let _ = self.file.set_len(before);
+            let _ = self.file.seek(SeekFrom::Start(before));
+            failed(error)
+        })
     }
 }
 
