@@ -49,11 +49,11 @@ fn benchmarks_fold() {
     let mut words = vec![
         ("hogwild --threads --passes 200 --sizes 1KiB", "additions/s"),
         (
-            "stream --nodes 2 --weights 100000 --seconds 0.5",
+            "stream --transport udp --nodes 2 --weights 100000 --seconds 0.5",
             "cycles/s",
         ),
         (
-            "conserve --weights 20000 --seconds 0.5 --loss 10%",
+            "conserve --transport udp --weights 20000 --seconds 0.5 --loss 10%",
             "arrived",
         ),
     ];

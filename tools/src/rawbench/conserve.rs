@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use dogwild::cli::args::{seconds, share};
 use dogwild::watch::StreamMeter as Meter;
-use dogwild::watch::screen::Columns;
+use dogwild::watch::screen::{self, Columns};
 use dogwild::weights::{Expect, SharedWeights, kernels};
 use serde::Serialize;
 
@@ -137,7 +137,8 @@ impl Args {
         if self.json {
             dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
         } else {
-            dogwild_lab::say!("{}\n{}", report.table(), report.verdict);
+            let verdict = screen::wrap(&report.verdict, screen::width());
+            dogwild_lab::say!("{}\n{verdict}", report.table());
         }
         match verdict {
             Ok(_) => Ok(()),
