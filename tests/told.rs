@@ -311,3 +311,20 @@ fn a_job_of_the_reliable_path_says_all_that_it_was() {
     let rows = read_rows(&out.join("curve.csv")).expect("rows");
     assert_levels_are_of_the_curve(&summary, &rows);
 }
+
+#[test]
+fn doctor_breaks_no_word_on_a_narrow_screen() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    command.arg("doctor").env("COLUMNS", "80");
+    command.env("RUST_LOG", "off").stdin(Stdio::null());
+    let output = command.output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in text.lines() {
+        // A word may be wider than the screen, a path for one.
+        let words = line.split_whitespace().count();
+        assert!(line.chars().count() <= 80 || words == 1, "{line}\n{text}");
+    }
+    for word in ["net.core.rmem_max", "packet_mmap", "--iface auto"] {
+        assert!(text.contains(word), "`{word}` is missing in:\n{text}");
+    }
+}

@@ -9,6 +9,8 @@ use crate::watch::screen;
 
 /// Columns of the table where neither `COLUMNS` nor a terminal tells: each line is a finding of its own.
 const WIDTH_PLAIN: usize = 140;
+/// A narrower table breaks words: five columns leave two of 17.
+const WIDTH_OF_TABLE: usize = 120;
 
 /// Arguments of `dogwild doctor`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +39,12 @@ impl Args {
         if self.json {
             dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
         } else {
-            dogwild_lab::say!("{}", table(&report));
+            let width = screen::width_or(WIDTH_PLAIN);
+            if width < WIDTH_OF_TABLE {
+                dogwild_lab::say!("{}", list(&report, width));
+            } else {
+                dogwild_lab::say!("{}", table(&report, width));
+            }
         }
         if !report.anything_works() {
             bail!("no transport works here (the report says what each needs)");
@@ -46,13 +53,13 @@ impl Args {
     }
 }
 
-fn table(report: &Report) -> Table {
+fn table(report: &Report, width: usize) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(["", "", "state", "found", "needs"]);
-    table.set_width(u16::try_from(screen::width_or(WIDTH_PLAIN)).unwrap_or(u16::MAX));
+    table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
     for (title, checks) in report.sections() {
         for (i, check) in checks.iter().enumerate() {
             table.add_row([
@@ -65,4 +72,21 @@ fn table(report: &Report) -> Table {
         }
     }
     table
+}
+
+/// The same for a narrow screen: what was found and what it needs stand below each name.
+fn list(report: &Report, width: usize) -> String {
+    let mut lines = Vec::new();
+    for (title, checks) in report.sections() {
+        lines.push(title.to_owned());
+        for check in checks {
+            lines.push(format!("  {}: {}", check.name, check.state.name()));
+            let needs = check.needs.iter().map(|need| format!("needs: {need}"));
+            for text in std::iter::once(check.found.clone()).chain(needs) {
+                let text = screen::wrap(&text, width - 4);
+                lines.extend(text.lines().map(|line| format!("    {line}")));
+            }
+        }
+    }
+    lines.join("\n")
 }

@@ -34,8 +34,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(40, 40, 40),
 ];
-/// Length of dashes and of gaps; the first line has none.
-const DASHES: [Option<(i32, i32)>; 4] = [None, Some((8, 8)), Some((3, 6)), Some((14, 10))];
+/// Length of dashes and of gaps; only the first line has none, so that no other hides what lies below it.
+const DASHES: [(i32, i32); 3] = [(8, 8), (3, 6), (14, 10)];
 const MARKS: usize = 4;
 
 /// A line of more points has no marks: they would hide it.
@@ -112,8 +112,7 @@ impl Look {
     fn of(line: usize) -> Self {
         Self {
             colour: COLOURS[line % COLOURS.len()],
-            // Seven colours and four kinds of dashes: 28 looks before one comes again.
-            dashes: DASHES[line % DASHES.len()],
+            dashes: line.checked_sub(1).map(|line| DASHES[line % DASHES.len()]),
             mark: line % MARKS,
         }
     }

@@ -236,8 +236,7 @@ fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Colum
         "received/s",
         "Gb/s",
         "lost",
-        "send\nns/frame",
-        "recv\nns/frame",
+        "ns/frame\nsend, recv",
     ]);
     for (name, run) in rows {
         let Some(run) = run else {
@@ -252,8 +251,11 @@ fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Colum
             there(format!("{:.0}", run.received_frames_per_s)),
             there(format!("{:.3}", run.received_bits_per_s / 1e9)),
             there(format!("{:.3} %", run.lost_share * 100.0)),
-            format!("{:.0}", run.send_cpu_ns_per_frame),
-            there(format!("{:.0}", run.receive_cpu_ns_per_frame)),
+            format!(
+                "{:.0}, {}",
+                run.send_cpu_ns_per_frame,
+                there(format!("{:.0}", run.receive_cpu_ns_per_frame))
+            ),
         ]);
     }
     table
