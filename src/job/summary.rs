@@ -188,11 +188,16 @@ impl Summary {
     /// What stands above the job's picture.
     pub fn title(&self) -> String {
         let how = format!(
-            "{} nodes over {}{}, {} solvers each, deltas {}",
+            "{} nodes over {}{}, {} {} each, deltas {}",
             self.nodes,
             self.transport,
             if self.lab { " in a lab" } else { "" },
             self.solvers_per_node,
+            if self.solvers_per_node == 1 {
+                "solver"
+            } else {
+                "solvers"
+            },
             self.deltas,
         );
         title(&self.common, &how)
