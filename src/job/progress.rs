@@ -100,7 +100,11 @@ impl Progress {
         let target = self.target;
         if let Some(bar) = &mut self.bar {
             bar.style(target, false);
-            bar.bar.set_position(iterations);
+            // Nodes hear of each other's iterations late and make a few too many.
+            bar.bar.set_position(match target {
+                0 => iterations,
+                _ => iterations.min(target),
+            });
             // The bar knows the width of its terminal; what has no room is left out, not cut.
             let width = terminal_width();
             bar.bar.set_message(fit(&parts, width));
