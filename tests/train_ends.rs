@@ -547,8 +547,20 @@ fn replicas_that_differ_have_their_own_code() {
         signal("STOP", &pid.to_string());
     }
     let ended = running.end();
-    assert_code(&ended, 5, &["replicas differ"]);
+    assert_code(
+        &ended,
+        5,
+        &[
+            "replicas differ",
+            "waiting for the last deliveries: node",
+            "lacks",
+        ],
+    );
     let summary = summary(&running.out());
+    assert!(
+        !summary["warnings"].as_array().expect("warnings").is_empty(),
+        "{summary}"
+    );
     assert_eq!(summary["replicas_identical"], false);
     assert_eq!(summary["ended_by"], "replicas_differ");
     assert!(weights(&running.out()).len() > 1_000_000);

@@ -84,11 +84,12 @@ impl fmt::Display for Settled {
     }
 }
 
-/// Waits until all replicas are equal, bit for bit. `watch` looks after the streamers meanwhile.
+/// Waits until all replicas are equal, bit for bit. `watch` looks after the streamers meanwhile, and is told what is
+/// still missing.
 pub(super) fn settle(
     nodes: &[SharedWeights],
     stop: &Stop,
-    mut watch: impl FnMut() -> Result<()>,
+    mut watch: impl FnMut(&[Lack]) -> Result<()>,
 ) -> Result<Settled> {
     let start = Instant::now();
     let mut patience = Patience::default();
@@ -111,7 +112,7 @@ pub(super) fn settle(
                 ..Settled::default()
             });
         }
-        watch()?;
+        watch(&lacking)?;
         // Comparing takes memory bandwidth and a core, which streamers need to get nearer.
         let pause = (4 * (now - began)).clamp(LOOK_EVERY, Duration::from_secs(2));
         let end = Instant::now() + pause;

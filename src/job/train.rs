@@ -187,9 +187,14 @@ fn run(
     let seen = (snapshots, &mut course.warnings);
     watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
     if !stop.load(Relaxed) {
-        let settled = settle(&buffers.nodes, stop, || {
+        let mut progress = Progress::new(plan.iterations, progress::Path::Stream);
+        let settled = settle(&buffers.nodes, stop, |lacking| {
+            let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+            progress.waiting(&format!("the last deliveries: {}", lacking.join("; ")));
             crew.streamers.iter_mut().try_for_each(Component::watch)
-        })?;
+        });
+        progress.finish();
+        let settled = settled?;
         course.identical = settled.verdict();
         course.warnings.unsettled(&settled);
     }
