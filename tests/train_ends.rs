@@ -390,7 +390,13 @@ fn an_out_that_was_removed_meanwhile_is_made_again() {
 #[test]
 fn a_closed_terminal_ends_a_job_with_its_weights() {
     let mut running = Running::start_as(|folder| {
-        let mut command = train(folder, &["--out", "out", "--iterations", "0"]);
+        let train = train(folder, &["--out", "out", "--iterations", "0"]);
+        // Whoever started this test may have had HUP ignored (nohup), which is inherited.
+        let mut command = Command::new("env");
+        dogwild_lab::process::die_with_parent(&mut command);
+        command.arg("--default-signal=HUP");
+        command.arg(train.get_program()).args(train.get_args());
+        command.current_dir(folder).stdin(Stdio::null());
         command.process_group(0);
         command
     });
