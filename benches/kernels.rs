@@ -118,7 +118,16 @@ const KERNELS: [(&str, u64, Run); 17] = [
     ("take_unconfirmed", 7, |k, c| {
         let j = c.state.journal();
         j.begin(Kind::Unconfirmed, 0, 0, 0, 0);
-        black_box(k.take_unconfirmed(c.w, c.last, c.sent, c.pos, Some(c.out), j, Writes::Racy));
+        black_box(k.take_unconfirmed(
+            c.w,
+            c.last,
+            c.sent,
+            c.pos,
+            Some(c.out),
+            1.0,
+            j,
+            Writes::Racy,
+        ));
         j.end();
     }),
     ("take_keep", 5, |k, c| {
@@ -128,7 +137,7 @@ const KERNELS: [(&str, u64, Run); 17] = [
         j.end();
     }),
     ("take_forget", 6, |k, c| {
-        black_box(k.take_forget(c.w, c.last, c.pos, c.out, Writes::Racy));
+        black_box(k.take_forget(c.w, c.last, c.pos, c.out, 1.0, Writes::Racy));
     }),
     ("adopt", 4, |k, c| k.adopt(c.w, c.last, c.sent, c.pos)),
     ("apply_delta", 3, |k, c| apply(k, c, Writes::Racy)),
@@ -146,7 +155,7 @@ const KERNELS: [(&str, u64, Run); 17] = [
 fn take_confirmed(k: Kernels, c: Chunk, writes: Writes) {
     let j = c.state.journal();
     j.begin(Kind::Confirmed, 0, 0, 0, 0);
-    black_box(k.take_confirmed(c.w, c.last, c.sent, c.pos, c.out, j, writes));
+    black_box(k.take_confirmed(c.w, c.last, c.sent, c.pos, c.out, 1.0, j, writes));
     j.end();
 }
 

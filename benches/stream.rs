@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use dogwild::stream::{Config, Deltas, Dest, Outbox, Streamer};
+use dogwild::stream::{Config, Deltas, Dest, Merge, Outbox, Streamer};
 use dogwild::weights::{
     BLOCK, BufferSpec, Created, Existing, Kind, MAX_CHUNK, Manifest, SharedWeights, StreamState,
     StreamStateSpec, Writes, kernels,
@@ -104,6 +104,7 @@ impl Node {
             chunk_weights: u32::try_from(chunk)?,
             chunks: u32::try_from(weights.div_ceil(chunk))?,
             deltas: Deltas::ExactlyOnce,
+            merge: Merge::Sum,
             writes: Writes::Racy,
             window_frames: BATCH as u32,
         };
@@ -208,7 +209,7 @@ fn kernels_alone(nodes: &[Node; 2], pipes: &mut [Pipe; 2]) -> f64 {
             );
             assert!(!kernels::any_non_finite(pos));
             journals[1].begin(Kind::Confirmed, 0, 0, 0, 0);
-            kernels::take_confirmed(mine, last, sent, pos, delta, journals[1], Writes::Racy);
+            kernels::take_confirmed(mine, last, sent, pos, delta, 1.0, journals[1], Writes::Racy);
             journals[1].end();
         }
         for c in batch {

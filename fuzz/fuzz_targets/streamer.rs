@@ -3,7 +3,7 @@
 #![no_main]
 
 use dogwild::sim::{Faults, Fleet, World};
-use dogwild::stream::{Config, Deltas};
+use dogwild::stream::{Config, Deltas, Merge};
 use dogwild::weights::Writes;
 use libfuzzer_sys::fuzz_target;
 
@@ -19,6 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
         chunk_weights: 16,
         chunks: 4,
         deltas: Deltas::ExactlyOnce,
+        merge: Merge::Mean,
         writes: Writes::Racy,
         window_frames: 0,
     };

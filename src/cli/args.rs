@@ -13,8 +13,6 @@ pub use dogwild_lab::share::share;
 
 use crate::node::{Transport, TransportSpec, Wrappers};
 use crate::solver::SolverSpec;
-use crate::stream::Deltas;
-use crate::weights::Writes;
 
 /// How nodes reach each other.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -77,42 +75,12 @@ pub struct FaultArgs {
     pub fault_seed: u64,
 }
 
-/// How the stream behaves.
-#[derive(Clone, Debug, Args, Serialize)]
-#[command(next_help_heading = "Stream")]
-pub struct StreamArgs {
-    /// What becomes of deltas whose frame is lost
-    #[arg(long, value_enum, default_value = "exactly-once")]
-    #[serde(serialize_with = "as_value")]
-    pub deltas: DeltasArg,
-    /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
-    #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
-    #[serde(rename = "rate_bytes_per_s")]
-    pub rate: Rate,
-    /// Bytes of positions on the way without any answer, at most, as 2MB, or max
-    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", default_value = "2MB", value_parser = rate)]
-    #[serde(rename = "window_bytes")]
-    pub window: Rate,
-    /// Local writers add atomically: the streamer then loses none of their additions (slower)
-    #[arg(long)]
-    pub atomic: bool,
-}
-
-/// See [`Deltas`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeltasArg {
-    /// A lost delta is sent again
-    ExactlyOnce,
-    /// A lost delta is lost (the 2014 paper's behaviour)
-    FireAndForget,
-}
-
 /// Bytes (per second), or no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate(pub Option<f64>);
 
 impl Rate {
-    fn to_arg(self) -> String {
+    pub(super) fn to_arg(self) -> String {
         self.0.map_or("max".to_owned(), |bytes| bytes.to_string())
     }
 }
@@ -236,45 +204,6 @@ impl FaultArgs {
     }
 }
 
-impl StreamArgs {
-    /// See [`Deltas`].
-    pub fn deltas(&self) -> Deltas {
-        match self.deltas {
-            DeltasArg::ExactlyOnce => Deltas::ExactlyOnce,
-            DeltasArg::FireAndForget => Deltas::FireAndForget,
-        }
-    }
-
-    /// See [`Writes`].
-    pub fn writes(&self) -> Writes {
-        if self.atomic {
-            Writes::Atomic
-        } else {
-            Writes::Racy
-        }
-    }
-
-    /// The same as command-line arguments.
-    pub fn to_args(&self) -> Vec<String> {
-        let deltas = self
-            .deltas
-            .to_possible_value()
-            .map_or(String::new(), |v| v.get_name().to_owned());
-        let mut args = vec![
-            "--deltas".into(),
-            deltas,
-            "--rate".into(),
-            self.rate.to_arg(),
-            "--window".into(),
-            self.window.to_arg(),
-        ];
-        if self.atomic {
-            args.push("--atomic".into());
-        }
-        args
-    }
-}
-
 /// A model named on the command line: a built-in name or a solver prototxt.
 pub fn model(name: &str) -> Result<SolverSpec, crate::solver::ModelError> {
     let is_builtin = SolverSpec::builtin_names().any(|builtin| builtin == name);
@@ -295,6 +224,16 @@ pub fn session(name: &str) -> u64 {
 /// The same for what is kept in 32 bits.
 pub fn share_f32(text: &str) -> Result<f32, String> {
     share(text).map(|share| share as f32)
+}
+
+/// Steps per second, above 0.
+pub fn steps_per_s(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(steps) if (0.001..=1e6).contains(&steps) => Ok(steps),
+        _ => Err(format!(
+            "`{text}` is no number of steps per second: use 0.001 to 1000000, as 5"
+        )),
+    }
 }
 
 /// A time in seconds, above 0.

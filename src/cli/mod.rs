@@ -18,6 +18,7 @@ mod snapshot;
 mod solver;
 mod status;
 pub mod stream;
+pub mod stream_args;
 mod train;
 mod train_poseidon;
 pub mod worker;

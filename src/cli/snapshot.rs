@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Result;
 
+use crate::node::Positions;
 use crate::snapshot;
 use crate::weights::{Expect, SharedWeights};
 
@@ -24,7 +25,9 @@ impl Args {
         let shared = SharedWeights::open(&self.buffer, &Expect::default())?;
         let iterations = shared.globals().iterations();
         let metadata = [("iterations".to_owned(), iterations.to_string())].into();
-        snapshot::save(&self.out, shared.manifest(), shared.view(), metadata)?;
+        let mut positions = Positions::default();
+        let weights = positions.of(&shared);
+        snapshot::save(&self.out, shared.manifest(), weights, metadata)?;
         // `dogwild clean` need not ask about them any more.
         let globals = shared.globals();
         globals.saved_iterations.store(iterations, Relaxed);

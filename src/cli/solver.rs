@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// End when a test reaches this share of right answers
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]
     target_accuracy: Option<f32>,
+    /// Make at most so many steps a second: a machine then has room for many solvers, each with a pace of its own
+    #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
+    pace_steps: Option<f64>,
     /// Append rows of the learning curve to this CSV file
     #[arg(long, value_name = "FILE")]
     curve: Option<PathBuf>,
@@ -80,6 +83,7 @@ impl Args {
             seed: self.seed,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
+            pace_steps: self.pace_steps,
             curve: self.curve,
             buffer: self.buffer,
         };

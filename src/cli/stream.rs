@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::args::{FaultArgs, StreamArgs, TransportArgs};
+use super::args::{FaultArgs, TransportArgs};
+use super::stream_args::StreamArgs;
 use crate::node::{StreamJob, run_streamer, stop_on_signals};
 
 /// Arguments of `dogwild stream`.
@@ -36,6 +37,7 @@ impl Args {
             nodes: self.nodes,
             transport: self.transport.spec(&self.fault),
             deltas: self.stream.deltas(),
+            merge: self.stream.merge(),
             writes: self.stream.writes(),
             rate_bytes_per_s: self.stream.rate.0,
             window_bytes: self.stream.window.0,

@@ -7,10 +7,11 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::args::{self, FaultArgs, StreamArgs, TransportArgs};
+use super::args::{self, FaultArgs, TransportArgs};
 use super::closing::{Closing, close};
 use super::exit;
 use super::pictures::pictures;
+use super::stream_args::StreamArgs;
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
     DEFAULT_OUT, Ended, Experiment, Old, OutFolder, Resume, Summary, TrainPlan, json, last_run,
@@ -53,6 +54,10 @@ pub(super) struct Args {
     /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval, and 20 tests at least]
     #[arg(long, value_name = "N")]
     pub(super) test_every: Option<u64>,
+    /// Make at most so many steps a second and solver: a machine then has room for many nodes, each with a
+    /// pace of its own
+    #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
+    pace_steps: Option<f64>,
     /// Seed of weights, pictures and their order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
@@ -225,6 +230,7 @@ impl Args {
             iterations,
             target_accuracy: self.target_accuracy,
             test_every: Some(test_every),
+            pace_steps: self.pace_steps,
             seed: self.seed,
             weights: self.weights,
             snapshot_every: self.snapshot_every,

@@ -22,7 +22,7 @@ pub(super) enum Sync {
 }
 
 /// Arguments of one path only.
-const STREAM_ONLY: [&str; 22] = [
+const STREAM_ONLY: [&str; 24] = [
     "--nodes",
     "--solvers",
     "--snapshot-every",
@@ -33,6 +33,8 @@ const STREAM_ONLY: [&str; 22] = [
     "--port",
     "--no-segmentation",
     "--deltas",
+    "--merge",
+    "--pace-steps",
     "--rate",
     "--window",
     "--atomic",

@@ -13,7 +13,7 @@ use super::resume::Resume;
 use super::summary::{NodeSummary, Summary};
 use super::train::TrainPlan;
 use super::whole::write_whole;
-use crate::node::{TestResult, Tester, Transforms};
+use crate::node::{Positions, TestResult, Tester, Transforms};
 use crate::snapshot::SaveError;
 use crate::solver::data::DataSet;
 use crate::watch::curve::{Curve, CurveRow, CurveWriter, read_rows};
@@ -36,7 +36,9 @@ pub(super) fn save_weights(
         ),
     ];
     let path = out.join("weights.safetensors");
-    crate::snapshot::save(&path, shared.manifest(), shared.view(), metadata.into())
+    let mut positions = Positions::default();
+    let weights = positions.of(shared);
+    crate::snapshot::save(&path, shared.manifest(), weights, metadata.into())
 }
 
 /// Time for all tests at the end; none: as long as they take, on the whole test set.

@@ -76,6 +76,9 @@ pub(super) fn start_solver(
     if let Some(every) = plan.test_every {
         add("--test-every", every.to_string());
     }
+    if let Some(steps) = plan.pace_steps {
+        add("--pace-steps", steps.to_string());
+    }
     if let Some(target) = plan.target_accuracy {
         add("--target-accuracy", target.to_string());
     }

@@ -52,6 +52,8 @@ pub struct TrainPlan {
     pub target_accuracy: Option<f32>,
     /// Iterations between tests, if other than the solver file says.
     pub test_every: Option<u64>,
+    /// Steps per second of a solver, at most.
+    pub pace_steps: Option<f64>,
     /// Seed of weights and pictures.
     pub seed: u64,
     /// Weights to start from.

@@ -60,12 +60,13 @@ impl Line {
         let words = meters.each_ref().map(|word| word.load(Relaxed));
         let float = |meter: Meter| f32::from_bits(meter.of(&words) as u32);
         log::info!(
-            "counters at the end: iterations {}, images {}, loss {:.4}, rate {}, accuracy {:.4}, train_s {:.1}, \
-             cpu_s {:.1}",
+            "counters at the end: iterations {}, images {}, loss {:.4}, rate {}, stride {:.2}, accuracy {:.4}, \
+             train_s {:.1}, cpu_s {:.1}",
             Meter::Iterations.of(&words),
             Meter::Images.of(&words),
             float(Meter::LossBits),
             float(Meter::RateBits),
+            float(Meter::StrideBits),
             float(Meter::AccuracyBits),
             Meter::TrainNs.of(&words) as f64 / 1e9,
             Meter::CpuNs.of(&words) as f64 / 1e9,

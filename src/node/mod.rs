@@ -12,9 +12,11 @@ mod model;
 mod pace;
 mod port;
 pub mod poseidon;
+mod positions;
 mod privileges;
 mod repeat;
 mod solver;
+mod solver_error;
 mod stop;
 mod streamer;
 mod tester;
@@ -25,9 +27,11 @@ pub use gpu::{
     Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
 };
 pub(crate) use health::{Solvers as SolverWatch, What, since_unix};
-pub use model::{NetError, bound_net, data_kind};
+pub use model::{NetError, bound_net, data_kind, train_batch};
+pub use positions::Positions;
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
-pub use solver::{ELAPSED, LOSS, SolverError, SolverJob, run_solver};
+pub use solver::{ELAPSED, LOSS, SolverJob, run_solver};
+pub use solver_error::SolverError;
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
 pub(crate) use streamer::{LINE_EVERY_ENV, line_every};
 pub use streamer::{StreamJob, StreamerError, run_streamer};

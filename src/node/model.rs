@@ -21,7 +21,7 @@ pub enum NetError {
 }
 
 /// Images in a training batch, as the net file says.
-pub(super) fn train_batch(net: &NetSpec) -> Result<usize, NetError> {
+pub fn train_batch(net: &NetSpec) -> Result<usize, NetError> {
     net.batch_size(Phase::Train)
         .ok_or_else(|| NetError::NoBatch(net.name.clone()))
 }

@@ -12,14 +12,14 @@ use std::time::Duration;
 use super::clock::{Clock, cpu_ns};
 use super::line::Line;
 use super::model::{NetError, bound_net, data_kind, train_batch};
+use super::positions::Positions;
+use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
-use crate::solver::data::{self, Batches, BatchesError, DataError, Images, Shard, Source};
-use crate::solver::{Net, Phase, SolverSpec, update};
+use crate::solver::data::{self, Batches, Images, Shard, Source};
+use crate::solver::{Cluster, Net, Phase, SolverSpec, update_in_cluster};
 use crate::watch::SolverMeter as Meter;
-use crate::watch::curve::{CurveError, CurveRow, CurveWriter};
-use crate::weights::{
-    Expect, METERS, Manifest, OpenError, Role, SharedWeights, SlotError, SolverState, StateError,
-};
+use crate::watch::curve::{CurveRow, CurveWriter};
+use crate::weights::{Expect, METERS, Manifest, Role, SharedWeights, SolverState};
 
 /// The spare word of the state file that holds the solver's time so far, ns.
 pub const ELAPSED: usize = 0;
@@ -27,6 +27,8 @@ pub const ELAPSED: usize = 0;
 pub const LOSS: usize = 1;
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
+/// Longest sleep of a paced solver between two looks at whether the job has ended, ns.
+const NAP_NS: u64 = 50_000_000;
 
 /// What a solver is started with.
 #[derive(Clone, Debug)]
@@ -51,45 +53,10 @@ pub struct SolverJob {
     pub test_images: usize,
     /// Stop when a test reaches this share of right answers.
     pub target_accuracy: Option<f32>,
+    /// Steps per second, at most.
+    pub pace_steps: Option<f64>,
     /// Where rows of the learning curve go.
     pub curve: Option<PathBuf>,
-}
-
-/// Why a solver could not start, or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum SolverError {
-    /// The buffer.
-    #[error(transparent)]
-    Buffer(#[from] OpenError),
-    /// The component slot.
-    #[error(transparent)]
-    Slot(#[from] SlotError),
-    /// The solver's own state file.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The model.
-    #[error(transparent)]
-    Model(#[from] NetError),
-    /// Model and pictures do not fit.
-    #[error(transparent)]
-    Batches(#[from] BatchesError),
-    /// The data.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// The learning-curve file.
-    #[error(transparent)]
-    Curve(#[from] CurveError),
-    /// The loss is NaN or infinite.
-    #[error(
-        "training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr, or the momentum: \
-         solvers that run at the same time add to each other's momentum (lenet_no_momentum has none)"
-    )]
-    Diverged {
-        /// The loss.
-        loss: f32,
-        /// Iterations of the cluster.
-        iteration: u64,
-    },
 }
 
 /// Trains until the target that the buffer names is reached or `stop` is set.
@@ -145,11 +112,13 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         job,
         shared: &shared,
         state: &state,
+        positions: Positions::default(),
         meters: slot.meters(),
         clock: Clock::start(),
         before_ns: state.spare()[ELAPSED].load(Relaxed),
         loss: Some(f32::from_bits(state.spare()[LOSS].load(Relaxed) as u32)).filter(|l| *l != 0.0),
         line: Line::new(slot.meters()[Meter::Iterations as usize].load(Relaxed)),
+        turn_ns: 0,
     };
     run.train(
         &mut trainer,
@@ -193,6 +162,16 @@ pub(super) fn smoothed(before: Option<f32>, loss: f32) -> f32 {
     before.map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before))
 }
 
+/// What the streamer of this buffer has told of the cluster.
+pub(super) fn cluster(shared: &SharedWeights) -> Cluster {
+    let globals = shared.globals();
+    let [begin, end] = globals.own_range.each_ref().map(|word| word.load(Relaxed));
+    Cluster {
+        portion: globals.portion(),
+        own: begin as usize..end as usize,
+    }
+}
+
 /// A training net with its gradient memory.
 struct Trainer {
     net: Net,
@@ -226,12 +205,15 @@ struct Run<'a> {
     job: &'a SolverJob,
     shared: &'a SharedWeights,
     state: &'a SolverState,
+    positions: Positions,
     meters: &'a [AtomicU64; METERS],
     clock: Clock,
     /// Time that earlier processes of this solver have spent.
     before_ns: u64,
     loss: Option<f32>,
     line: Line,
+    /// When the next step of a paced solver may begin, ns.
+    turn_ns: u64,
 }
 
 impl Run<'_> {
@@ -272,6 +254,7 @@ impl Run<'_> {
                 self.test(tester, curve.as_deref_mut(), stop)?;
                 continue;
             }
+            self.wait_for_turn(stop);
             self.step(trainer, batches)?;
             heartbeat();
             let (loss, now_ns) = (self.loss, self.clock.now_ns());
@@ -283,6 +266,19 @@ impl Run<'_> {
         Meter::CpuNs.set(self.meters, cpu_ns());
         Line::say_totals(self.meters);
         Ok(())
+    }
+
+    /// Waits until the next step may begin. What was missed is not made up for.
+    fn wait_for_turn(&mut self, stop: &AtomicBool) {
+        let Some(steps_per_s) = self.job.pace_steps else {
+            return;
+        };
+        // In short naps, so that the end of the job is not waited for.
+        while self.clock.now_ns() < self.turn_ns && !self.finished(stop) {
+            let left_ns = self.turn_ns - self.clock.now_ns().min(self.turn_ns);
+            std::thread::sleep(Duration::from_nanos(left_ns.min(NAP_NS)));
+        }
+        self.turn_ns = self.turn_ns.max(self.clock.now_ns()) + (1e9 / steps_per_s) as u64;
     }
 
     fn step(&mut self, trainer: &mut Trainer, batches: &mut Batches) -> Result<(), SolverError> {
@@ -319,13 +315,14 @@ impl Run<'_> {
             });
         }
         let start = self.clock.now_ns();
-        update(
+        let stride = update_in_cluster(
             &self.job.spec,
             &trainer.net,
             w,
             &trainer.grads,
             self.state.history(),
             rate,
+            &cluster(self.shared),
         );
         globals.local_iterations.fetch_add(1, Relaxed);
         self.state.iteration().fetch_add(1, Relaxed);
@@ -338,6 +335,7 @@ impl Run<'_> {
         Meter::TrainNs.add(self.meters, train_ns + self.clock.now_ns() - start);
         Meter::LossBits.set(self.meters, u64::from(smoothed.to_bits()));
         Meter::RateBits.set(self.meters, u64::from(rate.to_bits()));
+        Meter::StrideBits.set(self.meters, u64::from(stride.to_bits()));
         Ok(())
     }
 
@@ -348,7 +346,7 @@ impl Run<'_> {
         stop: &AtomicBool,
     ) -> Result<(), SolverError> {
         let iteration = self.cluster_iterations();
-        let Some(found) = tester.test(self.shared.view(), stop)? else {
+        let Some(found) = tester.test(self.positions.of(self.shared), stop)? else {
             return Ok(());
         };
         Meter::AccuracyBits.set(self.meters, u64::from(found.accuracy.to_bits()));

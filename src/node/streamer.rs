@@ -20,7 +20,7 @@ use super::clock::Clock;
 use super::port::{Paced, Port, lend};
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::transport::{TransportError, TransportSpec, open_link};
-use crate::stream::{Config, Deltas, Streamer, chunk_weights_for};
+use crate::stream::{Config, Deltas, Merge, Streamer, chunk_weights_for};
 use crate::watch::StreamMeter as Meter;
 use crate::weights::{
     Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
@@ -49,6 +49,8 @@ pub struct StreamJob {
     pub transport: TransportSpec,
     /// What becomes of lost deltas.
     pub deltas: Deltas,
+    /// How deltas become part of positions.
+    pub merge: Merge,
     /// How local solvers write.
     pub writes: Writes,
     /// Bytes per second that the node sends at most; `None`: as fast as it can.
@@ -135,6 +137,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     Meter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
     let streamer = Streamer::new(config, shared.view(), &state);
     say_start(job, &shared, chunk_weights, resumed);
+    tell_own_range(&shared, &streamer, job.node);
     let mut runner = Loop {
         clock: Clock::start(),
         shared: &shared,
@@ -158,6 +161,19 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let result = runner.run(job, &mut link, stop, || slot.heartbeat());
     runner.finish(&mut link);
     result
+}
+
+/// Tells solvers which weights this node masters.
+fn tell_own_range(shared: &SharedWeights, streamer: &Streamer<'_>, node: u16) {
+    let range = streamer.own_weights();
+    log::debug!("node {node} masters weights {range:?}");
+    let told = &shared.globals().own_range;
+    told[0].store(range.start as u64, Relaxed);
+    told[1].store(range.end as u64, Relaxed);
+    shared
+        .globals()
+        .portion_bits
+        .store(streamer.portion().to_bits(), Relaxed);
 }
 
 /// The first line of the log.
@@ -199,6 +215,7 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         chunk_weights,
         chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
         deltas: job.deltas,
+        merge: job.merge,
         writes: job.writes,
         window_frames: job
             .window_bytes

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::model::{bound_net, transform};
-use super::solver::SolverError;
+use super::solver_error::SolverError;
 use crate::solver::data::{self, Batches, Images, Shard, Transform};
 use crate::solver::{Evaluation, Net, Phase, SolverSpec};
 use crate::weights::WeightsView;

@@ -18,6 +18,7 @@ use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView, kern
 
 mod limit;
 mod port;
+pub mod training;
 
 pub use limit::Limit;
 use limit::Limits;
@@ -109,6 +110,11 @@ impl Fleet {
     /// The weights of `node`.
     pub fn weights(&self, node: u16) -> WeightsView<'_> {
         WeightsView::of(&self.weights[node as usize])
+    }
+
+    /// The state of the streamer of `node`.
+    pub fn state(&self, node: u16) -> &StreamState {
+        &self.states[node as usize]
     }
 
     fn streamer(&self, node: u16) -> Streamer<'_> {

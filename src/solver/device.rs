@@ -5,14 +5,15 @@
 //! taken at the start; the host waits once for each batch, for the loss.
 
 mod chain;
+mod step;
 
 use std::ops::Range;
 
 use super::error::ModelError;
 use super::net::{Net, Tensor};
 use super::net_spec::{LayerOp, LayerSpec, Phase};
-use super::spec::{Regularization, SolverSpec};
-use crate::device::kernels::{self, Geometry, StepFactors};
+use super::spec::SolverSpec;
+use crate::device::kernels::{self, Geometry};
 use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream};
 use chain::Chain;
 
@@ -73,6 +74,9 @@ pub struct DeviceNet<D: Device> {
     host_images: HostMemory,
     host_labels: HostMemory,
     host_loss: HostMemory,
+    /// Sums of squares of weights and step, here and there.
+    sums: D::Memory,
+    host_sums: HostMemory,
     tensors: Vec<Tensor>,
     images: usize,
     loss_scale: f32,
@@ -121,6 +125,8 @@ impl<D: Device> DeviceNet<D> {
             host_images: host(chain.sizes[0])?,
             host_labels: host(n)?,
             host_loss: host(n)?,
+            sums: device.alloc(2 * step::SUMS)?,
+            host_sums: host(2 * step::SUMS)?,
             labels: device.alloc(n)?,
             loss: device.alloc(n)?,
             gradients: device.alloc(net.extent())?,
@@ -163,38 +169,6 @@ impl<D: Device> DeviceNet<D> {
         stream.record()?.wait()?;
         let losses = (0..self.images).map(|i| self.host_loss.view().load(i));
         Ok(losses.sum::<f32>() * self.loss_scale)
-    }
-
-    /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the weights alone if it is the
-    /// one that takes positions. The caller waits for it before the next batch.
-    ///
-    /// # Errors
-    /// The device has failed.
-    pub fn step(
-        &self,
-        spec: &SolverSpec,
-        stream: &D::Stream,
-        weights: &D::Memory,
-        rate: f32,
-    ) -> Result<(), DeviceError> {
-        stream.wait(&self.stream.record()?)?;
-        for tensor in &self.tensors {
-            let place = tensor.offset..tensor.offset + tensor.len;
-            let rate = rate * tensor.param.lr_mult;
-            kernels::sgd_step(
-                stream,
-                weights.part(place.clone()),
-                self.gradients.part(place.clone()),
-                self.history.part(place),
-                StepFactors {
-                    rate: rate / spec.iter_size as f32,
-                    decay: rate * spec.weight_decay * tensor.param.decay_mult,
-                    momentum: spec.momentum,
-                    l1: spec.regularization_type == Regularization::L1,
-                },
-            )?;
-        }
-        self.stream.wait(&stream.record()?)
     }
 
     /// Images and labels into the memory that goes up, images innermost.

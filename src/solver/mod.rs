@@ -44,6 +44,7 @@ mod proto;
 mod rate;
 mod run;
 mod spec;
+mod stride;
 mod update;
 
 #[cfg(test)]
@@ -61,4 +62,5 @@ pub use net_spec::{
 pub use rate::LrPolicy;
 pub use run::{Evaluation, Factors, LayerDone};
 pub use spec::{Regularization, SolverSpec};
+pub use stride::{Cluster, update_in_cluster};
 pub use update::{TensorStep, update};

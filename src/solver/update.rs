@@ -9,10 +9,11 @@ use pulp::Arch;
 
 use super::net::{Net, Tensor};
 use super::spec::{Regularization, SolverSpec};
+use super::stride::Squares;
 use crate::weights::{WeightsView, kernels};
 
 /// Weights per chunk: four arrays of it fit the first-level cache.
-const CHUNK: usize = 1024;
+pub(super) const CHUNK: usize = 1024;
 
 /// Adds one step to the shared weights.
 ///
@@ -54,7 +55,13 @@ impl TensorStep {
         Self::new(spec, Arch::new(), tensor, rate, scale)
     }
 
-    fn new(spec: &SolverSpec, arch: Arch, tensor: &Tensor, rate: f32, scale: f32) -> Self {
+    pub(super) fn new(
+        spec: &SolverSpec,
+        arch: Arch,
+        tensor: &Tensor,
+        rate: f32,
+        scale: f32,
+    ) -> Self {
         Self(Step {
             arch,
             gradient: rate * tensor.param.lr_mult * scale,
@@ -81,8 +88,32 @@ impl TensorStep {
     }
 }
 
+impl TensorStep {
+    /// Leaves the step in `history` instead of making it, and adds up the squares of weights and step.
+    pub(super) fn prepare(
+        &self,
+        w: WeightsView<'_>,
+        gradient: &[f32],
+        history: WeightsView<'_>,
+        squares: &mut Squares,
+    ) {
+        let (mut step, mut other) = ([0.0; CHUNK], [0.0; CHUNK]);
+        for at in (0..gradient.len()).step_by(CHUNK) {
+            let len = CHUNK.min(gradient.len() - at);
+            let (step, other) = (&mut step[..len], &mut other[..len]);
+            let (w, history) = (w.slice(at, len), history.slice(at, len));
+            self.0
+                .velocity(w, &gradient[at..at + len], history, step, other);
+            kernels::copy_in(history, step);
+            kernels::copy_out(w, other);
+            squares.weights += self.0.square(other);
+            squares.step += self.0.square(step);
+        }
+    }
+}
+
 /// 1 / `iter_size`, times what clipping takes off.
-fn gradient_scale(spec: &SolverSpec, tensors: &[Tensor], grads: &[f32]) -> f32 {
+pub(super) fn gradient_scale(spec: &SolverSpec, tensors: &[Tensor], grads: &[f32]) -> f32 {
     let mean = 1.0 / spec.iter_size as f32;
     let Some(limit) = spec.clip_gradients else {
         return mean;
@@ -115,6 +146,23 @@ impl Step {
     fn apply(&self, w: WeightsView<'_>, gradients: &[f32], history: WeightsView<'_>) {
         let (mut step, mut other) = ([0.0; CHUNK], [0.0; CHUNK]);
         let (step, other) = (&mut step[..gradients.len()], &mut other[..gradients.len()]);
+        self.velocity(w, gradients, history, step, other);
+        if self.momentum != 0.0 {
+            kernels::copy_in(history, step);
+        }
+        kernels::racy_axpy(w, -1.0, step);
+    }
+
+    /// The step of one chunk: what momentum is left of the last and what the gradient adds. All of one length;
+    /// `other` is scratch.
+    fn velocity(
+        &self,
+        w: WeightsView<'_>,
+        gradients: &[f32],
+        history: WeightsView<'_>,
+        step: &mut [f32],
+        other: &mut [f32],
+    ) {
         if self.decay != 0.0 {
             kernels::copy_out(w, other);
             if self.l1 {
@@ -124,7 +172,7 @@ impl Step {
         self.arch.dispatch(
             #[inline(always)]
             || {
-                for ((s, g), w) in step.iter_mut().zip(gradients).zip(&*other) {
+                for ((s, g), w) in step.iter_mut().zip(gradients).zip(other.iter()) {
                     *s = self.gradient * g + self.decay * w;
                 }
             },
@@ -134,14 +182,32 @@ impl Step {
             self.arch.dispatch(
                 #[inline(always)]
                 || {
-                    for (s, v) in step.iter_mut().zip(&*other) {
+                    for (s, v) in step.iter_mut().zip(other.iter()) {
                         *s += self.momentum * v;
                     }
                 },
             );
-            kernels::copy_in(history, step);
         }
-        kernels::racy_axpy(w, -1.0, step);
+    }
+
+    /// The sum of squares of one chunk.
+    fn square(&self, values: &[f32]) -> f64 {
+        let mut sum = 0.0f32;
+        self.arch.dispatch(
+            #[inline(always)]
+            || {
+                let mut lanes = [0.0f32; 16];
+                let blocks = values.chunks_exact(16);
+                let rest: f32 = blocks.remainder().iter().map(|x| x * x).sum();
+                for block in blocks {
+                    for (lane, x) in lanes.iter_mut().zip(block) {
+                        *lane += x * x;
+                    }
+                }
+                sum = lanes.iter().sum::<f32>() + rest;
+            },
+        );
+        f64::from(sum)
     }
 }
 

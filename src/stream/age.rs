@@ -2,8 +2,64 @@
 //!
 //! Reads what the slave noted. Touches no frames.
 
+use hdrhistogram::Histogram;
+
 use super::Streamer;
 use crate::wire;
+
+/// One of so many chunks has its age in steps counted: steps are far fewer than positions.
+const COUNTED: u32 = 16;
+
+/// How many steps were made between two positions of a chunk: how stale the weights are that steps are
+/// computed from, in the unit that decides whether asynchronous learning is stable.
+#[derive(Clone, Debug)]
+pub struct AgeSteps {
+    /// By the solvers of this node.
+    pub local: Histogram<u64>,
+    /// By those of the whole cluster, as far as known here.
+    pub cluster: Histogram<u64>,
+    /// Local and cluster iterations when a chunk was taken last.
+    taken: Vec<Option<(u64, u64)>>,
+}
+
+impl AgeSteps {
+    pub(super) fn new(chunks: u32) -> Self {
+        // To a million steps, two significant digits.
+        let steps = || Histogram::new_with_bounds(1, 1_000_000, 2).expect("bounds are constant");
+        Self {
+            local: steps(),
+            cluster: steps(),
+            taken: vec![None; chunks.div_ceil(COUNTED) as usize],
+        }
+    }
+
+    fn note(&mut self, chunk: u32, local: u64, cluster: u64) {
+        let before = self.taken[(chunk / COUNTED) as usize].replace((local, cluster));
+        if let Some((local_before, cluster_before)) = before {
+            self.local
+                .saturating_record(local.saturating_sub(local_before));
+            self.cluster
+                .saturating_record(cluster.saturating_sub(cluster_before));
+        }
+    }
+}
+
+impl Streamer<'_> {
+    /// Notes that a position of `chunk` was taken.
+    pub(super) fn note_age_steps(&mut self, chunk: u32) {
+        // Nothing is stale before there are steps.
+        if chunk.is_multiple_of(COUNTED) && self.local_iterations > 0 {
+            let local = self.local_iterations;
+            let cluster = local.saturating_add(self.remote_iterations());
+            self.age_steps.note(chunk, local, cluster);
+        }
+    }
+
+    /// How old foreign chunks were, in steps, when their next position was taken.
+    pub fn age_steps(&self) -> &AgeSteps {
+        &self.age_steps
+    }
+}
 
 impl Streamer<'_> {
     /// Time since the oldest chunk of `node`'s range was taken, ns; since the start where one never was.

@@ -18,6 +18,8 @@ mod counters;
 mod heal;
 mod hello;
 mod master;
+mod portion;
+mod positions;
 mod range;
 mod report;
 mod shares;
@@ -29,7 +31,9 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use age::AgeSteps;
 pub use counters::Counters;
+pub use positions::copy_positions;
 pub use range::Ranges;
 pub use report::{Difference, Report, Severity};
 pub use streamer::{Peer, Streamer};
@@ -103,6 +107,16 @@ pub enum Deltas {
     FireAndForget,
 }
 
+/// How deltas become part of a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// They are added as they are.
+    Sum,
+    /// Each counts by its node's portion of the cluster's iterations: a weighted mean. Solvers
+    /// make up for it with longer steps ([`Streamer::portion`]).
+    Mean,
+}
+
 /// What all nodes of a job agree on, and who this node is.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -126,6 +140,8 @@ pub struct Config {
     pub chunks: u32,
     /// What becomes of a lost delta.
     pub deltas: Deltas,
+    /// How deltas become part of a position.
+    pub merge: Merge,
     /// Whether local writers add racily or atomically.
     pub writes: Writes,
     /// Positions that may be on the way without any slave having answered; 0: no limit.

@@ -8,6 +8,9 @@
 //! not confirmed:  last = pos + sent; w = last + new; send `sent` again, same number
 //! no free slot:   w = pos + new; last = pos          (the delta stays in w - last)
 //! ```
+//!
+//! What goes out is multiplied by the node's portion ([`Streamer::portion`]; 1 in a sum). Nothing here
+//! depends on it: the walk ahead counts `sent` whole until the master's position replaces it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -61,6 +64,7 @@ impl Streamer<'_> {
             let skipped = header.chunk_version.wrapping_sub(version).wrapping_sub(1);
             self.counters.positions_missed += u64::from(skipped);
             self.note_age(header.chunk, now_ns);
+            self.note_age_steps(header.chunk);
             self.take(frame, ack, out);
         } else {
             self.join(frame, ack);
@@ -142,6 +146,7 @@ impl Streamer<'_> {
                         sent,
                         frame.payload,
                         payload,
+                        self.portion(),
                         journal,
                         self.writes(),
                     );
@@ -183,6 +188,7 @@ impl Streamer<'_> {
                         sent,
                         frame.payload,
                         Some(payload),
+                        self.portion(),
                         journal,
                         self.writes(),
                     );
@@ -199,6 +205,7 @@ impl Streamer<'_> {
                 sent,
                 frame.payload,
                 None,
+                1.0,
                 journal,
                 self.writes(),
             );
@@ -222,7 +229,14 @@ impl Streamer<'_> {
                 delta.frame_len(),
                 &mut |slot| {
                     let (_, payload) = delta.emit(slot);
-                    taken = kernels::take_forget(w, last, frame.payload, payload, self.writes());
+                    taken = kernels::take_forget(
+                        w,
+                        last,
+                        frame.payload,
+                        payload,
+                        self.portion(),
+                        self.writes(),
+                    );
                 },
             );
         if went {

@@ -3,14 +3,16 @@
 
 use hdrhistogram::Histogram;
 
+use super::age::AgeSteps;
 use super::claims::Claims;
 use super::heal::Keeping;
 use super::hello::Standing;
+use super::portion::Portion;
 use super::report::Reports;
 use super::shares::Shares;
 use super::strangers::Life;
 use super::window::{Answers, Window};
-use super::{Config, Counters, Deltas, Outbox, Ranges, Report};
+use super::{Config, Counters, Deltas, Merge, Outbox, Ranges, Report};
 use crate::weights::{ChunkState, Interrupted, Kind as Work, StreamState, WeightsView, Writes};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError};
 
@@ -73,9 +75,11 @@ pub struct Streamer<'a> {
     pub(super) kept_chunk: Vec<u8>,
     pub(super) restore_cursor: u32,
     pub(super) local_iterations: u64,
+    portion: Portion,
     /// When each foreign chunk was taken last, ns; 0: never.
     pub(super) taken_ns: Vec<u64>,
     pub(super) ages_us: Histogram<u64>,
+    pub(super) age_steps: AgeSteps,
     /// The ticket of each own chunk's last position, counted from the start of the range.
     pub(super) tickets: Vec<u64>,
     /// Whether this node was ready when it last looked: what its frames say.
@@ -119,9 +123,11 @@ impl<'a> Streamer<'a> {
             kept_chunk: Vec::new(),
             restore_cursor: 0,
             local_iterations: 0,
+            portion: Portion::new(config.nodes),
             taken_ns: vec![0; config.chunks as usize],
             // 1 µs to 1 h, two significant digits.
             ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
+            age_steps: AgeSteps::new(config.chunks),
             tickets: vec![0; ranges.of(config.node).len()],
             was_ready: false,
             partials: false,
@@ -310,6 +316,17 @@ impl<'a> Streamer<'a> {
     /// Iterations of this node's solvers, to be carried in the next frames.
     pub fn set_local_iterations(&mut self, iterations: u64) {
         self.local_iterations = iterations;
+        let others = || self.peers.iter().map(|peer| peer.iterations).sum();
+        self.portion.note(iterations, others);
+    }
+
+    /// What this node's deltas are multiplied by, above 0, at most 1. Solvers that step by up to
+    /// its inverse walk as fast as the cluster.
+    pub fn portion(&self) -> f32 {
+        match self.config.merge {
+            Merge::Sum => 1.0,
+            Merge::Mean => self.portion.value(),
+        }
     }
 
     /// True once every foreign chunk has been seen and the own range streams: solvers may start.
@@ -321,6 +338,13 @@ impl<'a> Streamer<'a> {
     /// True if every chunk of `node`'s range has been taken in its present epoch.
     pub fn has_joined(&self, node: u16) -> bool {
         self.peers[node as usize].joined_chunks as usize == self.ranges.of(node).len()
+    }
+
+    /// The weights that this node masters.
+    pub fn own_weights(&self) -> std::ops::Range<usize> {
+        let range = self.ranges.of(self.config.node);
+        let len = self.config.chunk_weights as usize;
+        range.start as usize * len..range.end as usize * len
     }
 
     /// All nodes but this one.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 mod finite;
+mod merge;
 mod strangers;
 
 use super::*;
@@ -25,6 +26,7 @@ fn config(deltas: Deltas) -> Config {
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
         deltas,
+        merge: Merge::Sum,
         writes: Writes::Racy,
         window_frames: 0,
     }

@@ -137,6 +137,18 @@ meters! {
         StillNodes = "still_nodes",
         /// Solvers of this buffer that are stopped or stand still, as a bit mask of the first 64.
         StillSolvers = "still_solvers",
+        /// Steps of this node's solvers between two positions of a chunk, median.
+        AgeStepsP50 = "age_steps_p50",
+        /// The same, 99th percentile.
+        AgeStepsP99 = "age_steps_p99",
+        /// The same, most.
+        AgeStepsMax = "age_steps_max",
+        /// Steps of the whole cluster between two positions of a chunk, median.
+        ClusterStepsP50 = "cluster_steps_p50",
+        /// The same, 99th percentile.
+        ClusterStepsP99 = "cluster_steps_p99",
+        /// What this node's deltas are multiplied by, millionths.
+        PortionMillionths = "portion_millionths",
     }
 }
 
@@ -157,6 +169,8 @@ meters! {
         TrainNs = "train_ns",
         /// CPU time of the solver, ns.
         CpuNs = "cpu_ns",
+        /// How many of its steps the solver made at once in the last iteration, f32 bits.
+        StrideBits = "stride_bits",
     }
 }
 
@@ -256,7 +270,7 @@ impl SyncMeter {
 }
 
 /// First word of the streamer's drop counters, one for each [`DropReason`].
-pub const DROPS_AT: usize = 46;
+pub const DROPS_AT: usize = 51;
 
 const _: () = assert!(DROPS_AT + DropReason::ALL.len() <= METERS);
 const _: () = assert!(StreamMeter::ALL.len() <= DROPS_AT);

@@ -24,7 +24,7 @@ use super::slots::{SLOTS, SlotRecord};
 use super::{METERS, padded_len};
 
 /// Version of this layout; it changes with every change of this file or of `slots.rs`.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 pub(super) const MAGIC: [u8; 8] = *b"DOGWILD\0";
 pub(super) const BYTE_ORDER: u32 = 0x0102_0304;
@@ -150,8 +150,13 @@ pub struct Globals {
     pub remote_iterations: AtomicU64,
     /// 1 once every foreign chunk was seen, so that solvers may start. Written by the streamer.
     pub ready: AtomicU32,
-    _unused: AtomicU32,
-    _streamer: [AtomicU64; 6],
+    /// What this node's deltas are multiplied by, above 0 and at most 1, as f32 bits; 0: no
+    /// streamer has said it, 1 holds. Written by the streamer.
+    pub portion_bits: AtomicU32,
+    /// The weights that this node masters: the first, and the one behind the last. Written by the
+    /// streamer.
+    pub own_range: [AtomicU64; 2],
+    _streamer: [AtomicU64; 4],
     /// Iterations, local and remote together, at which solvers stop; 0: none. Written by
     /// the operator (`train`, or a person).
     pub target_iterations: AtomicU64,
@@ -179,6 +184,17 @@ impl Globals {
         self.local_iterations
             .load(Relaxed)
             .saturating_add(self.remote_iterations.load(Relaxed))
+    }
+
+    /// What this node's deltas are multiplied by, above 0, at most 1.
+    pub fn portion(&self) -> f32 {
+        use std::sync::atomic::Ordering::Relaxed;
+        let portion = f32::from_bits(self.portion_bits.load(Relaxed));
+        if portion > 0.0 && portion <= 1.0 {
+            portion
+        } else {
+            1.0
+        }
     }
 
     /// True if iterations were done since the weights were last saved.

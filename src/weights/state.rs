@@ -22,6 +22,7 @@ use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
 use super::view::WeightsView;
 use super::{BLOCK, MAX_CHUNK};
 
+const MAGIC: &[u8; 8] = b"DOGWSTRM";
 const EPOCH_OFFSET: usize = STATE_HEAD_BYTES;
 const JOURNAL_OFFSET: usize = 512;
 const PARTIALS_OFFSET: usize = 2048;
@@ -57,6 +58,32 @@ pub struct StreamStateSpec {
     pub chunks: u32,
     /// Padded length of the buffer, in weights.
     pub padded: usize,
+}
+
+impl StreamStateSpec {
+    /// The numbers that must agree.
+    fn shape(&self) -> [(&'static str, u64); 5] {
+        [
+            ("node", u64::from(self.node)),
+            ("number of nodes", self.nodes.into()),
+            ("chunk size", self.chunk_weights.into()),
+            ("number of chunks", self.chunks.into()),
+            ("padded length", self.padded as u64),
+        ]
+    }
+
+    fn file<'a>(&self, shape: &'a [(&'static str, u64)], layout: &Layout) -> StateFile<'a> {
+        StateFile {
+            magic: *MAGIC,
+            buffer: BufferId {
+                session: self.session,
+                fingerprint: self.fingerprint,
+                identity: self.identity,
+            },
+            shape,
+            file_bytes: layout.end as u64,
+        }
+    }
 }
 
 /// What the streamer knows of one chunk.
@@ -114,34 +141,45 @@ impl StreamState {
         beside(buffer, ".stream")
     }
 
+    /// Opens a state to read it while its streamer may be at work: what is read is as racy as the
+    /// weights are. The file says what it is for.
+    ///
+    /// # Errors
+    /// As [`StreamState::open_or_create`], but for the lock; and the file must be there.
+    pub fn look(path: &Path, buffer: BufferId, padded: usize) -> Result<Self, StateError> {
+        let [node, nodes, chunk_weights, chunks, ..] = StateFile::shape_of(path, *MAGIC, buffer)?;
+        let not_ours = || StateError::NotOurs {
+            path: path.into(),
+            why: "it says of itself what cannot be".into(),
+        };
+        let small = |value: u64| u16::try_from(value).map_err(|_| not_ours());
+        let spec = StreamStateSpec {
+            session: buffer.session,
+            fingerprint: buffer.fingerprint,
+            identity: buffer.identity,
+            node: small(node)?,
+            nodes: small(nodes)?,
+            chunk_weights: chunk_weights.try_into().map_err(|_| not_ours())?,
+            chunks: chunks.try_into().map_err(|_| not_ours())?,
+            padded,
+        };
+        let (layout, shape) = (Layout::of(path, &spec)?, spec.shape());
+        let mapping = spec.file(&shape, &layout).look(path)?;
+        Ok(Self {
+            mapping,
+            spec,
+            layout,
+        })
+    }
+
     /// Opens the state (`true`), or makes a new one of zeros (`false`).
     ///
     /// # Errors
     /// See [`StateError`]: another live streamer holds it, it is of another session, model,
     /// buffer or shape, it is not ours, or there is no space.
     pub fn open_or_create(path: &Path, spec: &StreamStateSpec) -> Result<(Self, bool), StateError> {
-        let layout = Layout::new(spec).map_err(|what| StateError::BadSpec {
-            path: path.into(),
-            what,
-        })?;
-        let shape = [
-            ("node", u64::from(spec.node)),
-            ("number of nodes", spec.nodes.into()),
-            ("chunk size", spec.chunk_weights.into()),
-            ("number of chunks", spec.chunks.into()),
-            ("padded length", spec.padded as u64),
-        ];
-        let file = StateFile {
-            magic: *b"DOGWSTRM",
-            buffer: BufferId {
-                session: spec.session,
-                fingerprint: spec.fingerprint,
-                identity: spec.identity,
-            },
-            shape: &shape,
-            file_bytes: layout.end as u64,
-        };
-        let (mapping, resumed) = file.open_or_create(path)?;
+        let (layout, shape) = (Layout::of(path, spec)?, spec.shape());
+        let (mapping, resumed) = spec.file(&shape, &layout).open_or_create(path)?;
         Ok((
             Self {
                 mapping,
@@ -254,6 +292,13 @@ impl Partial {
 }
 
 impl Layout {
+    fn of(path: &Path, spec: &StreamStateSpec) -> Result<Self, StateError> {
+        Self::new(spec).map_err(|what| StateError::BadSpec {
+            path: path.into(),
+            what,
+        })
+    }
+
     fn new(spec: &StreamStateSpec) -> Result<Self, String> {
         let (chunk, chunks) = (spec.chunk_weights as usize, spec.chunks as usize);
         if chunk == 0 || chunk > MAX_CHUNK || !chunk.is_multiple_of(BLOCK) {

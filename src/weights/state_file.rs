@@ -152,6 +152,26 @@ impl StateFile<'_> {
         self.map(file).map_err(io)
     }
 
+    /// The numbers that a state file of this buffer says of itself.
+    pub(super) fn shape_of(
+        path: &Path,
+        magic: [u8; 8],
+        buffer: BufferId,
+    ) -> Result<[u64; SHAPE], StateError> {
+        let io = |source| StateError::Io {
+            path: path.into(),
+            source,
+        };
+        let file = open_regular(path).map_err(|e| io(e.unwrap_or(ErrorKind::NotFound.into())))?;
+        let any = StateFile {
+            magic,
+            buffer,
+            shape: &[],
+            file_bytes: 0,
+        };
+        any.read_head(path, &file).map(|head| head.shape)
+    }
+
     fn map(&self, file: File) -> io::Result<Mapping> {
         Mapping::new(file, self.file_bytes, 0..self.file_bytes as usize)
     }
@@ -180,6 +200,25 @@ impl StateFile<'_> {
     }
 
     fn check(&self, path: &Path, file: &File) -> Result<(), StateError> {
+        let io = |source| StateError::Io {
+            path: path.into(),
+            source,
+        };
+        let head = self.read_head(path, file)?;
+        self.check_shape(path, &head)?;
+        let has = file.metadata().map_err(io)?.len();
+        if has != self.file_bytes || head.file_bytes != self.file_bytes {
+            return Err(StateError::Truncated {
+                path: path.into(),
+                has,
+                needs: self.file_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// The header of a file that is ours and whole, and belongs to the buffer.
+    fn read_head(&self, path: &Path, file: &File) -> Result<StateHead, StateError> {
         let io = |source| StateError::Io {
             path: path.into(),
             source,
@@ -220,14 +259,7 @@ impl StateFile<'_> {
             return Err(StateError::Damaged { path: path.into() });
         }
         self.check_job(path, &head)?;
-        if has != self.file_bytes || head.file_bytes != self.file_bytes {
-            return Err(StateError::Truncated {
-                path: path.into(),
-                has,
-                needs: self.file_bytes,
-            });
-        }
-        Ok(())
+        Ok(head)
     }
 
     /// Refuses the file of another job, or of a former buffer of this one.
@@ -253,9 +285,19 @@ impl StateFile<'_> {
                 buffer: path.with_extension(""),
             });
         }
+        Ok(())
+    }
+
+    fn check_shape(&self, path: &Path, head: &StateHead) -> Result<(), StateError> {
+        let expected = self.head();
         let shapes = self.shape.iter().zip(head.shape).zip(expected.shape);
         match shapes.into_iter().find(|((_, f), e)| f != e) {
-            Some(((shape, found), expected)) => Err(stale(shape.0, found, expected)),
+            Some(((shape, found), expected)) => Err(StateError::Stale {
+                path: path.into(),
+                field: shape.0,
+                found,
+                expected,
+            }),
             None => Ok(()),
         }
     }

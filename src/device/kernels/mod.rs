@@ -13,7 +13,8 @@ pub use net::{
 };
 pub use sync::{ADD_SCALAR, TAKE_POSITION, TOLD, add_scalar, take_position};
 pub use train::{
-    RELU, RELU_BACK, SGD_STEP, SOFTMAX_LOSS, StepFactors, relu, relu_back, sgd_step, softmax_loss,
+    RELU, RELU_BACK, SGD_STEP, SOFTMAX_LOSS, SQUARES, StepFactors, WALK, relu, relu_back, sgd_step,
+    softmax_loss, squares, walk,
 };
 
 use super::Kernel;
@@ -25,7 +26,7 @@ pub const SOURCES: [(&str, &str); 2] = [
 ];
 
 /// Every kernel.
-pub static ALL: [&Kernel; 13] = [
+pub static ALL: [&Kernel; 15] = [
     &TAKE_POSITION,
     &ADD_SCALAR,
     &IM2COL,
@@ -39,4 +40,6 @@ pub static ALL: [&Kernel; 13] = [
     &RELU_BACK,
     &SOFTMAX_LOSS,
     &SGD_STEP,
+    &WALK,
+    &SQUARES,
 ];

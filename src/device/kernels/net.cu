@@ -187,7 +187,7 @@ extern "C" __global__ void softmax_loss(
 
 extern "C" __global__ void sgd_step(
     float *w, const float *gradient, float *history, unsigned int count,
-    unsigned int l1, float rate, float decay, float momentum)
+    unsigned int l1, float rate, float decay, float momentum, float stride)
 {
     ITEM;
     if (i >= count) return;
@@ -195,10 +195,25 @@ extern "C" __global__ void sgd_step(
     float pull = l1 ? (x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f) : x;
     float step = rate * gradient[i];
     if (decay != 0.0f) step += decay * pull;
-    if (momentum != 0.0f) {
-        step += momentum * history[i];
-        step += 0.0f;
-        history[i] = step;
-    }
-    w[i] = x - step;
+    if (momentum != 0.0f) step += momentum * history[i];
+    step += 0.0f;
+    history[i] = step;
+    w[i] = x - stride * step;
+}
+
+extern "C" __global__ void walk(float *w, const float *step, unsigned int count, float factor)
+{
+    ITEM;
+    if (i >= count) return;
+    w[i] -= factor * step[i];
+}
+
+extern "C" __global__ void squares(
+    const float *x, float *sums, unsigned int count, unsigned int n, unsigned int keep)
+{
+    ITEM;
+    if (i >= n) return;
+    float sum = keep ? sums[i] : 0.0f;
+    for (unsigned int at = i; at < count; at += n) sum += x[at] * x[at];
+    sums[i] = sum;
 }

@@ -154,12 +154,12 @@ pub static SGD_STEP: Kernel = Kernel {
     source: "net.cu",
     plan: |lens, numbers| {
         let _l1 = numbers[1].u();
-        let _factors = [2, 3, 4].map(|i| numbers[i].f());
+        let _factors = [2, 3, 4, 5].map(|i| numbers[i].f());
         same(lens, 3, numbers[0].u())
     },
     host: |parts, numbers| {
         let l1 = numbers[1].u() != 0;
-        let [rate, decay, momentum] = [2, 3, 4].map(|i| numbers[i].f());
+        let [rate, decay, momentum, stride] = [2, 3, 4, 5].map(|i| numbers[i].f());
         let &[w, gradient, history] = parts else {
             unreachable!("as planned")
         };
@@ -172,9 +172,9 @@ pub static SGD_STEP: Kernel = Kernel {
             }
             if momentum != 0.0 {
                 step += momentum * history.load(i);
-                history.store(i, step);
             }
-            set(w, i, x - step);
+            history.store(i, step);
+            set(w, i, x - stride * step);
         }
     },
 };
@@ -190,9 +190,11 @@ pub struct StepFactors {
     pub momentum: f32,
     /// Decay by the sign.
     pub l1: bool,
+    /// How often the step is taken off the weights: 1, or 0 to leave it in the history.
+    pub stride: f32,
 }
 
-/// `history = rate × gradient + decay × w + momentum × history; w -= history`.
+/// `history = rate × gradient + decay × w + momentum × history; w -= stride × history`.
 ///
 /// # Errors
 /// The device has failed.
@@ -208,8 +210,75 @@ pub fn sgd_step<S: Stream>(
         decay,
         momentum,
         l1,
+        stride,
     } = factors;
-    let [rate, decay, momentum] = [rate, decay, momentum].map(Number::F);
-    let numbers = [count(w.len()), Number::U(l1.into()), rate, decay, momentum];
+    let [rate, decay, momentum, stride] = [rate, decay, momentum, stride].map(Number::F);
+    let l1 = Number::U(l1.into());
+    let numbers = [count(w.len()), l1, rate, decay, momentum, stride];
     stream.launch(&SGD_STEP, &[w, gradient, history], &numbers)
+}
+
+/// See [`walk`].
+pub static WALK: Kernel = Kernel {
+    name: "walk",
+    source: "net.cu",
+    plan: |lens, numbers| {
+        let _factor = numbers[1].f();
+        same(lens, 2, numbers[0].u())
+    },
+    host: |parts, numbers| {
+        let factor = numbers[1].f();
+        for i in 0..numbers[0].u() {
+            set(parts[0], i, parts[0].load(i) - factor * parts[1].load(i));
+        }
+    },
+};
+
+/// `w -= factor × step`.
+///
+/// # Errors
+/// The device has failed.
+pub fn walk<S: Stream>(
+    stream: &S,
+    w: Part<'_, S::Memory>,
+    step: Part<'_, S::Memory>,
+    factor: f32,
+) -> Result<(), DeviceError> {
+    let n = count(w.len());
+    stream.launch(&WALK, &[w, step], &[n, Number::F(factor)])
+}
+
+/// See [`squares`].
+pub static SQUARES: Kernel = Kernel {
+    name: "squares",
+    source: "net.cu",
+    plan: |lens, numbers| {
+        let [values, sums, _keep] = [0, 1, 2].map(|i| numbers[i].u());
+        assert!(lens == [values, sums], "{lens:?}, not {values} and {sums}");
+        Shape::of(sums)
+    },
+    host: |parts, numbers| {
+        let [values, sums, keep] = [0, 1, 2].map(|i| numbers[i].u());
+        for sum in 0..sums {
+            let before = if keep != 0 { parts[1].load(sum) } else { 0.0 };
+            let square = |i: usize| parts[0].load(i) * parts[0].load(i);
+            let more: f32 = (sum..values).step_by(sums.max(1)).map(square).sum();
+            set(parts[1], sum, before + more);
+        }
+    },
+};
+
+/// `sums[k]` becomes the sum of the squares of every so many values of `x`, from the k-th on, or has it added if
+/// `keep`: all of `sums` together are the sum of all squares.
+///
+/// # Errors
+/// The device has failed.
+pub fn squares<S: Stream>(
+    stream: &S,
+    x: Part<'_, S::Memory>,
+    sums: Part<'_, S::Memory>,
+    keep: bool,
+) -> Result<(), DeviceError> {
+    let numbers = [count(x.len()), count(sums.len()), Number::U(keep.into())];
+    stream.launch(&SQUARES, &[x, sums], &numbers)
 }

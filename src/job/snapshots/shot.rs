@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use super::record::{
     CURVE, FileRecord, MANIFEST, NodeRecord, Reason, Record, SolverRecord, WEIGHTS, aside, folders,
 };
-use crate::node::{ELAPSED, LOSS};
+use crate::node::{ELAPSED, LOSS, Positions};
 use crate::snapshot;
 use crate::watch::curve::{CurveRow, CurveWriter, read_rows};
 use crate::weights::{SharedWeights, SolverState, StateError};
@@ -80,10 +80,11 @@ impl Shot {
             ("model".to_owned(), self.job.model.clone()),
             ("iterations".to_owned(), iterations.to_string()),
         ];
+        let mut positions = Positions::default();
         snapshot::save(
             &work.join(WEIGHTS),
             first.manifest(),
-            first.view(),
+            positions.of(first),
             metadata.into(),
         )?;
         write_curve(&self.curves, &work.join(CURVE), iterations, &per_node)?;

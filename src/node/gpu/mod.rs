@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::clock::{Clock, cpu_ns};
 use super::pace::Pace;
 use super::privileges::drop_privileges;
-use super::solver::SolverError;
+use super::solver_error::SolverError;
 use crate::device::{Device, DeviceError};
 use crate::solver::DeviceNetError;
 use crate::watch::GpuMeter as Meter;

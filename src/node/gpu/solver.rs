@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::super::clock::{Clock, cpu_ns};
 use super::super::model::{bound_net, data_kind, train_batch};
-use super::super::solver::{SolverError, smoothed, wait_until_ready};
+use super::super::solver::{cluster, smoothed, wait_until_ready};
+use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
 use super::GpuError;
 use crate::device::{Device, Stream};
@@ -116,7 +117,7 @@ impl<D: Device> DeviceSolver<D> {
         let mut mean = None;
         while !finished() {
             let start = clock.now_ns();
-            let (loss, rate, images) = self.step(at)?;
+            let (loss, rate, stride, images) = self.step(at)?;
             mean = Some(smoothed(mean, loss));
             globals.local_iterations.fetch_add(1, Relaxed);
             let meters = slot.meters();
@@ -125,6 +126,7 @@ impl<D: Device> DeviceSolver<D> {
             Meter::TrainNs.add(meters, clock.now_ns() - start);
             Meter::LossBits.set(meters, u64::from(mean.unwrap_or(loss).to_bits()));
             Meter::RateBits.set(meters, u64::from(rate.to_bits()));
+            Meter::StrideBits.set(meters, u64::from(stride.to_bits()));
             Meter::CpuNs.set(meters, cpu_ns());
             slot.heartbeat();
         }
@@ -132,8 +134,8 @@ impl<D: Device> DeviceSolver<D> {
         Ok(at.stream.finish()?)
     }
 
-    /// One iteration: loss, rate, pictures.
-    fn step(&mut self, at: &Segment<'_, D>) -> Result<(f32, f32, u64), GpuError> {
+    /// One iteration: loss, rate, stride, pictures.
+    fn step(&mut self, at: &Segment<'_, D>) -> Result<(f32, f32, f32, u64), GpuError> {
         let globals = at.shared.globals();
         let spec = &self.job.spec;
         let rate = match f32::from_bits(globals.rate_bits.load(Relaxed)) {
@@ -155,8 +157,9 @@ impl<D: Device> DeviceSolver<D> {
             let iteration = globals.iterations();
             return Err(SolverError::Diverged { loss, iteration }.into());
         }
-        self.net.step(spec, at.stream, at.weights, rate)?;
-        Ok((loss, rate, images))
+        let cluster = cluster(at.shared);
+        let stride = self.net.step(spec, at.stream, at.weights, rate, &cluster)?;
+        Ok((loss, rate, stride, images))
     }
 }
 

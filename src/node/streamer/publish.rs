@@ -68,6 +68,9 @@ impl Loop<'_> {
             .remote_iterations
             .fetch_max(self.streamer.remote_iterations(), Relaxed);
         globals
+            .portion_bits
+            .store(self.streamer.portion().to_bits(), Relaxed);
+        globals
             .ready
             .store(u32::from(self.streamer.ready()), Relaxed);
     }
@@ -120,6 +123,23 @@ impl Loop<'_> {
         Meter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
         Meter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
         Meter::AgeMax.set(self.meters, ages.max());
+        let steps = self.streamer.age_steps();
+        for (meter, value) in [
+            (Meter::AgeStepsP50, steps.local.value_at_quantile(0.5)),
+            (Meter::AgeStepsP99, steps.local.value_at_quantile(0.99)),
+            (Meter::AgeStepsMax, steps.local.max()),
+            (Meter::ClusterStepsP50, steps.cluster.value_at_quantile(0.5)),
+            (
+                Meter::ClusterStepsP99,
+                steps.cluster.value_at_quantile(0.99),
+            ),
+            (
+                Meter::PortionMillionths,
+                (self.streamer.portion() * 1e6) as u64,
+            ),
+        ] {
+            meter.set(self.meters, value);
+        }
     }
 
     /// Judges the others, and says it.

@@ -7,7 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::device::host::HostDevice;
-use crate::solver::update;
+use crate::solver::{Cluster, update_in_cluster};
 use crate::weights::WeightsView;
 
 fn close(name: &str, device: &[f32], host: &[f32]) {
@@ -29,6 +29,18 @@ fn down<D: Device>(net: &DeviceNet<D>, memory: &D::Memory) -> Vec<f32> {
 
 /// Gradients and steps of `spec` on `device` against those of the processor.
 fn agrees<D: Device>(device: &D, spec: &SolverSpec, input: [usize; 3], batch: usize) {
+    for portion in [1.0, 0.25] {
+        agrees_in_cluster(device, spec, input, batch, portion);
+    }
+}
+
+fn agrees_in_cluster<D: Device>(
+    device: &D,
+    spec: &SolverSpec,
+    input: [usize; 3],
+    batch: usize,
+    portion: f32,
+) {
     let mut net = Net::new(&spec.net, Phase::Train, batch, input, 10).unwrap();
     let mut on_device = DeviceNet::new(device, spec, &net).unwrap();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
@@ -68,10 +80,11 @@ fn agrees<D: Device>(device: &D, spec: &SolverSpec, input: [usize; 3], batch: us
             close(&tensor.name, &got[place.clone()], &grads[place]);
         }
         let rate = spec.rate_at(iteration);
-        update(spec, &net, w, &grads, v, rate);
-        on_device
-            .step(spec, &on_device.stream, &weights, rate)
-            .unwrap();
+        let own = n / 3..n / 2;
+        let cluster = Cluster { portion, own };
+        let stride = update_in_cluster(spec, &net, w, &grads, v, rate, &cluster);
+        let there = on_device.step(spec, &on_device.stream, &weights, rate, &cluster);
+        close("stride", &[there.unwrap()], &[stride]);
         let here: Vec<f32> = words
             .iter()
             .map(|x| f32::from_bits(x.load(Relaxed)))

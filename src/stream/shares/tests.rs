@@ -1,7 +1,7 @@
 //! Who gets how much of a link that carries less than all would send.
 
 use crate::sim::{Faults, Fleet, Limit, STEP_NS, World};
-use crate::stream::{Config, Counters, Deltas};
+use crate::stream::{Config, Counters, Deltas, Merge};
 use crate::weights::Writes;
 
 const CHUNK_WEIGHTS: u32 = 352;
@@ -20,6 +20,7 @@ fn config(nodes: u16) -> Config {
         chunk_weights: CHUNK_WEIGHTS,
         chunks: 400,
         deltas: Deltas::ExactlyOnce,
+        merge: Merge::Sum,
         writes: Writes::Racy,
         window_frames: 1400,
     }

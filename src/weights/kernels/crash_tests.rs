@@ -270,11 +270,11 @@ fn the_rest_is_taken_by_the_next_position() {
         let (pos, journal) = (chunk.pos.as_slice(), &Journal::default());
         let end: fn(usize) -> f32 = match kind {
             Kind::Confirmed => {
-                take_unconfirmed(w, last, sent, pos, None, journal, writes);
+                take_unconfirmed(w, last, sent, pos, None, 1.0, journal, writes);
                 |i| POS(i) + D(i)
             }
             Kind::Unconfirmed => {
-                take_unconfirmed(w, last, sent, pos, None, journal, writes);
+                take_unconfirmed(w, last, sent, pos, None, 1.0, journal, writes);
                 |i| POS(i) + SENT(i) + D(i)
             }
             Kind::Keep => {

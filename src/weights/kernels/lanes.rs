@@ -17,6 +17,8 @@ use crate::weights::BLOCK;
 pub(crate) trait Arith: Copy {
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
+    /// Without fusing into an addition.
+    fn times(self, other: Self) -> Self;
 }
 
 impl Arith for f32 {
@@ -27,6 +29,10 @@ impl Arith for f32 {
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
         self - other
+    }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        self * other
     }
 }
 
@@ -60,8 +66,6 @@ pub(crate) trait Lanes: Arith {
     fn store_mark(word: &AtomicU32, value: u32);
     /// All lanes alike.
     fn splat(value: f32) -> Self;
-    /// Lane by lane, without fusing into an addition.
-    fn times(self, other: Self) -> Self;
     /// Zero in place of lanes that are NaN or infinite, and which those were, one bit each.
     fn finite_or_zero(self) -> (Self, u32);
     /// Zero in finite lanes, NaN in the others: `x - x`, an instruction less than a comparison.
@@ -126,6 +130,10 @@ impl<M: Memory> Arith for Words<M> {
     fn minus(self, other: Self) -> Self {
         Self::each(|i| self.0[i] - other.0[i])
     }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Self::each(|i| self.0[i] * other.0[i])
+    }
 }
 
 impl<M: Memory> Lanes for Words<M> {
@@ -166,10 +174,6 @@ impl<M: Memory> Lanes for Words<M> {
     #[inline(always)]
     fn splat(value: f32) -> Self {
         Self::each(|_| value)
-    }
-    #[inline(always)]
-    fn times(self, other: Self) -> Self {
-        Self::each(|i| self.0[i] * other.0[i])
     }
     #[inline(always)]
     fn finite_or_zero(self) -> (Self, u32) {

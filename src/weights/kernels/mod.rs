@@ -21,7 +21,7 @@
 //! - a difference `x - last` is -0.0 only if x is -0.0 and last +0.0; x is a weight, so it is not;
 //!   what is not finite is replaced by +0.0; hence `d`, and `sent` with it, is never -0.0;
 //! - so `pos + d`, `pos + sent` and then `b + d` have a term that is not -0.0, as have `w + delta`
-//!   and `w + a * x` in `w`.
+//!   and `w + a * x` in `w`. (A delta that leaves scaled may be -0.0: it is only ever added.)
 
 mod apply;
 mod copy;
@@ -252,15 +252,15 @@ kernels! {
     }
 
     /// Takes a position that confirms `sent`: `d = w - last; w = last = pos + d;
-    /// sent = out = d`. Whole blocks; all arrays of the chunk's length.
-    fn take_confirmed(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: &mut [u8], journal: &Journal, writes: Writes) -> Taken {
-        self.take(Take::<Confirmed>::new(w, last, Some(sent), pos, Some(out), Some(journal)), writes)
+    /// sent = d; out = d * scale`. Whole blocks; all arrays of the chunk's length.
+    fn take_confirmed(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: &mut [u8], scale: f32, journal: &Journal, writes: Writes) -> Taken {
+        self.take(Take::<Confirmed>::new(w, last, Some(sent), pos, Some(out), Some(journal)).scaled(scale), writes)
     }
 
     /// Takes a position that does not confirm `sent`: `d = w - last; last = pos + sent;
-    /// w = last + d; out = sent`. Whole blocks; all arrays of the chunk's length.
-    fn take_unconfirmed(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: Option<&mut [u8]>, journal: &Journal, writes: Writes) -> Taken {
-        self.take(Take::<Unconfirmed>::new(w, last, Some(sent), pos, out, Some(journal)), writes)
+    /// w = last + d; out = sent * scale`. Whole blocks; all arrays of the chunk's length.
+    fn take_unconfirmed(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: Option<&mut [u8]>, scale: f32, journal: &Journal, writes: Writes) -> Taken {
+        self.take(Take::<Unconfirmed>::new(w, last, Some(sent), pos, out, Some(journal)).scaled(scale), writes)
     }
 
     /// Takes a position that confirms `sent` when there is no slot to send from: `d = w - last;
@@ -269,10 +269,10 @@ kernels! {
         self.take(Take::<Keep>::new(w, last, None, pos, None, Some(journal)), writes)
     }
 
-    /// Takes a position, fire and forget: `d = w - last; w = last = pos + d; out = d`. Whole
+    /// Takes a position, fire and forget: `d = w - last; w = last = pos + d; out = d * scale`. Whole
     /// blocks. No journal: what a kill or a lost frame takes is gone.
-    fn take_forget(self, w: WeightsView, last: WeightsView, pos: &[u8], out: &mut [u8], writes: Writes) -> Taken {
-        self.take(Take::<Forget>::new(w, last, None, pos, Some(out), None), writes)
+    fn take_forget(self, w: WeightsView, last: WeightsView, pos: &[u8], out: &mut [u8], scale: f32, writes: Writes) -> Taken {
+        self.take(Take::<Forget>::new(w, last, None, pos, Some(out), None).scaled(scale), writes)
     }
 
     /// [`take_forget`] with everything in shared memory, racy: `d = w - last; w = last = pos + d;

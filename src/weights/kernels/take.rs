@@ -114,6 +114,8 @@ pub(super) struct Take<'a, R> {
     pos: &'a [u8],
     /// Null: nobody wants the delta.
     out: *mut u8,
+    /// What the delta is multiplied by on its way out.
+    scale: f32,
     journal: Option<&'a Journal>,
     rule: PhantomData<(R, &'a mut [u8])>,
 }
@@ -142,9 +144,15 @@ impl<'a, R: Rule> Take<'a, R> {
             sent: sent.unwrap_or(w.slice(0, 0)),
             pos,
             out,
+            scale: 1.0,
             journal,
             rule: PhantomData,
         }
+    }
+
+    /// The same with a delta that leaves multiplied by `scale`; `w`, `last` and `sent` do not know it.
+    pub(super) fn scaled(self, scale: f32) -> Self {
+        Self { scale, ..self }
     }
 
     /// The loop for solvers that write atomically: weight by weight, each exchanged against
@@ -187,7 +195,7 @@ impl<'a, R: Rule> Take<'a, R> {
                     self.out
                         .add(i * 4)
                         .cast::<[u8; 4]>()
-                        .write(next.out.to_le_bytes())
+                        .write(next.out.times(self.scale).to_le_bytes())
                 };
             }
         }
@@ -200,6 +208,7 @@ impl<R: Rule> Kernel for Take<'_, R> {
 
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) -> Taken {
+        let scale = V::splat(self.scale);
         let mut moved = V::splat(0.0);
         let mut non_finite = 0;
         for i in (0..self.w.len()).step_by(BLOCK) {
@@ -227,7 +236,7 @@ impl<R: Rule> Kernel for Take<'_, R> {
                 next.w.store(self.w.as_ptr().add(i));
                 next.last.store(self.last.as_ptr().add(i));
                 if !self.out.is_null() {
-                    next.out.store_bytes(self.out.add(i * 4));
+                    next.out.times(scale).store_bytes(self.out.add(i * 4));
                 }
                 moved = moved.or(d);
                 if bad != 0 {

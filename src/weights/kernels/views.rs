@@ -172,7 +172,7 @@ mod tests {
             let (w, last) = (words((0..n).map(value)), words((0..n).map(|i| i as f32)));
             let mut out = vec![0; n * 4];
             let [vw, vl] = [&w, &last].map(|x| WeightsView::of(x));
-            let taken = kernels.take_forget(vw, vl, &payload, &mut out, Writes::Racy);
+            let taken = kernels.take_forget(vw, vl, &payload, &mut out, 1.0, Writes::Racy);
             let (w2, last2) = (words((0..n).map(value)), words((0..n).map(|i| i as f32)));
             let (pos2, out2) = (words(pos.iter().copied()), words((0..n).map(|_| 9.0)));
             let [vw, vl, vp, vo] = [&w2, &last2, &pos2, &out2].map(|x| WeightsView::of(x));

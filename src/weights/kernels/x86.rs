@@ -30,6 +30,11 @@ impl Arith for Avx512 {
         // SAFETY: AVX-512F, as above.
         Self(unsafe { _mm512_sub_ps(self.0, other.0) })
     }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        // SAFETY: AVX-512F, as above.
+        Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
 }
 
 impl Lanes for Avx512 {
@@ -61,11 +66,6 @@ impl Lanes for Avx512 {
     fn splat(value: f32) -> Self {
         // SAFETY: AVX-512F, as above.
         Self(unsafe { _mm512_set1_ps(value) })
-    }
-    #[inline(always)]
-    fn times(self, other: Self) -> Self {
-        // SAFETY: AVX-512F, as above.
-        Self(unsafe { _mm512_mul_ps(self.0, other.0) })
     }
     #[inline(always)]
     fn finite_or_zero(self) -> (Self, u32) {
@@ -124,6 +124,16 @@ impl Arith for Avx2 {
             )
         }
     }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        // SAFETY: AVX2, as above.
+        unsafe {
+            Self(
+                _mm256_mul_ps(self.0, other.0),
+                _mm256_mul_ps(self.1, other.1),
+            )
+        }
+    }
 }
 
 impl Lanes for Avx2 {
@@ -161,16 +171,6 @@ impl Lanes for Avx2 {
     fn splat(value: f32) -> Self {
         // SAFETY: AVX2, as above.
         unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
-    }
-    #[inline(always)]
-    fn times(self, other: Self) -> Self {
-        // SAFETY: AVX2, as above.
-        unsafe {
-            Self(
-                _mm256_mul_ps(self.0, other.0),
-                _mm256_mul_ps(self.1, other.1),
-            )
-        }
     }
     #[inline(always)]
     fn finite_or_zero(self) -> (Self, u32) {

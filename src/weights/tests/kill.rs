@@ -149,7 +149,7 @@ fn exchange(master: &Side, slave: &Side, c: u32, lossy: bool, writes: Writes, rn
     let now = seq.load(Relaxed);
     if ack != now {
         journal.begin(Kind::Unconfirmed, c, 0, now, 0);
-        take_unconfirmed(w, last, sent, pos, Some(&mut delta), journal, writes);
+        take_unconfirmed(w, last, sent, pos, Some(&mut delta), 1.0, journal, writes);
     } else if chance(0.2) {
         journal.begin(Kind::Keep, c, 0, now, 0);
         take_keep(w, last, pos, journal, writes);
@@ -157,7 +157,7 @@ fn exchange(master: &Side, slave: &Side, c: u32, lossy: bool, writes: Writes, rn
         return;
     } else {
         journal.begin(Kind::Confirmed, c, 0, now.wrapping_add(1), 0);
-        take_confirmed(w, last, sent, pos, &mut delta, journal, writes);
+        take_confirmed(w, last, sent, pos, &mut delta, 1.0, journal, writes);
         seq.store(now.wrapping_add(1), Release);
     }
     journal.end();

@@ -183,6 +183,8 @@ impl Fleet {
             "--mtu",
             &self.args.mtu.to_string(),
         ]);
+        // What is added is counted, not learnt from.
+        command.args(["--merge", "sum"]);
         if let Some(iface) = self.args.iface(node) {
             command.args(["--iface", &iface]);
         }

@@ -1,0 +1,102 @@
+//! Arguments of the stream, wherever there is one: what becomes of deltas, and how fast they go.
+
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::args::{Rate, as_value, rate};
+use crate::stream::{Deltas, Merge};
+use crate::weights::Writes;
+
+/// How the stream behaves.
+#[derive(Clone, Debug, Args, Serialize)]
+#[command(next_help_heading = "Stream")]
+pub struct StreamArgs {
+    /// What becomes of deltas whose frame is lost
+    #[arg(long, value_enum, default_value = "exactly-once")]
+    #[serde(serialize_with = "as_value")]
+    pub deltas: DeltasArg,
+    /// How the work of several nodes becomes one
+    #[arg(long, value_enum, default_value = "mean")]
+    #[serde(serialize_with = "as_value")]
+    pub merge: MergeArg,
+    /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
+    #[serde(rename = "rate_bytes_per_s")]
+    pub rate: Rate,
+    /// Bytes of positions on the way without any answer, at most, as 2MB, or max
+    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", default_value = "2MB", value_parser = rate)]
+    #[serde(rename = "window_bytes")]
+    pub window: Rate,
+    /// Local writers add atomically: the streamer then loses none of their additions (slower)
+    #[arg(long)]
+    pub atomic: bool,
+}
+
+/// See [`Deltas`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeltasArg {
+    /// A lost delta is sent again
+    ExactlyOnce,
+    /// A lost delta is lost (the 2014 paper's behaviour)
+    FireAndForget,
+}
+
+/// See [`Merge`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MergeArg {
+    /// A mean weighted by iterations; solvers make longer steps for it. Stable at any delay
+    Mean,
+    /// Deltas are added as they are; more than two solvers diverge unless the delay is short
+    Sum,
+}
+
+impl StreamArgs {
+    /// See [`Deltas`].
+    pub fn deltas(&self) -> Deltas {
+        match self.deltas {
+            DeltasArg::ExactlyOnce => Deltas::ExactlyOnce,
+            DeltasArg::FireAndForget => Deltas::FireAndForget,
+        }
+    }
+
+    /// See [`Merge`].
+    pub fn merge(&self) -> Merge {
+        match self.merge {
+            MergeArg::Mean => Merge::Mean,
+            MergeArg::Sum => Merge::Sum,
+        }
+    }
+
+    /// See [`Writes`].
+    pub fn writes(&self) -> Writes {
+        if self.atomic {
+            Writes::Atomic
+        } else {
+            Writes::Racy
+        }
+    }
+
+    /// The same as command-line arguments.
+    pub fn to_args(&self) -> Vec<String> {
+        let name = |value: Option<PossibleValue>| {
+            value.map_or(String::new(), |value| value.get_name().to_owned())
+        };
+        let deltas = name(self.deltas.to_possible_value());
+        let merge = name(self.merge.to_possible_value());
+        let mut args = vec![
+            "--deltas".into(),
+            deltas,
+            "--merge".into(),
+            merge,
+            "--rate".into(),
+            self.rate.to_arg(),
+            "--window".into(),
+            self.window.to_arg(),
+        ];
+        if self.atomic {
+            args.push("--atomic".into());
+        }
+        args
+    }
+}

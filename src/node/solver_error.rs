@@ -1,0 +1,43 @@
+//! Why a solver could not start, or stopped.
+
+use super::model::NetError;
+use crate::solver::data::{BatchesError, DataError};
+use crate::watch::curve::CurveError;
+use crate::weights::{OpenError, SlotError, StateError};
+
+/// Why a solver could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SolverError {
+    /// The buffer.
+    #[error(transparent)]
+    Buffer(#[from] OpenError),
+    /// The component slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+    /// The solver's own state file.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] NetError),
+    /// Model and pictures do not fit.
+    #[error(transparent)]
+    Batches(#[from] BatchesError),
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The learning-curve file.
+    #[error(transparent)]
+    Curve(#[from] CurveError),
+    /// The loss is NaN or infinite.
+    #[error(
+        "training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr or the momentum; with \
+         --merge sum, solvers on several nodes add to each other's momentum: use --merge mean"
+    )]
+    Diverged {
+        /// The loss.
+        loss: f32,
+        /// Iterations of the cluster.
+        iteration: u64,
+    },
+}

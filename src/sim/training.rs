@@ -1,0 +1,318 @@
+//! Training in virtual time: real gradients under the simulator's clock.
+//!
+//! Holds [`Training`]: solvers over the memory of a [`Fleet`], the production streamers between them. A
+//! solver reads the weights when its step begins and adds its update when it ends, a step's time later. Everything
+//! follows from the seeds: a run that diverges does so again, at the same iteration.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::{Faults, Fleet, World};
+use crate::node::{NetError, Transforms, bound_net, train_batch};
+use crate::solver::data::{self, Batches, BatchesError, DataSet, Shard};
+use crate::solver::{Cluster, Evaluation, Net, Phase, SolverSpec, update_in_cluster};
+use crate::stream::Config;
+use crate::weights::{StateError, WeightsView};
+
+/// Why a training in virtual time cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainingError {
+    /// The model and the pictures do not fit.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The pictures.
+    #[error(transparent)]
+    Batches(#[from] BatchesError),
+    /// The streamers' state files.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// How the solvers work.
+#[derive(Clone, Debug)]
+pub struct Solvers {
+    /// Model and hyper-parameters.
+    pub spec: SolverSpec,
+    /// Solvers on each node.
+    pub per_node: u16,
+    /// Time of one step of a solver, ns, for each node.
+    pub step_ns: Vec<u64>,
+    /// Share by which a step may take more or less time, drawn each time, 0 to 1.
+    pub jitter: f64,
+    /// Seed of first weights, order of pictures, and times.
+    pub seed: u64,
+}
+
+/// A solver between two steps of the clock.
+struct Solver {
+    node: u16,
+    net: Net,
+    batches: Batches,
+    history: Vec<AtomicU32>,
+    grads: Vec<f32>,
+    /// When its step ends, ns.
+    ends_ns: u64,
+}
+
+/// A training in virtual time.
+pub struct Training<'a> {
+    world: World<'a>,
+    fleet: &'a Fleet,
+    solvers: Vec<Solver>,
+    how: Solvers,
+    /// Iterations of each node.
+    iterations: Vec<u64>,
+    rng: Xoshiro256PlusPlus,
+    loss: f32,
+    /// Sum and number of strides.
+    strides: (f64, u64),
+}
+
+/// The number of weights that a fleet for `spec` and `data` must hold.
+///
+/// # Errors
+/// The model does not fit the pictures.
+pub fn weights_of(spec: &SolverSpec, data: &DataSet) -> Result<usize, TrainingError> {
+    let batch = train_batch(&spec.net)?;
+    let (train, shape) = (&data.train, data.train.shape);
+    Ok(
+        bound_net(&spec.net, Phase::Train, batch, shape, train.classes)?
+            .0
+            .extent(),
+    )
+}
+
+/// The memory of all nodes, with the same first weights. State files go to `folder`.
+///
+/// # Errors
+/// The model does not fit the pictures, or there is no room.
+pub fn fleet(
+    config: &Config,
+    solvers: &Solvers,
+    data: &DataSet,
+    folder: &Path,
+) -> Result<Fleet, TrainingError> {
+    let fleet = Fleet::new(config, folder)?;
+    let batch = train_batch(&solvers.spec.net)?;
+    let (shape, classes) = (data.train.shape, data.train.classes);
+    let (net, _) = bound_net(&solvers.spec.net, Phase::Train, batch, shape, classes)?;
+    for node in 0..config.nodes {
+        net.initialise(fleet.weights(node), solvers.seed);
+    }
+    Ok(fleet)
+}
+
+impl<'a> Training<'a> {
+    /// Solvers over `fleet`, whose streamers meet `faults`.
+    ///
+    /// # Errors
+    /// The model does not fit the pictures.
+    pub fn new(
+        fleet: &'a Fleet,
+        how: Solvers,
+        data: &DataSet,
+        faults: Faults,
+    ) -> Result<Self, TrainingError> {
+        let nodes = fleet.config.nodes;
+        let train = Arc::new(data.train.clone());
+        let of = Shard {
+            index: 0,
+            of: u32::from(nodes * how.per_node),
+        };
+        let mut solvers = Vec::new();
+        for index in 0..nodes * how.per_node {
+            let batch = train_batch(&how.spec.net)?;
+            let (net, _) = bound_net(
+                &how.spec.net,
+                Phase::Train,
+                batch,
+                train.shape,
+                train.classes,
+            )?;
+            let seed = how.seed ^ u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let shard = Shard {
+                index: u32::from(index),
+                ..of
+            };
+            let pictures = Transforms::of(&how.spec, &train).train;
+            let batches = Batches::new(
+                train.clone(),
+                pictures,
+                data::Phase::Train,
+                batch,
+                shard,
+                seed,
+                0,
+            )?;
+            let extent = net.extent();
+            solvers.push(Solver {
+                node: index / how.per_node,
+                net,
+                batches,
+                history: (0..extent).map(|_| AtomicU32::new(0)).collect(),
+                grads: vec![0.0; extent],
+                ends_ns: 0,
+            });
+        }
+        let mut world = World::new(fleet, faults, how.seed);
+        world.burst = 32;
+        Ok(Self {
+            world,
+            fleet,
+            solvers,
+            iterations: vec![0; usize::from(nodes)],
+            rng: Xoshiro256PlusPlus::seed_from_u64(how.seed),
+            how,
+            loss: 0.0,
+            strides: (0.0, 0),
+        })
+    }
+
+    /// Lets the streamers see all ranges; false if they do not within a virtual minute.
+    pub fn wait_ready(&mut self) -> bool {
+        let nodes = self.fleet.config.nodes;
+        while self.world.now_ns() < 60_000_000_000 {
+            if (0..nodes).all(|node| self.world.streamer(node).is_some_and(|one| one.ready())) {
+                return true;
+            }
+            self.world.step();
+        }
+        false
+    }
+
+    /// Iterations of the whole cluster.
+    pub fn iterations(&self) -> u64 {
+        self.iterations.iter().sum()
+    }
+
+    /// The virtual time, ns.
+    pub fn now_ns(&self) -> u64 {
+        self.world.now_ns()
+    }
+
+    /// The world that the streamers live in.
+    pub fn world(&mut self) -> &mut World<'a> {
+        &mut self.world
+    }
+
+    /// Mean stride of the solvers since the start.
+    pub fn stride(&self) -> f64 {
+        self.strides.0 / self.strides.1.max(1) as f64
+    }
+
+    /// Trains until the cluster has made `iterations`. The smoothed loss, or `None`: it is no number any
+    /// more.
+    pub fn run(&mut self, iterations: u64) -> Option<f32> {
+        while self.iterations() < iterations {
+            self.world.step();
+            for index in 0..self.solvers.len() {
+                if self.solvers[index].ends_ns <= self.world.now_ns() && !self.end_step(index) {
+                    return None;
+                }
+            }
+        }
+        Some(self.loss)
+    }
+
+    /// Ends the step of a solver, if one is under way, and begins the next.
+    fn end_step(&mut self, index: usize) -> bool {
+        let solver = &mut self.solvers[index];
+        let node = solver.node;
+        let w = self.fleet.weights(node);
+        let Some(streamer) = self.world.streamer(node) else {
+            return true;
+        };
+        if solver.ends_ns > 0 {
+            let cluster = Cluster {
+                portion: streamer.portion(),
+                own: streamer.own_weights(),
+            };
+            let known = self.iterations[usize::from(node)] + streamer.remote_iterations();
+            let stride = update_in_cluster(
+                &self.how.spec,
+                &solver.net,
+                w,
+                &solver.grads,
+                WeightsView::of(&solver.history),
+                self.how.spec.rate_at(known),
+                &cluster,
+            );
+            self.strides = (self.strides.0 + f64::from(stride), self.strides.1 + 1);
+            self.iterations[usize::from(node)] += 1;
+            let made = self.iterations[usize::from(node)];
+            self.world.set_iterations(node, made);
+        }
+        let batch = solver.batches.next();
+        let loss = solver
+            .net
+            .forward_backward(w, &batch.images, &batch.labels, &mut solver.grads);
+        self.loss = if self.loss == 0.0 {
+            loss
+        } else {
+            0.95 * self.loss + 0.05 * loss
+        };
+        let jitter = 1.0 + self.how.jitter * self.rng.random_range(-1.0..=1.0);
+        let time_ns = self.how.step_ns[usize::from(node)] as f64 * jitter;
+        solver.ends_ns = self.world.now_ns() + time_ns as u64;
+        loss.is_finite()
+    }
+
+    /// Tests what the masters have, each its own range, on `most` pictures.
+    ///
+    /// # Errors
+    /// The model does not fit the pictures.
+    pub fn test(&self, data: &DataSet, most: usize) -> Result<Evaluation, TrainingError> {
+        let config = &self.fleet.config;
+        let len = config.chunks as usize * config.chunk_weights as usize;
+        let words: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
+        let all = WeightsView::of(&words);
+        for node in 0..config.nodes {
+            let own = self
+                .world
+                .streamer(node)
+                .map_or(0..0, |one| one.own_weights());
+            own.for_each(|i| all.store(i, self.fleet.weights(node).load(i)));
+        }
+        self.evaluate(all, data, most)
+    }
+
+    /// Tests what `node` has.
+    ///
+    /// # Errors
+    /// The model does not fit the pictures.
+    pub fn test_replica(
+        &self,
+        node: u16,
+        data: &DataSet,
+        most: usize,
+    ) -> Result<Evaluation, TrainingError> {
+        self.evaluate(self.fleet.weights(node), data, most)
+    }
+
+    fn evaluate(
+        &self,
+        w: WeightsView<'_>,
+        data: &DataSet,
+        most: usize,
+    ) -> Result<Evaluation, TrainingError> {
+        let spec = &self.how.spec;
+        let (images, batch) = (Arc::new(data.test.clone()), 100);
+        let pictures = Transforms::of(spec, &data.train).test;
+        let (mut net, _) = bound_net(&spec.net, Phase::Test, batch, images.shape, images.classes)?;
+        let phase = data::Phase::Test;
+        let mut batches = Batches::new(images, pictures, phase, batch, Shard::WHOLE, 0, 0)?;
+        let mut found = Evaluation::default();
+        for _ in 0..most / batch {
+            let batch = batches.next();
+            found += net.evaluate(w, &batch.images, &batch.labels);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Trainings in virtual time: the same again from the same seed; a mean learns where a sum diverges.
+
+use super::*;
+use crate::stream::{Deltas, Merge, chunk_weights_for};
+use crate::weights::Writes;
+
+fn digits() -> DataSet {
+    let source: data::Source = "digits:1,train=2000,test=500".parse().unwrap();
+    source.load().unwrap()
+}
+
+fn solvers(nodes: u16, seed: u64) -> Solvers {
+    Solvers {
+        spec: SolverSpec::builtin("lenet").unwrap(),
+        per_node: 1,
+        step_ns: vec![10_000_000; nodes.into()],
+        jitter: 0.2,
+        seed,
+    }
+}
+
+fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
+    let chunk_weights = chunk_weights_for(1472, nodes, false).unwrap();
+    let weights = weights_of(&SolverSpec::builtin("lenet").unwrap(), data).unwrap();
+    Config {
+        session: 1,
+        fingerprint: 1,
+        data: 0,
+        first_weights: 0,
+        incarnation: 1,
+        node: 0,
+        nodes,
+        chunk_weights,
+        chunks: weights.div_ceil(chunk_weights as usize) as u32,
+        deltas: Deltas::ExactlyOnce,
+        merge,
+        writes: Writes::Racy,
+        window_frames: 1400,
+    }
+}
+
+/// A rate that makes a weight some three local steps old, and a tenth of the frames lost.
+fn faults() -> Faults {
+    Faults {
+        drop: 0.1,
+        delay_ns: 100_000,
+        limit: Some(crate::sim::Limit {
+            bytes_per_s: 64e6,
+            burst_bytes: 1 << 20,
+            known_frame_bytes: 1472,
+        }),
+        ..Faults::default()
+    }
+}
+
+/// What a training has come to: smoothed loss, all weights of all nodes, share of right answers.
+fn train(merge: Merge, nodes: u16, seed: u64, iterations: u64) -> Option<(f32, Vec<u32>, f64)> {
+    let (data, how) = (digits(), solvers(nodes, seed));
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let fleet = fleet(&config(nodes, merge, &data), &how, &data, folder.path()).unwrap();
+    let mut training = Training::new(&fleet, how, &data, faults()).unwrap();
+    assert!(training.wait_ready());
+    let loss = training.run(iterations)?;
+    let bits = |node| {
+        let w = fleet.weights(node);
+        (0..w.len()).map(move |i| w.load(i).to_bits())
+    };
+    let accuracy = training.test(&data, 500).unwrap().accuracy();
+    Some((loss, (0..nodes).flat_map(bits).collect(), accuracy))
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_to_the_bit() {
+    let [once, again, other] = [7, 7, 8].map(|seed| train(Merge::Mean, 3, seed, 30).unwrap());
+    assert_eq!(once.0.to_bits(), again.0.to_bits());
+    assert!(once.1 == again.1, "weights differ");
+    assert!(once.1 != other.1, "the seed changes nothing");
+}
+
+/// The failure that the mean is there for: four nodes, momentum 0.9, weights three steps old.
+#[test]
+fn four_nodes_learn_by_a_mean_and_diverge_by_a_sum() {
+    assert!(
+        train(Merge::Sum, 4, 1, 400).is_none(),
+        "a sum learns here: this test shows nothing"
+    );
+    let (loss, _, accuracy) = train(Merge::Mean, 4, 1, 400).expect("diverged");
+    assert!(
+        loss < 0.5 && accuracy > 0.85,
+        "loss {loss}, accuracy {accuracy}"
+    );
+}

@@ -1,0 +1,91 @@
+//! The step of SGD on a device: that of `update`, and of `stride` in a cluster.
+
+use super::DeviceNet;
+use crate::device::kernels::{self, StepFactors};
+use crate::device::{Device, DeviceError, Event, Memory, Stream};
+use crate::solver::spec::{Regularization, SolverSpec};
+use crate::solver::stride::{Cluster, Squares};
+
+/// Threads that sum squares.
+pub(super) const SUMS: usize = 4096;
+
+impl<D: Device> DeviceNet<D> {
+    /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the weights alone if it is the
+    /// one that takes positions. The caller waits for it before the next batch. Gives the stride, as
+    /// [`update_in_cluster`](super::update_in_cluster) does.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn step(
+        &self,
+        spec: &SolverSpec,
+        stream: &D::Stream,
+        weights: &D::Memory,
+        rate: f32,
+        cluster: &Cluster,
+    ) -> Result<f32, DeviceError> {
+        stream.wait(&self.stream.record()?)?;
+        let alone = cluster.portion >= 1.0;
+        self.velocity(spec, stream, weights, rate, if alone { 1.0 } else { 0.0 })?;
+        let mut stride = 1.0;
+        if !alone {
+            stride = self.squares(stream, weights)?.stride(1.0 / cluster.portion);
+            for tensor in &self.tensors {
+                let all = tensor.offset..tensor.offset + tensor.len;
+                for (part, factor) in cluster.parts(all, stride) {
+                    if !part.is_empty() {
+                        let step = self.history.part(part.clone());
+                        kernels::walk(stream, weights.part(part), step, factor)?;
+                    }
+                }
+            }
+        }
+        self.stream.wait(&stream.record()?)?;
+        Ok(stride)
+    }
+
+    /// Leaves the step in the history, and takes it off the weights `stride` times.
+    fn velocity(
+        &self,
+        spec: &SolverSpec,
+        stream: &D::Stream,
+        weights: &D::Memory,
+        rate: f32,
+        stride: f32,
+    ) -> Result<(), DeviceError> {
+        for tensor in &self.tensors {
+            let place = tensor.offset..tensor.offset + tensor.len;
+            let rate = rate * tensor.param.lr_mult;
+            kernels::sgd_step(
+                stream,
+                weights.part(place.clone()),
+                self.gradients.part(place.clone()),
+                self.history.part(place),
+                StepFactors {
+                    rate: rate / spec.iter_size as f32,
+                    decay: rate * spec.weight_decay * tensor.param.decay_mult,
+                    momentum: spec.momentum,
+                    l1: spec.regularization_type == Regularization::L1,
+                    stride,
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The squares of weights and step, summed on the device as far as many threads go, here the rest.
+    fn squares(&self, stream: &D::Stream, weights: &D::Memory) -> Result<Squares, DeviceError> {
+        let halves = [0..SUMS, SUMS..2 * SUMS];
+        for (memory, half) in [weights, &self.history].into_iter().zip(&halves) {
+            for (i, tensor) in self.tensors.iter().enumerate() {
+                let values = memory.part(tensor.offset..tensor.offset + tensor.len);
+                kernels::squares(stream, values, self.sums.part(half.clone()), i > 0)?;
+            }
+        }
+        stream.download(self.sums.all(), self.host_sums.all())?;
+        stream.record()?.wait()?;
+        let sums = self.host_sums.view();
+        let [weights, step] = halves.map(|half| half.map(|i| f64::from(sums.load(i))).sum());
+        Ok(Squares { weights, step })
+    }
+}

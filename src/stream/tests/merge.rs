@@ -1,0 +1,102 @@
+//! A weighted mean: each delta counts by its node's portion, once; positions can be told from the walk ahead.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+use crate::weights::WeightsView;
+
+fn mean() -> Config {
+    Config {
+        merge: Merge::Mean,
+        ..config(Deltas::ExactlyOnce)
+    }
+}
+
+/// Adds 3.0 to random weights of random nodes; returns what each weight must come to. Of three nodes that say
+/// nothing of iterations each counts a third, so every sum is exact.
+fn add_thirds(world: &mut World<'_>, fleet: &Fleet, steps: usize) -> Vec<f32> {
+    let len = (CHUNKS * CHUNK_WEIGHTS) as usize;
+    let mut want = vec![0.0; len];
+    for _ in 0..steps {
+        let node = world.random_below(NODES as usize) as u16;
+        let i = world.random_below(len);
+        let w = fleet.weights(node);
+        w.store(i, w.load(i) + 3.0);
+        let own = world.streamer(node).unwrap().own_weights().contains(&i);
+        want[i] += if own { 3.0 } else { 1.0 };
+        world.step();
+    }
+    want
+}
+
+#[test]
+fn every_delta_counts_by_its_portion_once_over_100_seeds() {
+    for seed in 0..100 {
+        let folder = folder();
+        let fleet = Fleet::new(&mean(), folder.path()).unwrap();
+        let mut world = World::new(&fleet, storm(seed), seed);
+        wait_ready(&mut world, seed);
+        let want = add_thirds(&mut world, &fleet, 600);
+        settle(&mut world, &fleet, &want, seed);
+    }
+}
+
+/// What `copy_positions` gives on a slave is what the master had a moment ago, never the slave's own walk.
+#[test]
+fn positions_are_what_the_master_had() {
+    for seed in 0..20 {
+        let folder = folder();
+        let fleet = Fleet::new(&mean(), folder.path()).unwrap();
+        let mut world = World::new(&fleet, storm(seed), seed);
+        wait_ready(&mut world, seed);
+        let range = world.streamer(0).unwrap().own_weights();
+        let (watched, own) = (range.start, world.streamer(1).unwrap().own_weights());
+        let len = (CHUNKS * CHUNK_WEIGHTS) as usize;
+        let copy: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
+        let mut had = HashSet::from([0]);
+        let mut ahead = 0;
+        for step in 0..3000 {
+            if step % 7 == 0 {
+                let w = fleet.weights(1);
+                w.store(watched, w.load(watched) + 3.0);
+            }
+            world.step();
+            had.insert(fleet.weights(0).load(watched).to_bits());
+            copy_positions(
+                fleet.state(1),
+                fleet.weights(1),
+                &own,
+                WeightsView::of(&copy),
+            );
+            let position = WeightsView::of(&copy).load(watched);
+            assert!(had.contains(&position.to_bits()), "seed {seed}: {position}");
+            ahead += usize::from(fleet.weights(1).load(watched) > position);
+        }
+        assert!(
+            ahead > 1000,
+            "seed {seed}: the slave was ahead {ahead} times"
+        );
+    }
+}
+
+/// The portion follows the iterations that the frames tell.
+#[test]
+fn the_portion_is_that_of_the_iterations() {
+    let folder = folder();
+    let fleet = Fleet::new(&mean(), folder.path()).unwrap();
+    let mut world = World::new(&fleet, Faults::default(), 1);
+    wait_ready(&mut world, 1);
+    // Node 0 makes two steps where node 1 makes one; node 2 has no solver.
+    for iteration in 1..600 {
+        world.set_iterations(0, 2 * iteration);
+        world.set_iterations(1, iteration);
+        for _ in 0..300 {
+            world.step();
+        }
+    }
+    let portion = |node| world.streamer(node).unwrap().portion();
+    assert!((portion(0) - 2.0 / 3.0).abs() < 0.05, "{}", portion(0));
+    // Never below a third: no solver walks further than three nodes alike would.
+    assert!((portion(1) - 1.0 / 3.0).abs() < 0.05, "{}", portion(1));
+}

@@ -1,0 +1,152 @@
+//! `dogwild-study twin`: one training in virtual time, its accuracy on the way.
+
+use anyhow::{Result, bail};
+use dogwild::cli::args;
+use dogwild::cli::stream_args::MergeArg;
+use dogwild::sim::training::{Solvers, Training, fleet, weights_of};
+use dogwild::sim::{Faults, Limit};
+use dogwild::solver::data::Source;
+use dogwild::stream::{Config, Deltas, Merge, chunk_weights_for};
+use dogwild::weights::Writes;
+use dogwild::wire;
+
+/// Arguments of `dogwild-study twin`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A built-in model or a solver file
+    #[arg(long, default_value = "lenet")]
+    solver: String,
+    /// Pictures: digits, mnist:DIR or cifar10:DIR
+    #[arg(long, default_value = "digits")]
+    data: Source,
+    /// Number of nodes
+    #[arg(long, default_value_t = 4)]
+    nodes: u16,
+    /// Solvers on each node
+    #[arg(long, default_value_t = 1)]
+    solvers: u16,
+    /// Iterations of the whole cluster
+    #[arg(long, default_value_t = 900)]
+    iterations: u64,
+    /// Iterations between tests
+    #[arg(long, default_value_t = 300)]
+    test_every: u64,
+    /// Test pictures
+    #[arg(long, default_value_t = 10_000)]
+    test_images: usize,
+    /// Time of a step of a solver, milliseconds
+    #[arg(long, default_value_t = 10.0)]
+    step_ms: f64,
+    /// How much slower the last node is
+    #[arg(long, default_value_t = 1.0)]
+    slowest: f64,
+    /// Share by which a step may take more or less
+    #[arg(long, default_value_t = 0.2)]
+    jitter: f64,
+    /// Time for a frame on the way, milliseconds
+    #[arg(long, default_value_t = 0.1)]
+    delay_ms: f64,
+    /// Bytes per second that each node may send
+    #[arg(long, default_value_t = 64e6)]
+    rate: f64,
+    /// Share of frames lost
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// How deltas are merged
+    #[arg(long, value_enum, default_value = "mean")]
+    merge: MergeArg,
+    /// Seed of everything
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+const MTU: usize = 1472;
+
+impl Args {
+    fn config(&self, weights: usize) -> Config {
+        let chunk_weights = chunk_weights_for(MTU, self.nodes, false).unwrap_or(16);
+        Config {
+            session: 1,
+            fingerprint: 1,
+            data: 0,
+            first_weights: 0,
+            incarnation: 1,
+            node: 0,
+            nodes: self.nodes,
+            chunk_weights,
+            chunks: weights.div_ceil(chunk_weights as usize) as u32,
+            deltas: Deltas::ExactlyOnce,
+            merge: match self.merge {
+                MergeArg::Mean => Merge::Mean,
+                MergeArg::Sum => Merge::Sum,
+            },
+            writes: Writes::Racy,
+            window_frames: (2e6 / MTU as f64) as u32,
+        }
+    }
+
+    fn faults(&self, config: &Config) -> Faults {
+        let known_frame_bytes =
+            wire::HEADER_LEN + wire::acks_len(self.nodes as u8) + 4 * config.chunk_weights as usize;
+        Faults {
+            drop: self.loss,
+            delay_ns: (self.delay_ms * 1e6) as u64,
+            limit: Some(Limit {
+                bytes_per_s: self.rate,
+                burst_bytes: (self.rate * 0.02) as usize + 8 * known_frame_bytes,
+                known_frame_bytes,
+            }),
+            ..Faults::default()
+        }
+    }
+
+    /// Trains and says how it goes.
+    pub(crate) fn run(self) -> Result<()> {
+        let spec = args::model(&self.solver)?;
+        let data = self.data.load()?;
+        let config = self.config(weights_of(&spec, &data)?);
+        let mut step_ns = vec![(self.step_ms * 1e6) as u64; usize::from(self.nodes)];
+        if let Some(last) = step_ns.last_mut() {
+            *last = (*last as f64 * self.slowest) as u64;
+        }
+        let solvers = Solvers {
+            spec,
+            per_node: self.solvers,
+            step_ns,
+            jitter: self.jitter,
+            seed: self.seed,
+        };
+        let folder = std::env::temp_dir().join(format!("dogwild-twin-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let fleet = fleet(&config, &solvers, &data, &folder)?;
+        // The state files are mapped; their names are not needed any more.
+        std::fs::remove_dir_all(&folder)?;
+        let mut training = Training::new(&fleet, solvers, &data, self.faults(&config))?;
+        if !training.wait_ready() {
+            bail!("the streamers have not seen all ranges within a virtual minute");
+        }
+        let mut next = self.test_every;
+        while training.iterations() < self.iterations {
+            let Some(loss) = training.run(next.min(self.iterations)) else {
+                bail!("diverged at iteration {}", training.iterations());
+            };
+            next += self.test_every;
+            let found = training.test(&data, self.test_images)?;
+            let replica = training.test_replica(0, &data, self.test_images)?;
+            let world = training.world();
+            let ages = world
+                .streamer(0)
+                .map(|one| one.ages_us().value_at_quantile(0.5));
+            dogwild_lab::say!(
+                "iteration {:5}  {:7.2} s  loss {loss:.4}  accuracy {:.2} %  replica {:.2} %  stride {:.2}  age {:.1} steps",
+                training.iterations(),
+                training.now_ns() as f64 / 1e9,
+                found.accuracy() * 100.0,
+                replica.accuracy() * 100.0,
+                training.stride(),
+                ages.unwrap_or(0) as f64 / 1e3 / self.step_ms,
+            );
+        }
+        Ok(())
+    }
+}
