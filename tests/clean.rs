@@ -325,3 +325,22 @@ fn a_shm_that_is_too_small_is_refused_with_the_sum() {
         );
     }
 }
+
+/// Seen: with --key-file each node's file of taken frames (9 MB) was in no sum, and the second streamer failed
+/// in a job that had begun.
+#[test]
+fn a_shm_that_is_too_small_for_the_files_of_seals_is_refused() {
+    // Two nodes of LeNet take 15 MB, and 18 MB more with a key.
+    let Some(shm) = Shm::new("24m") else { return };
+    let key = shm.folder.path().join("key");
+    std::fs::write(&key, "5a".repeat(32)).expect("a file");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, private).expect("its mode");
+    let job = [&["train", "--iterations", "2"][..], &DATA].concat();
+    let with_key = [&job[..], &["--key-file", "key", "--out", "sealed"]].concat();
+    let refused = said(&mut shm.dogwild(&with_key), 1);
+    assert_says(&refused, &["/dev/shm has", "--key-file", "dogwild clean"]);
+    assert!(shm.names().is_empty(), "{:?}", shm.names());
+    assert!(!shm.folder.path().join("sealed").exists());
+    said(&mut shm.dogwild(&job), 0);
+}

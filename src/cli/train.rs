@@ -241,6 +241,7 @@ impl Args {
                 ..dogwild_lab::Spec::of(self.nodes.into())
             }),
             transport: self.transport.transport.name().into(),
+            sealed: self.transport.key_file.is_some(),
             deltas,
             rate_bytes_per_s: self.stream.rate.0,
             stream_args: Box::new(move |node| {

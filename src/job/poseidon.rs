@@ -150,6 +150,8 @@ pub fn train_poseidon(
         weights: room::weights(&plan.spec, &set)?,
         streamers: 0,
         solvers: 1,
+        // Connections of this path are: they need no file.
+        sealed: false,
     };
     room::check(plan.workers, needs)?;
     let session = plan.session()?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use dogwild_net::seal::REPLAYS_BYTES;
 
 use super::buffers::SHM;
 use crate::node::bound_net;
@@ -22,6 +23,8 @@ pub(super) struct Node {
     pub(super) streamers: u64,
     /// Solvers, each with its momentum.
     pub(super) solvers: u64,
+    /// Whether streamers seal frames: each then remembers in a file which ones it has taken.
+    pub(super) sealed: bool,
 }
 
 impl Node {
@@ -31,7 +34,13 @@ impl Node {
 
     fn state_bytes(self) -> u64 {
         let weights = 4 * padded_len(self.weights) as u64;
-        self.streamers * (2 * weights + HEADS) + self.solvers * (weights + HEADS)
+        self.streamers * (2 * weights + HEADS + self.seal_bytes())
+            + self.solvers * (weights + HEADS)
+    }
+
+    /// Of each streamer.
+    fn seal_bytes(self) -> u64 {
+        if self.sealed { REPLAYS_BYTES } else { 0 }
     }
 }
 
@@ -55,10 +64,15 @@ pub(super) fn check(nodes: u16, node: Node) -> Result<()> {
 fn fits(nodes: u16, node: Node, free: u64) -> Result<()> {
     let needed = u64::from(nodes) * (node.buffer_bytes() + node.state_bytes());
     let mb = |bytes: u64| bytes.div_ceil(1_000_000);
+    let seal = node.streamers * node.seal_bytes();
+    let seal = match seal {
+        0 => String::new(),
+        bytes => format!(" ({} MB of it for --key-file)", mb(bytes)),
+    };
     ensure!(
         needed <= free,
         "{SHM} has {} MB free, but this job needs {} MB: {nodes} times {} MB for a buffer and {} MB for the \
-         state of its components. Make room (`dogwild clean` lists what jobs have left; \
+         state of its components{seal}. Make room (`dogwild clean` lists what jobs have left; \
          `mount -o remount,size={}M {SHM}`; docker: --shm-size), or use fewer nodes, solvers or workers",
         mb(free),
         mb(needed),
@@ -79,6 +93,7 @@ mod tests {
             weights: 1_000_000,
             streamers: 1,
             solvers: 2,
+            sealed: false,
         };
         // 4 bytes for each weight in the buffer, 8 for the streamer, 4 for each solver.
         assert!(fits(3, node, 62_000_000).is_ok());
@@ -88,5 +103,22 @@ mod tests {
         for part in ["50 MB free", "needs 62 MB", "3 times 5 MB", "17 MB"] {
             assert!(said.contains(part), "{part}: {said}");
         }
+        // The same with 9 MB for each streamer's memory of sealed frames.
+        let sealed = Node {
+            sealed: true,
+            ..node
+        };
+        assert!(fits(3, sealed, 90_000_000).is_ok());
+        let said = fits(3, sealed, 62_000_000)
+            .expect_err("too little")
+            .to_string();
+        for part in ["needs 89 MB", "26 MB", "9 MB of it for --key-file"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let alone = Node {
+            streamers: 0,
+            ..sealed
+        };
+        assert!(alone.state_bytes() < REPLAYS_BYTES);
     }
 }

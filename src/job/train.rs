@@ -66,6 +66,8 @@ pub struct TrainPlan {
     pub out: PathBuf,
     /// Hosts in namespaces instead of loopback.
     pub lab: Option<dogwild_lab::Spec>,
+    /// Whether streamers seal their frames.
+    pub sealed: bool,
     /// Arguments that streamers get beside buffer and node, for each node.
     pub stream_args: Box<dyn Fn(u16) -> Vec<String>>,
     /// For the summary.
@@ -144,6 +146,7 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
         weights: room::weights(&plan.spec, &set)?,
         streamers: u64::from(plan.nodes > 1),
         solvers: plan.solvers.into(),
+        sealed: plan.sealed,
     };
     room::check(plan.nodes, needs)?;
     let buffers = make_buffers(plan, &set)?;

@@ -40,7 +40,7 @@ use rand::rngs::SysRng;
 pub use self::key::{KEY_BYTES, Key, KeyError, read_key};
 use self::mac::{MESSAGE_BYTES_MAX, Mac, NAME_BYTES, PADS, TAG_BYTES};
 pub use self::window::{
-    CLOSED_MAX, LINKS_MAX, Replays, ReplaysError, TOO_MANY_LINKS, WINDOW_FRAMES,
+    CLOSED_MAX, LINKS_MAX, REPLAYS_BYTES, Replays, ReplaysError, TOO_MANY_LINKS, WINDOW_FRAMES,
 };
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 

@@ -51,6 +51,9 @@ const CLOSED: usize = HEADER + LINKS_MAX * WINDOW;
 const MAGIC: u64 = u64::from_le_bytes(*b"dogseal2");
 const MAP_BYTES: usize = (CLOSED + CLOSED_MAX) * 8;
 
+/// What [`Replays`] take: of memory, or of the file system of their file, which is reserved whole. Bytes.
+pub const REPLAYS_BYTES: u64 = MAP_BYTES as u64;
+
 /// Why the memory of taken frames could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaysError {
@@ -117,7 +120,7 @@ impl Replays {
         Ok(Self::of(MmapMut::map_anon(MAP_BYTES)?, None))
     }
 
-    /// Remembers in a file (9 MB, reserved here), of which a process that was killed has lost
+    /// Remembers in a file ([`REPLAYS_BYTES`], reserved here), of which a process that was killed has lost
     /// nothing. What was remembered under another key is forgotten: nobody can repeat it.
     ///
     /// # Errors
