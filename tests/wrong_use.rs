@@ -87,6 +87,27 @@ fn a_missing_data_folder_is_named() {
     assert_says(&said, &["/no/such/folder"]);
 }
 
+/// Seen: the buffers were made and the streamers started before the first of them said so, in its log.
+#[test]
+fn a_capture_file_that_cannot_be_written_is_named_before_anything_is_made() {
+    let at = folder();
+    let said = refused(
+        dogwild()
+            .args(["train", "--data", "digits:1,train=400,test=100"])
+            .args(["--iterations", "2", "--capture", "none/here/run.pcapng"])
+            .current_dir(at.path()),
+    );
+    assert_says(
+        &said,
+        &["--capture none/here/run.pcapng", "mkdir -p none/here"],
+    );
+    assert!(
+        !said.contains("node0-stream.log") && !said.contains("last words"),
+        "{said}"
+    );
+    assert!(!at.path().join("out").exists());
+}
+
 #[test]
 fn a_truncated_idx_file_is_named_with_its_length() {
     let data = folder();

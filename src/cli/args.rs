@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use dogwild_net::fault::{self, Bursts};
 use serde::{Serialize, Serializer};
 
+use super::capture;
 pub use super::parse::parse;
 pub use dogwild_lab::share::share;
 
@@ -149,11 +150,11 @@ impl TransportArgs {
         add("--pace", self.pace.map(Rate::to_arg));
         let path = |path: &Path| path.display().to_string();
         add("--key-file", self.key_file.as_deref().map(path));
-        let capture = self.capture.as_deref().map(|base| {
-            let extension = base.extension().unwrap_or("pcapng".as_ref());
-            path(&base.with_extension(format!("n{node}.{}", extension.display())))
-        });
-        add("--capture", capture);
+        let capture = self.capture.as_deref();
+        add(
+            "--capture",
+            capture.map(|base| path(&capture::of_node(base, node))),
+        );
         if self.no_segmentation {
             args.push("--no-segmentation".into());
         }

@@ -3,6 +3,7 @@
 //! Holds no logic of its own: it parses, validates, calls a room and prints errors.
 
 pub mod args;
+mod capture;
 mod clean;
 mod closing;
 pub mod cluster_args;

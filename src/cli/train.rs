@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::args::{self, FaultArgs, TransportArgs};
+use super::capture;
 use super::closing::{Closing, close};
 use super::exit;
 use super::pictures::pictures;
@@ -134,6 +135,10 @@ impl Args {
             None => DEFAULT_ITERATIONS,
         });
         let out = self.folder()?;
+        if let Some(base) = &self.transport.capture {
+            // The folder of the results is there: the file may be in it.
+            capture::check(base, self.nodes)?;
+        }
         let plan = TrainPlan {
             resume,
             ..self.plan(spec, model, iterations, &out)
