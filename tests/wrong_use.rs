@@ -108,6 +108,40 @@ fn a_capture_file_that_cannot_be_written_is_named_before_anything_is_made() {
     assert!(!at.path().join("out").exists());
 }
 
+/// Seen: the coordinator's process refused them, when buffers and an output folder had been made.
+#[test]
+fn a_cluster_that_cannot_be_is_refused_with_the_arguments() {
+    let at = folder();
+    for (args, words) in [
+        (
+            &["--workers", "0"][..],
+            &["--workers", "0 is not in 1.."][..],
+        ),
+        (&["--servers", "0"], &["--servers", "0 is not in 1.."]),
+        (
+            &["--threads-per-worker", "0"],
+            &["--threads-per-worker", "0 is not in 1.."],
+        ),
+        (
+            &["--servers", "999"],
+            &["999 servers, but only", "KV pairs", "use fewer servers"],
+        ),
+        (
+            &["--stragglers", "drop", "--quorum", "0"],
+            &["--quorum 0", "share above 0"],
+        ),
+    ] {
+        let mut command = dogwild();
+        command.args(["train", "--sync", "poseidon", "--iterations", "2"]);
+        let said = refused(command.args(args).current_dir(at.path()));
+        assert_says(&said, words);
+        assert!(!said.contains("coordinator"), "{said}");
+        assert!(!at.path().join("out").exists(), "{args:?}");
+    }
+    let said = refused(dogwild().args(["coordinator", "--workers", "0"]));
+    assert_says(&said, &["--workers", "0 is not in 1.."]);
+}
+
 #[test]
 fn a_truncated_idx_file_is_named_with_its_length() {
     let data = folder();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -31,7 +32,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE.safetensors")]
     pub weights: Option<PathBuf>,
     /// Threads of each worker that add up their gradients before they are sent
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     pub threads_per_worker: usize,
     /// What workers do: solver, or replay:FILE to spend recorded times (dogwild-plan writes such a file)
     /// while gradients of the recorded sizes travel
@@ -67,10 +68,10 @@ impl FromStr for Compute {
 #[command(next_help_heading = "Reliable path (--sync poseidon)")]
 pub struct ClusterArgs {
     /// Workers
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: u16,
     /// Servers, each with a share of the KV pairs
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub servers: u16,
     /// Who chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam, onebit)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
@@ -300,6 +301,11 @@ impl MemberArgs {
             key: self.key.key()?,
         })
     }
+}
+
+/// At least one thread.
+pub(super) fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// A value as it is written on the command line.

@@ -106,6 +106,7 @@ impl Args {
         let spec = args::model(&model)?;
         self.data = Some(pictures(self.data.take(), &model, &spec)?);
         if self.sync == Sync::Poseidon {
+            self.check_cluster(&spec)?;
             let out = self.folder()?;
             let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
             let ended = train_poseidon(&plan, out, &stop)?;

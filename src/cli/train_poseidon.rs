@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::args;
 use super::closing::{Closing, close};
-use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name};
+use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name, threads};
 use super::train::Args;
 use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
-use crate::node::poseidon::Key;
+use crate::node::poseidon::{Key, ModelJob};
 use crate::solver::SolverSpec;
 
 /// What keeps the replicas in step.
@@ -76,7 +76,7 @@ pub(super) struct PoseidonArgs {
     #[serde(serialize_with = "args::as_value")]
     overlap: OverlapArg,
     /// Threads of each worker that add up their gradients before they are sent
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     threads_per_worker: usize,
     /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most goes
     /// first
@@ -115,6 +115,23 @@ impl Sync {
 }
 
 impl Args {
+    /// Refuses here what each process of the cluster would refuse by itself, when the job has begun.
+    pub(super) fn check_cluster(&self, spec: &SolverSpec) -> Result<()> {
+        let own = &self.poseidon;
+        let (input, classes) = self.data.clone().unwrap_or_default().shape();
+        let model = ModelJob {
+            spec: spec.clone(),
+            input,
+            classes,
+            seed: self.seed,
+            weights: None,
+            threads: own.threads_per_worker,
+            replay: None,
+        };
+        // How long it is makes no difference.
+        Ok(model.check(&own.cluster.wish(1))?)
+    }
+
     /// The job as the reliable path runs it.
     pub(super) fn poseidon_plan(
         self,

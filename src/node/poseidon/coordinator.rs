@@ -13,7 +13,7 @@ use super::link::{self, Incoming, Link, LinkError};
 use super::member::{LOOK_EVERY, accept, end, listen, lost, named, write_whole};
 use super::model::ModelJob;
 use super::secure::Key;
-use crate::poseidon::{Coordinator, Hello, Kind, Member, Message, Plan, Role, Wish};
+use crate::poseidon::{Coordinator, Hello, Kind, Member, Message, Role, Wish};
 
 /// Time between two lines that say who is missing.
 const MISSING_EVERY: Duration = Duration::from_secs(5);
@@ -49,12 +49,7 @@ struct Hall {
 /// Runs until everybody has said goodbye, or the first error.
 pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
     let model = job.model.open()?;
-    let wish = Wish {
-        images: model.images,
-        recipe: job.model.recipe(),
-        ..job.wish.clone()
-    };
-    let plan = Plan::new(&wish, model.layers())?;
+    let plan = job.model.plan(&model, &job.wish)?;
     for layer in &plan.layers {
         log::info!("{}: {}", layer.name, layer.scheme);
     }

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::error::PoseidonError;
 use crate::node::bound_net;
-use crate::poseidon::{LayerShape, PlanTensor, Recording};
+use crate::poseidon::{LayerShape, Plan, PlanTensor, Recording, Wish};
 use crate::solver::{Filler, LayerTensors, Net, ParamSpec, Phase, SolverSpec, Tensor};
 use crate::weights::{Manifest, WeightsView};
 
@@ -70,6 +70,24 @@ impl ModelJob {
             manifest,
             images: u32::try_from(images).unwrap_or(u32::MAX),
         })
+    }
+
+    /// The plan of the cluster that is wished for, around `model`.
+    pub(super) fn plan(&self, model: &Model, wish: &Wish) -> Result<Plan, PoseidonError> {
+        let wish = Wish {
+            images: model.images,
+            recipe: self.recipe(),
+            ..wish.clone()
+        };
+        Ok(Plan::new(&wish, model.layers())?)
+    }
+
+    /// Whether a coordinator would begin with this model and `wish`.
+    ///
+    /// # Errors
+    /// What it would refuse.
+    pub fn check(&self, wish: &Wish) -> Result<(), PoseidonError> {
+        self.plan(&self.open()?, wish).map(drop)
     }
 
     /// What decides a step beside gradients: equal text, equal arithmetic.
