@@ -161,7 +161,25 @@ fn a_node_with_other_data_is_named_on_both_sides_and_taken_from_by_neither() {
     wait(&mut nodes, "both name the other", |nodes| {
         nodes[0].says("node 1 trains on other data") && nodes[1].says("node 0 trains on other data")
     });
-    for node in &nodes {
+    let kinds = ["digits 1x28x28/10", "mnist 1x28x28/10"];
+    for (node, (own, other)) in nodes
+        .iter()
+        .zip([(kinds[0], kinds[1]), (kinds[1], kinds[0])])
+    {
+        let words = format!("other data: {other} there, {own} here");
+        assert!(
+            node.says(&words),
+            "`{words}` is missing in:\n{}",
+            node.said()
+        );
+        // The command that the message names.
+        assert!(node.says("dogwild status --buffer"), "{}", node.said());
+        let status = dogwild(&["status"], node.weights.path())
+            .stdout(Stdio::piped())
+            .output();
+        let shown = String::from_utf8_lossy(&status.expect("status").stdout).into_owned();
+        let line = format!("data        {own}\n");
+        assert!(shown.contains(&line), "{shown}");
         assert_eq!(node.meter(Meter::PositionsTaken), 0, "{}", node.name);
         assert!(!node.ready(), "{}", node.name);
     }

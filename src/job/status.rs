@@ -51,6 +51,8 @@ pub struct Status {
     pub session: String,
     /// Weights in the buffer.
     pub weights: usize,
+    /// The kind of data that they learn: name, shape and classes, as `digits 1x28x28/10`.
+    pub data: String,
     /// Iterations of the cluster, as far as known here.
     pub iterations: u64,
     /// Iterations of this buffer's solvers.
@@ -76,6 +78,7 @@ impl Status {
             buffer: shared.path().display().to_string(),
             session: format!("{:016x}", shared.session()),
             weights: shared.used(),
+            data: shared.data_kind().to_string(),
             iterations: globals.iterations(),
             local_iterations: globals.local_iterations.load(Relaxed),
             target_iterations: globals.target_iterations.load(Relaxed),
@@ -88,10 +91,11 @@ impl Status {
     /// For people: 80 columns.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "buffer      {}\nsession     {}, {} weights\niterations  {} of the cluster, {} here, {}\n",
+            "buffer      {}\nsession     {}, {} weights\ndata        {}\niterations  {} of the cluster, {} here, {}\n",
             self.buffer,
             self.session,
             self.weights,
+            self.data,
             self.iterations,
             self.local_iterations,
             match self.target_iterations {
@@ -310,6 +314,7 @@ mod tests {
             buffer: "/dev/shm/x".into(),
             session: format!("{:016x}", u64::MAX),
             weights: 61_000_000,
+            data: "digits 1x28x28/10".into(),
             iterations: u64::from(u32::MAX),
             local_iterations: u64::from(u32::MAX),
             target_iterations: u64::from(u32::MAX),

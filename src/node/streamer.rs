@@ -4,6 +4,7 @@
 //! positions, hand everything to the kernel; sleep only when there is nothing to do. It never
 //! waits for a peer.
 
+mod kinds;
 mod publish;
 mod say;
 
@@ -147,7 +148,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         said_ready: false,
         said_heard: false,
         health: Health::default(),
-        say: Say::new(),
+        say: Say::new(shared.data_kind()),
         sealed: (0, None),
         said: ReceiveStats::default(),
         held_back: 0,

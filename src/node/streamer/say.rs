@@ -8,7 +8,9 @@ use dogwild_net::Source;
 
 use super::super::health::{Trouble, What};
 use super::super::repeat::{Repeat, times};
+use super::kinds::words;
 use crate::stream::{Counters, Report, Severity};
+use crate::weights::DataKind;
 
 /// Time between two lines of rates if nothing else is said, s.
 const LINE_EVERY_S: u64 = 5;
@@ -37,6 +39,8 @@ enum Key {
 #[derive(Debug)]
 pub(super) struct Say {
     repeat: Repeat<Key>,
+    /// What this node's buffer learns.
+    data: DataKind,
     every_ns: Option<u64>,
     line_ns: u64,
     troubles: Vec<Trouble>,
@@ -54,9 +58,10 @@ pub(super) struct Totals {
 }
 
 impl Say {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(data: DataKind) -> Self {
         Self {
             repeat: Repeat::new(),
+            data,
             every_ns: line_every().map(|every| every.as_nanos() as u64),
             line_ns: 0,
             troubles: Vec::new(),
@@ -72,7 +77,7 @@ impl Say {
                 Severity::Warning => log::Level::Warn,
                 Severity::Error => log::Level::Error,
             };
-            log::log!(level, "{report}{}", times(count));
+            log::log!(level, "{}{}", words(report, self.data), times(count));
         }
     }
 

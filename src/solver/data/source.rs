@@ -143,6 +143,16 @@ impl fmt::Display for Source {
 }
 
 impl Source {
+    /// One of each kind, whatever its folder.
+    pub fn of_each_kind() -> [Self; KINDS.len()] {
+        let nowhere = PathBuf::new;
+        [
+            Source::default(),
+            Source::Mnist(nowhere()),
+            Source::Cifar10(nowhere()),
+        ]
+    }
+
     /// Which data set, whatever its folder or size.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -181,6 +191,11 @@ impl Source {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn every_kind_is_there_once() {
+        assert_eq!(Source::of_each_kind().map(|source| source.kind()), KINDS);
+    }
 
     #[test]
     fn every_form_is_read() {
