@@ -51,6 +51,7 @@ impl Args {
             session: args::session(&self.session),
             wish: self.cluster.wish(clocks),
             model,
+            data: self.model.data,
             resume: self.resume,
             key: self.key.key()?,
         };

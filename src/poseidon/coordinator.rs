@@ -2,7 +2,7 @@
 //!
 //! A state machine: members join, the book opens when all are there, members leave. It does no
 //! I/O; whoever drives it passes on what it says. Invariant: nobody has a seat who trains another
-//! model, another cluster, or from other weights.
+//! model, another cluster, on another kind of data, or from other weights.
 
 use std::fmt;
 
@@ -55,6 +55,9 @@ pub struct Hello {
     pub weights: u64,
     /// Images of one iteration (workers).
     pub images: u32,
+    /// Kind of the pictures it learns from, as `digits 1x28x28/10`; empty: it looks at none.
+    #[serde(default)]
+    pub data: String,
     /// Where others reach it.
     pub address: String,
     /// Clocks of the checkpoints it has and wants to go on from.
@@ -105,6 +108,9 @@ pub enum Refusal {
          --threads-per-worker"
     )]
     Images(Member, u32, u32),
+    /// Other data.
+    #[error("{0} learns from {1}, {2} from {3}: give all the same --data")]
+    Data(Member, String, String, String),
     /// Other weights.
     #[error(
         "{0} begins with other weights than {1}: give all the same --seed or --weights, and no buffer that has \
@@ -125,6 +131,8 @@ pub struct Coordinator {
     session: u64,
     fingerprint: u64,
     plan: Plan,
+    /// Kind of the pictures that workers must learn from; empty: the same as each other.
+    data: String,
     resume: bool,
     seats: Vec<(Member, Option<Hello>)>,
     left: Vec<Member>,
@@ -148,11 +156,18 @@ impl Coordinator {
         Ok(Self {
             session,
             fingerprint,
+            data: String::new(),
             resume,
             seats: seats.collect(),
             left: Vec::new(),
             plan,
         })
+    }
+
+    /// The same for workers that learn from this kind of pictures; empty: from any, but all from one kind.
+    #[must_use]
+    pub fn with_data(self, data: String) -> Self {
+        Self { data, ..self }
     }
 
     /// Gives `hello` its seat.
@@ -174,6 +189,9 @@ impl Coordinator {
             let own = self.fingerprint;
             return Err(Refusal::Model(member, hello.fingerprint, own));
         }
+        if let Some((who, data)) = self.other_data(&hello) {
+            return Err(Refusal::Data(member, hello.data, who, data));
+        }
         if hello.recipe != plan.recipe {
             let own = plan.recipe.clone();
             return Err(Refusal::Recipe(member, hello.recipe, own));
@@ -187,6 +205,16 @@ impl Coordinator {
         }
         self.seats[seat].1 = Some(hello);
         Ok(())
+    }
+
+    /// Who learns from another kind of pictures than `hello`, and from which.
+    fn other_data(&self, hello: &Hello) -> Option<(String, String)> {
+        let others = self.seats.iter().filter_map(|(_, hello)| hello.as_ref());
+        let others = others.map(|other| (other.member.to_string(), &other.data));
+        std::iter::once(("the coordinator".to_owned(), &self.data))
+            .chain(others)
+            .find(|(_, data)| !data.is_empty() && !hello.data.is_empty() && **data != hello.data)
+            .map(|(who, data)| (who, data.clone()))
     }
 
     /// Frees the seat of a member that went before the book was opened.

@@ -114,6 +114,7 @@ impl Cluster {
             address_file: Some(self.folder.path().join("coordinator")),
             session: SESSION,
             model: self.model(),
+            data: Some(self.setup.data.clone()),
             wish: self.setup.wish.clone(),
             resume,
             key: self.key.clone(),

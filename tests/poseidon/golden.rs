@@ -74,6 +74,7 @@ fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
                     recipe: recipe.clone(),
                     weights: 1,
                     images: net.images,
+                    data: String::new(),
                     address: "127.0.0.1:1".into(),
                     checkpoints: Vec::new(),
                 });

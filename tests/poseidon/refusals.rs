@@ -116,6 +116,51 @@ fn another_model_on_one_worker() {
     );
 }
 
+/// The smallest MNIST that four files can be: as many pictures as two workers have batches for.
+fn write_mnist(folder: &std::path::Path) {
+    for (name, count) in [("train", 40_u8), ("t10k", 10)] {
+        let mut images = vec![0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 28, 0, 0, 0, 28];
+        images.resize(16 + usize::from(count) * 28 * 28, 7);
+        let labels = [0, 0, 8, 1, 0, 0, 0, count].into_iter();
+        let labels: Vec<u8> = labels.chain((0..count).map(|i| i % 10)).collect();
+        let write = |what: &str, bytes: &[u8]| {
+            std::fs::write(folder.join(format!("{name}-{what}-ubyte")), bytes).expect("a file");
+        };
+        write("images-idx3", &images);
+        write("labels-idx1", &labels);
+    }
+}
+
+/// Seen: LeNet takes both, so a worker with MNIST among workers with digits trained the common weights on
+/// it, and nobody said anything.
+#[test]
+fn another_kind_of_data_on_one_worker() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_mnist(folder.path());
+    let mut other = setup(force(Scheme::Ps), 2, 1, 1);
+    other.data = Source::Mnist(folder.path().into());
+    let other = Cluster::new(other);
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 2, 1, 1));
+    for private in [false, true] {
+        let ended = cluster.run_with(false, |job| {
+            if job.member.index == 1 {
+                *job = other.worker(1, &job.member.coordinator, false);
+                job.private_data = private;
+            }
+        });
+        let message = said(&ended, "worker 1");
+        for part in [
+            "worker 1 learns from mnist 1x28x28/10",
+            "the coordinator from digits 1x28x28/10",
+            "--data",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+    // All of that kind: nobody is refused.
+    other.run();
+}
+
 #[test]
 fn a_checkpoint_of_another_cluster() {
     let mut first = setup(force(Scheme::Ps), 2, 1, 4);
@@ -171,6 +216,7 @@ fn intruder(cluster: &Cluster, coordinator: &str) -> Hello {
         recipe: serde_json::from_str(answer.as_text()).expect("a text"),
         weights: xxhash_rust::xxh3::xxh3_64(&bits.flatten().collect::<Vec<u8>>()),
         images: 8,
+        data: "digits 1x28x28/10".into(),
         address: "127.0.0.1:1".into(),
         checkpoints: Vec::new(),
     }

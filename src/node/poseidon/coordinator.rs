@@ -14,6 +14,7 @@ use super::member::{LOOK_EVERY, accept, end, listen, lost, named, write_whole};
 use super::model::ModelJob;
 use super::secure::Key;
 use crate::poseidon::{Coordinator, Hello, Kind, Member, Message, Role, Wish};
+use crate::solver::data::Source;
 
 /// Time between two lines that say who is missing.
 const MISSING_EVERY: Duration = Duration::from_secs(5);
@@ -29,6 +30,8 @@ pub struct CoordinatorJob {
     pub session: u64,
     /// The model.
     pub model: ModelJob,
+    /// Where workers' pictures are, which are looked at for their kind only; `None`: anything goes.
+    pub data: Option<Source>,
     /// The cluster; its images and recipe come from the model.
     pub wish: Wish,
     /// Go on from the newest checkpoint that all members have.
@@ -54,6 +57,8 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
         log::info!("{}: {}", layer.name, layer.scheme);
     }
     let core = Coordinator::new(job.session, model.manifest.fingerprint(), plan, job.resume)?;
+    let data = job.data.as_ref().and_then(|data| job.model.data(data));
+    let core = core.with_data(data.map_or(String::new(), |kind| kind.to_string()));
     let listener = listen(job.listen)?;
     let address = listener.local_addr().map_err(|why| PoseidonError::System {
         what: "learn the own address",

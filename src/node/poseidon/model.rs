@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::IntoBytes;
 
 use super::error::PoseidonError;
-use crate::node::bound_net;
+use crate::node::{bound_net, data_kind};
 use crate::poseidon::{LayerShape, Plan, PlanTensor, Recording, Wish};
+use crate::solver::data::Source;
 use crate::solver::{Filler, LayerTensors, Net, ParamSpec, Phase, SolverSpec, Tensor};
-use crate::weights::{Manifest, WeightsView};
+use crate::weights::{DataKind, Manifest, WeightsView};
 
 /// What all members must be started with alike.
 #[derive(Clone, Debug)]
@@ -88,6 +89,12 @@ impl ModelJob {
     /// What it would refuse.
     pub fn check(&self, wish: &Wish) -> Result<(), PoseidonError> {
         self.plan(&self.open()?, wish).map(drop)
+    }
+
+    /// The kind of `source`; none if a recording is replayed, which stands for any.
+    pub(super) fn data(&self, source: &Source) -> Option<DataKind> {
+        let kind = || data_kind(source, self.input, self.classes);
+        self.replay.is_none().then(kind)
     }
 
     /// What decides a step beside gradients: equal text, equal arithmetic.

@@ -83,6 +83,8 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         recipe: job.model.recipe(),
         weights: hash(&weights),
         images: model.images,
+        // It holds weights and looks at no pictures.
+        data: String::new(),
         address: String::new(),
         checkpoints,
     };

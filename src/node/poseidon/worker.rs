@@ -26,7 +26,6 @@ use super::member::{
 use super::model::{Model, ModelJob, hash};
 use super::server::hear;
 use super::traffic::Traffic;
-use crate::node::data_kind;
 use crate::node::{SolverError, Tester, Transforms};
 use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer, To};
 use crate::solver::data::{Images, Shard, Source, Transform};
@@ -82,12 +81,7 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     let expect = Expect {
         session: None,
         fingerprint: Some(fingerprint),
-        // A recording stands for any data.
-        data: job
-            .model
-            .replay
-            .is_none()
-            .then(|| data_kind(&job.data, job.model.input, job.model.classes)),
+        data: job.model.data(&job.data),
     };
     let shared = SharedWeights::open(&job.buffer, &expect).map_err(SolverError::from)?;
     let path = SolverState::path_beside(&job.buffer, 0);
@@ -110,6 +104,7 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         recipe: job.model.recipe(),
         weights: hash(&first),
         images: model.images,
+        data: expect.data.map_or(String::new(), |kind| kind.to_string()),
         address: String::new(),
         checkpoints: folder.as_ref().map_or(Ok(Vec::new()), Folder::clocks)?,
     };

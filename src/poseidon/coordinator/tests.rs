@@ -39,6 +39,7 @@ fn hello(role: Role, index: u16) -> Hello {
         recipe: "sgd".into(),
         weights: 1,
         images: 8,
+        data: String::new(),
         address: format!("host:{index}"),
         checkpoints: vec![5, 10],
     }
@@ -119,6 +120,35 @@ fn who_does_not_fit_is_told_why() {
         index: 0,
     });
     assert_eq!(c.missing().len(), 3);
+}
+
+#[test]
+fn all_learn_from_one_kind_of_data() {
+    let of = |index: u16, data: &str| Hello {
+        data: data.into(),
+        ..hello(Role::Worker, index)
+    };
+    let refused = |c: &mut Coordinator, hello| c.join(hello).unwrap_err().to_string();
+    // The coordinator says which, if it knows.
+    let mut c = coordinator(false).with_data("digits 1x28x28/10".into());
+    let message = refused(&mut c, of(0, "mnist 1x28x28/10"));
+    let wanted = "worker 0 learns from mnist 1x28x28/10, the coordinator from digits 1x28x28/10";
+    assert!(
+        message.contains(wanted) && message.contains("--data"),
+        "{message}"
+    );
+    c.join(of(0, "digits 1x28x28/10")).unwrap();
+    // Servers and recordings look at no pictures.
+    c.join(hello(Role::Server, 0)).unwrap();
+    c.join(hello(Role::Worker, 1)).unwrap();
+    // Else the first worker does, in a run that goes on too.
+    let mut c = coordinator(true);
+    c.join(hello(Role::Server, 0)).unwrap();
+    c.join(of(1, "mnist 1x28x28/10")).unwrap();
+    let message = refused(&mut c, of(0, "digits 1x28x28/10"));
+    assert!(message.contains("worker 1 from mnist"), "{message}");
+    c.join(of(0, "mnist 1x28x28/10")).unwrap();
+    assert!(c.book().is_some());
 }
 
 #[test]
