@@ -1,4 +1,5 @@
-//! Signals: what holds buffers in shared memory removes them, and its children end with it.
+//! Signals: what holds buffers in shared memory removes them, and its children end with it; a streamer that one
+//! stops or kills is named by what waits for it.
 //!
 //! On the code before `dogwild_tools::scratch`, each of these left up to 60 MB in /dev/shm.
 
@@ -128,6 +129,61 @@ fn conserve_leaves_nothing_at_int_term_and_hup() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         interrupt(RAWBENCH, &CONSERVE, 3, signal, code);
     }
+}
+
+/// `conserve` over loopback of which the streamer of node 0 gets `signal` while node 1 adds, in the first run.
+/// Gives its exit code and all that it said, on one line.
+fn conserve_with(signal: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(RAWBENCH);
+    command.args(["conserve", "--transport", "udp", "--weights", "30000"]);
+    command.args(["--seconds", "3", "--settle", "1"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let bench = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let pid = bench.id();
+    let component = |words: &str| {
+        descendants(pid).into_iter().find(|child| {
+            let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            line.contains(&format!("component {words}")) && !line.contains("--node 1")
+        })
+    };
+    wait_for("node 1 adds", || component("adder").is_some());
+    let streamer = component("stream").expect("the streamer of node 0");
+    let sent = Command::new("kill")
+        .args([signal, &streamer.to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+    let ended = bench.wait_with_output().expect("an end");
+    let said = [ended.stdout, ended.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!(left(pid), BTreeSet::new(), "{said}");
+    assert!(!lives(streamer), "the stopped streamer stayed");
+    (ended.status.code(), words.join(" "))
+}
+
+/// A stopped process keeps its sockets and says nothing: only the replicas tell.
+#[test]
+fn conserve_says_which_node_lacks_what_when_a_streamer_stops() {
+    let (code, said) = conserve_with("-STOP");
+    assert_eq!(code, Some(1), "{said}");
+    for words in [
+        "replicas identical ┆ NO",
+        "FAILED: racing writes, no faults: replicas did not become identical",
+        "node 0 differs in 15000 of the 15000 weights that node 1 is master of",
+        "of the 15000 weights that node 0 is master of",
+    ] {
+        assert!(said.contains(words), "`{words}` is missing in: {said}");
+    }
+}
+
+#[test]
+fn conserve_names_a_streamer_that_is_killed() {
+    let (code, said) = conserve_with("-KILL");
+    assert_eq!(code, Some(1), "{said}");
+    let words = "the streamer of node 0 ended with signal: 9";
+    assert!(said.contains(words), "{said}");
+    assert!(!said.contains("conserved"), "{said}");
 }
 
 #[test]
