@@ -311,6 +311,29 @@ fn killed_with_everything_it_goes_on_from_its_last_snapshot() {
     assert!(log.contains("going on at batch"), "{log}");
 }
 
+/// Nothing but time has passed: the solver file asks for none.
+#[test]
+fn a_snapshot_is_taken_when_its_time_has_come() {
+    let place = Place::new();
+    let running = place.start(&["--iterations", "0", "--snapshot-every", "1s"]);
+    place.wait_for("two snapshots", || place.snapshots().len() >= 2);
+    running.kill_all();
+    let found = place.snapshots();
+    for (_, manifest) in &found {
+        assert_eq!(manifest["reason"], "time", "{manifest}");
+    }
+    let (folder, manifest) = place.newest();
+    let before = number(&manifest["iterations"]);
+    assert!(before > number(&found[0].1["iterations"]), "{found:?}");
+    let after = (before + 100).to_string();
+    let said = place.train(&["--resume", "--iterations", &after, "--snapshot-every", "1h"]);
+    assert!(said.contains(&folder.display().to_string()), "{said}");
+    let summary = place.summary();
+    assert!(number(&summary["iterations"]) >= before + 100, "{summary}");
+    assert_eq!(summary["settings"]["snapshot_every"], "3600s", "{summary}");
+    place.refused(&["--snapshot-every", "5m"], &["5m", "30s, 10min, 1h"]);
+}
+
 /// Flips one bit in the middle of a file.
 fn damage(path: &Path) {
     let mut bytes = std::fs::read(path).expect("a file");

@@ -15,8 +15,8 @@ use super::pictures::pictures;
 use super::stream_args::StreamArgs;
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, Old, OutFolder, Resume, Summary, TrainPlan, json, last_run,
-    train, train_poseidon,
+    DEFAULT_OUT, Ended, Experiment, Old, OutFolder, Resume, SnapshotEvery, Summary, TrainPlan,
+    json, last_run, train, train_poseidon,
 };
 use crate::node::{TEST_IMAGES, Transport, stop_on_signals};
 use crate::solver::SolverSpec;
@@ -65,10 +65,10 @@ pub(super) struct Args {
     /// Start from these weights instead of random ones
     #[arg(long, value_name = "FILE.safetensors")]
     pub(super) weights: Option<PathBuf>,
-    /// Iterations of the cluster between snapshots; 0: none while training [default: the solver file's
-    /// snapshot, and one a minute]
-    #[arg(long, value_name = "N")]
-    snapshot_every: Option<u64>,
+    /// Iterations of the cluster between snapshots, or a time (30s, 10min); 0: none while training [default: the
+    /// solver file's snapshot, and one a minute]
+    #[arg(long, allow_hyphen_values = true, value_name = "N|TIME")]
+    snapshot_every: Option<SnapshotEvery>,
     /// Go on from the last snapshot (--sync poseidon: checkpoint) of the run in --out [without --out: in the
     /// last of out/001, out/002, ...]
     #[arg(long, conflicts_with = "weights")]

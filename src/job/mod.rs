@@ -42,6 +42,7 @@ pub use poseidon::{PoseidonPlan, train_poseidon};
 pub use poseidon_summary::{PoseidonSummary, WorkerSummary};
 pub use reached::{Level, Reached};
 pub use resume::{Resume, last_run};
+pub use snapshots::SnapshotEvery;
 pub use status::{ComponentStatus, Status, Value};
 pub use summary::{NodeSummary, Summary};
 pub use train::{TrainPlan, train};

@@ -4,6 +4,7 @@
 //! neither the watch over the job nor a solver ever waits for a snapshot; what goes wrong is said
 //! and training goes on.
 
+mod every;
 mod record;
 mod shot;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+pub use every::SnapshotEvery;
 pub(super) use record::{CURVE, MANIFEST, NodeRecord, Record, SolverRecord, WEIGHTS, folders, hex};
 use record::{FORMAT, Reason};
 use shot::{Shot, remove_unfinished};
@@ -25,7 +27,7 @@ use crate::weights::{Expect, SharedWeights};
 
 /// The folder of the snapshots in that of the results.
 pub(super) const HOME: &str = "snapshots";
-/// Longest time between two, if they take no time: what a power cut costs.
+/// Longest time between two, if they take no time and no other is asked for: what a power cut costs.
 const TIME_BETWEEN: Duration = Duration::from_secs(60);
 /// The time that one took, times this, passes before the next one by time: a large model on a
 /// slow disk spends no more than a twentieth of its time on them.
@@ -44,22 +46,17 @@ struct Schedule {
 
 impl Schedule {
     /// What `--snapshot-every` and the solver file's `snapshot` ask for.
-    fn of(asked: Option<u64>, solver_file: u64) -> Self {
-        let every = match (asked, solver_file) {
-            (Some(0), _) => {
-                return Self {
-                    every: None,
-                    between: None,
-                };
+    fn of(asked: Option<SnapshotEvery>, solver_file: u64) -> Self {
+        let of_file = (solver_file > 0).then_some((solver_file, Reason::SolverFile));
+        let (every, between) = match asked {
+            Some(SnapshotEvery::Iterations(0)) => (None, None),
+            Some(SnapshotEvery::Iterations(n)) => {
+                (Some((n, Reason::SnapshotEvery)), Some(TIME_BETWEEN))
             }
-            (Some(n), _) => Some((n, Reason::SnapshotEvery)),
-            (None, 0) => None,
-            (None, n) => Some((n, Reason::SolverFile)),
+            Some(SnapshotEvery::Time(time)) => (of_file, Some(time)),
+            None => (of_file, Some(TIME_BETWEEN)),
         };
-        Self {
-            every,
-            between: Some(TIME_BETWEEN),
-        }
+        Self { every, between }
     }
 
     /// What is due at `now` iterations, when the last one by iterations or the start was at `last`,

@@ -19,7 +19,7 @@ use super::results::{summarise, write_results};
 use super::resume::Resume;
 use super::room;
 use super::settle::settle;
-use super::snapshots::Snapshots;
+use super::snapshots::{SnapshotEvery, Snapshots};
 use super::start::{start_solver, start_streamer};
 use super::summary::Summary;
 use super::warnings::Warnings;
@@ -58,8 +58,8 @@ pub struct TrainPlan {
     pub seed: u64,
     /// Weights to start from.
     pub weights: Option<PathBuf>,
-    /// Iterations between snapshots, if other than the solver file says; 0: none while training.
-    pub snapshot_every: Option<u64>,
+    /// Iterations or time between snapshots, if other than the solver file and the minute.
+    pub snapshot_every: Option<SnapshotEvery>,
     /// The snapshot to go on from.
     pub resume: Option<Resume>,
     /// Folder that components write to: the working folder of the job's [`OutFolder`].

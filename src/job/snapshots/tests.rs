@@ -10,13 +10,19 @@ const NO_TIME: Duration = Duration::ZERO;
 
 #[test]
 fn the_option_comes_before_the_solver_file_and_0_is_none() {
-    let every = |asked, file| Schedule::of(asked, file).every;
-    assert_eq!(every(None, 0), None);
-    assert_eq!(every(None, 50), Some((50, Reason::SolverFile)));
-    assert_eq!(every(Some(7), 50), Some((7, Reason::SnapshotEvery)));
-    assert_eq!(every(Some(0), 50), None);
-    assert_eq!(Schedule::of(Some(0), 50).between, None);
-    assert_eq!(Schedule::of(None, 0).between, Some(TIME_BETWEEN));
+    let of = |asked: &str, file| Schedule::of(Some(asked.parse().expect(asked)), file);
+    assert_eq!(Schedule::of(None, 0).every, None);
+    let file = Some((50, Reason::SolverFile));
+    assert_eq!(Schedule::of(None, 50).every, file);
+    assert_eq!(of("7", 50).every, Some((7, Reason::SnapshotEvery)));
+    assert_eq!(of("0", 50).every, None);
+    assert_eq!(of("0", 50).between, None);
+    for schedule in [Schedule::of(None, 0), of("7", 50)] {
+        assert_eq!(schedule.between, Some(TIME_BETWEEN));
+    }
+    // A time takes the place of the minute, and of nothing else.
+    assert_eq!(of("5s", 50).every, file);
+    assert_eq!(of("5s", 0).between, Some(Duration::from_secs(5)));
 }
 
 #[test]
@@ -32,7 +38,7 @@ fn one_is_due_when_its_iteration_has_passed_or_its_time() {
     let took = Duration::from_secs(10);
     let late = |since| schedule.due(53, 54, Duration::from_secs(since), took);
     assert_eq!((late(199), late(200)), (None, Some(Reason::Time)));
-    let none = Schedule::of(Some(0), 50);
+    let none = Schedule::of(Some(SnapshotEvery::Iterations(0)), 50);
     assert_eq!(none.due(0, 1000, 100 * TIME_BETWEEN, NO_TIME), None);
 }
 
