@@ -159,8 +159,7 @@ impl Running {
     fn signal(&self, name: &str, whole_group: bool) {
         let start = if whole_group { "-" } else { "" };
         let pid = format!("{start}{}", self.child.id());
-        let sent = Command::new("kill").args(["-s", name, "--", &pid]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "no {name}");
+        signal(name, &pid);
     }
 
     /// Kills launcher and components, as a power cut does.
@@ -192,6 +191,23 @@ impl Drop for Running {
             }
         }
     }
+}
+
+fn signal(name: &str, to: &str) {
+    let sent = Command::new("kill").args(["-s", name, "--", to]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "no {name}");
+}
+
+/// The process of the component of this kind on `buffer`.
+fn pid_of(kind: &str, buffer: &str) -> String {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let mut found = entries.filter(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.split('\0').nth(1) == Some(kind) && line.split('\0').any(|arg| arg == buffer)
+    });
+    let found = found.next().expect("it runs");
+    found.file_name().to_string_lossy().into_owned()
 }
 
 fn said(output: &Output) -> String {
@@ -513,6 +529,47 @@ fn a_run_that_diverges_leaves_the_last_good_snapshot() {
     let args = ["--resume", "--iterations", "4000"];
     place.refused(&[&ALONE[..], &args].concat(), &["diverged"]);
     assert_eq!(place.newest(), before);
+}
+
+/// The solver is stopped meanwhile, so that it does not meet the NaN first.
+#[test]
+fn a_nan_in_the_weights_is_written_over_no_good_snapshot() {
+    let place = Place::new();
+    let args = ["--iterations", "0", "--snapshot-every", "1s"];
+    let mut running = place.start(&[&ALONE[..], &args].concat());
+    place.wait_for("a snapshot", || !place.snapshots().is_empty());
+    let buffer = format!("/dev/shm/dogwild-train-{}-n0", running.child.id());
+    let solver = pid_of("solver", &buffer);
+    signal("STOP", &solver);
+    let sequence = || number(&place.newest().1["sequence"]);
+    let before = sequence();
+    // One of the weights as they stand now; all later ones are of the same iteration.
+    place.wait_for("one more snapshot", || sequence() > before + 1);
+    let shared = dogwild::weights::SharedWeights::open(buffer.as_ref(), &Default::default());
+    let shared = shared.expect("the buffer");
+    shared.view().store(0, f32::NAN);
+    let stderr = || std::fs::read_to_string(place.path("stderr")).unwrap_or_default();
+    place.wait_for("a warning", || stderr().contains("no snapshot was taken"));
+    assert!(stderr().contains("NaN"), "{}", stderr());
+    let good = place.newest();
+    signal("CONT", &solver);
+    let status = running.child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(3), "{}", stderr());
+    assert_eq!(place.newest(), good);
+    let values = tensors(&good.0.join("weights.safetensors"));
+    let (words, _) = values.as_chunks::<4>();
+    assert!(
+        words
+            .iter()
+            .all(|word| f32::from_le_bytes(*word).is_finite())
+    );
+    let after = (number(&good.1["iterations"]) + 50).to_string();
+    let said = place.train(&[&ALONE[..], &["--resume", "--iterations", &after]].concat());
+    assert!(!said.contains("damaged"), "{said}");
+    assert_eq!(
+        place.summary()["resumed_from_iteration"],
+        good.1["iterations"]
+    );
 }
 
 #[test]

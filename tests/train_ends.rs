@@ -453,6 +453,55 @@ fn a_component_that_refuses_ends_the_job_and_the_weights_are_saved() {
     assert!(files(running.pid).is_empty());
 }
 
+/// With snapshots on the way: the weights of the end are saved, although no snapshot of the end can be, and
+/// the last one before it is whole.
+#[test]
+fn a_failed_job_with_snapshots_saves_its_weights_and_can_be_resumed() {
+    let mut running = Running::start(&["--iterations", "0", "--snapshot-every", "4"]);
+    let home = running.out().join("snapshots");
+    let newest = || {
+        let names = std::fs::read_dir(&home).into_iter().flatten().flatten();
+        let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+        numbers.max()
+    };
+    running.wait_for("a snapshot", |_| newest().is_some());
+    // Solvers and snapshots have the old one mapped: it is replaced, not cut off.
+    let mut state = running.buffer(1).into_os_string();
+    state.push(".solver0");
+    let mut beside = state.clone();
+    beside.push(".new");
+    std::fs::write(&beside, "not a state").expect("a file");
+    std::fs::rename(&beside, &state).expect("replaced");
+    for pid in running.pids("solver") {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains("-n1\0") {
+            signal("KILL", &pid.to_string());
+        }
+    }
+    let ended = running.end();
+    assert_code(
+        &ended,
+        1,
+        &[
+            "node 1 solver 0 ended with",
+            "no snapshot was taken at the end",
+        ],
+    );
+    let out = running.out();
+    let before = newest().expect("the last good one");
+    assert_eq!(summary(&out)["ended_by"], "failed");
+    let made = summary(&out)["iterations"].as_u64().expect("a number");
+    assert!(made >= before, "{made} iterations, a snapshot of {before}");
+    assert!(weights(&out).len() > 1_000_000);
+    assert!(files(running.pid).is_empty());
+    let at = running.folder.path();
+    let iterations = (before + 6).to_string();
+    let args = ["--out", "out", "--resume", "--iterations", &iterations];
+    let resumed = end(&mut train(at, &args));
+    assert_code(&resumed, 0, &["all iterations were made"]);
+    assert_eq!(summary(&out)["resumed_from_iteration"], before);
+}
+
 /// Seen: the sixth kill of one component in the whole life of a job deleted the weights. Five in a minute
 /// are survived, a streamer that was asked to end among them; the sixth ends the job, and its weights
 /// are saved. (`job::restarts` has the kills that are further apart.)
