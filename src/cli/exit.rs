@@ -39,7 +39,9 @@ pub(super) fn code_of(error: &Error) -> u8 {
         (Some(GpuError::Solver(error)), _) | (_, Some(PoseidonError::Solver(error))) => {
             solver(error)
         }
-        (_, Some(PoseidonError::Diverged { .. })) => codes::DIVERGED,
+        (_, Some(PoseidonError::Diverged { .. } | PoseidonError::NotFinite { .. })) => {
+            codes::DIVERGED
+        }
         (_, Some(error)) if error.is_anothers() => ANOTHER_FAILED,
         _ => codes::FAILED,
     }
@@ -58,6 +60,13 @@ mod tests {
         assert_eq!(code_of(&diverged().into()), 3);
         assert_eq!(code_of(&PoseidonError::Solver(diverged()).into()), 3);
         assert_eq!(code_of(&GpuError::Solver(diverged()).into()), 3);
+        let not_finite = PoseidonError::NotFinite {
+            name: "ip1.weight.weights".into(),
+            value: f32::INFINITY,
+            steps: 5,
+            remedy: "Lower base_lr",
+        };
+        assert_eq!(code_of(&not_finite.into()), 3);
         assert_eq!(code_of(&Interrupted(15).into()), 143);
         assert_eq!(code_of(&PoseidonError::NoThreads.into()), 1);
         assert_eq!(code_of(&anyhow::anyhow!("anything else")), 1);

@@ -225,6 +225,70 @@ fn a_killed_launcher_is_resumed() {
     assert!(same, "other weights: {said}");
 }
 
+/// Weights of a checkpoint file that are not finite.
+fn not_finite(file: &Path) -> usize {
+    let bytes = std::fs::read(file).expect("a checkpoint");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    let (words, _) = bytes[8 + header as usize..].as_chunks::<4>();
+    let finite = |word: &&[u8; 4]| f32::from_le_bytes(**word).is_finite();
+    words.len() - words.iter().filter(finite).count()
+}
+
+/// Seen: the weights of a step that went wrong were the newest checkpoint of all members, so --resume went on
+/// from infinity, and the second such checkpoint drove out the last good one.
+#[test]
+fn weights_that_are_not_finite_are_no_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let net = include_str!("../../models/lenet_train_test.prototxt");
+    let net = net.replace("batch_size: 64", "batch_size: 8");
+    let net = net.replace("lr_mult: 1", "lr_mult: 0.0001");
+    let net = net.replace("lr_mult: 2", "lr_mult: 0.0002");
+    // A usual rate for four steps, and then an infinite one.
+    let solver = "net: \"net.prototxt\"\nbase_lr: 10\nmomentum: 0\nlr_policy: \"step\"\nstepsize: 4\n\
+                  gamma: 1e38\nmax_iter: 20\ntest_iter: 1\ntest_interval: 100\n";
+    std::fs::write(folder.path().join("net.prototxt"), net).expect("a net");
+    std::fs::write(folder.path().join("solver.prototxt"), solver).expect("a solver");
+    let train = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+        dogwild_lab::process::die_with_parent(&mut command);
+        command.current_dir(folder.path()).stdin(Stdio::null());
+        command.args(["train", "--sync", "poseidon", "--checkpoint-every", "1"]);
+        command.args(["--data", "digits:1,train=400,test=100", "--out", "out"]);
+        command.args(["--solver", "solver.prototxt"]).args(more);
+        let output = command.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        for word in ["training has diverged", "after 5 steps", "Lower base_lr"] {
+            assert!(said.contains(word), "`{word}` is missing in:\n{said}");
+        }
+    };
+    // The second run goes on from what the first one has left.
+    for more in [&[][..], &["--resume"]] {
+        train(more);
+        for worker in 0..2 {
+            let file = |clock| format!("out/checkpoints/worker{worker}-{clock:010}.safetensors");
+            let at = |clock| folder.path().join(file(clock));
+            assert_eq!(not_finite(&at(4)), 0, "worker {worker}");
+            assert!(!at(5).exists(), "worker {worker}");
+        }
+        let server = folder
+            .path()
+            .join("out/checkpoints/server0-0000000004.safetensors");
+        assert_eq!(not_finite(&server), 0, "the server's went");
+    }
+    let log = std::fs::read_dir(folder.path().join("out")).expect("a folder");
+    let logs = log.flatten().map(|entry| entry.path());
+    let unfinished = logs.filter(|path| path.is_dir() && !path.ends_with("checkpoints"));
+    let text: Vec<String> = unfinished
+        .map(|path| std::fs::read_to_string(path.join("coordinator.log")).expect("a log"))
+        .collect();
+    assert!(
+        text.iter()
+            .any(|text| text.contains("beginning after 4 steps")),
+        "{text:?}"
+    );
+}
+
 #[test]
 fn nothing_to_resume_is_said() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -140,6 +140,21 @@ pub enum PoseidonError {
         /// What to do.
         remedy: &'static str,
     },
+    /// Weights or momentum are NaN or infinite where a checkpoint is due.
+    #[error(
+        "training has diverged: {name} holds {value} after {steps} steps; no checkpoint is written of that, those \
+         before stay. {remedy}"
+    )]
+    NotFinite {
+        /// What holds it.
+        name: String,
+        /// NaN or infinite.
+        value: f32,
+        /// Steps made.
+        steps: u64,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// Nothing to compute with.
     #[error("--threads-per-worker 0: give 1 or more")]
     NoThreads,

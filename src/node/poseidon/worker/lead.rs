@@ -201,13 +201,7 @@ impl<'l> Lead<'l> {
             return Err(PoseidonError::Diverged {
                 loss,
                 iteration: t,
-                remedy: match self.book.plan.staleness {
-                    0 => "Lower base_lr",
-                    _ => {
-                        "Lower base_lr, the momentum or --staleness: gradients of old weights need smaller steps, with \
-                         momentum many times smaller (docs/poseidon.md)"
-                    }
-                },
+                remedy: self.remedy(),
             });
         }
         let smoothed = self
@@ -229,6 +223,17 @@ impl<'l> Lead<'l> {
         SyncMeter::BytesSent.set(self.meters, sent);
         SyncMeter::BytesReceived.set(self.meters, received);
         Ok(())
+    }
+
+    /// What to do about training that diverges.
+    fn remedy(&self) -> &'static str {
+        match self.book.plan.staleness {
+            0 => "Lower base_lr",
+            _ => {
+                "Lower base_lr, the momentum or --staleness: gradients of old weights need smaller steps, with \
+                 momentum many times smaller (docs/poseidon.md)"
+            }
+        }
     }
 
     fn elapsed_ns(&self) -> u64 {
@@ -281,7 +286,8 @@ impl<'l> Lead<'l> {
         self.worker.shared.globals().stop.store(1, Relaxed);
     }
 
-    /// Writes a checkpoint of the state after `t` steps.
+    /// Writes a checkpoint of the state after `t` steps, if that is finite. It is the same on all workers, so
+    /// none goes on then, and what servers have of `t` is in no checkpoint that all have.
     fn save(&self, t: u64, own: &Thread, helpers: &[Helper]) -> Result<(), PoseidonError> {
         let Some(folder) = &self.worker.folder else {
             return Ok(());
@@ -296,6 +302,16 @@ impl<'l> Lead<'l> {
                 let mut values = vec![0.0; tensor.len];
                 kernels::copy_out(from.slice(tensor.offset, tensor.len), &mut values);
                 arrays.push((format!("{}.{kind}", tensor.name), values));
+            }
+        }
+        for (name, values) in &arrays {
+            if let Some(&value) = values.iter().find(|value| !value.is_finite()) {
+                return Err(PoseidonError::NotFinite {
+                    name: name.clone(),
+                    value,
+                    steps: t,
+                    remedy: self.remedy(),
+                });
             }
         }
         let all = |which: usize| {
