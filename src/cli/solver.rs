@@ -48,6 +48,9 @@ pub(super) struct Args {
     /// Make at most so many steps a second: a machine then has room for many solvers, each with a pace of its own
     #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
     pace_steps: Option<f64>,
+    /// Wait rather than compute from what is known of another node's range if that is older than so many local steps
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    max_age: Option<u64>,
     /// Append rows of the learning curve to this CSV file
     #[arg(long, value_name = "FILE")]
     curve: Option<PathBuf>,
@@ -84,6 +87,7 @@ impl Args {
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             pace_steps: self.pace_steps,
+            max_age: self.max_age,
             curve: self.curve,
             buffer: self.buffer,
         };

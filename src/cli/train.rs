@@ -59,6 +59,10 @@ pub(super) struct Args {
     /// pace of its own
     #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
     pace_steps: Option<f64>,
+    /// Solvers wait rather than compute from what is known of another node's range if that is older than so many
+    /// local steps
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    max_age: Option<u64>,
     /// Seed of weights, pictures and their order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
@@ -237,6 +241,7 @@ impl Args {
             target_accuracy: self.target_accuracy,
             test_every: Some(test_every),
             pace_steps: self.pace_steps,
+            max_age: self.max_age,
             seed: self.seed,
             weights: self.weights,
             snapshot_every: self.snapshot_every,

@@ -22,7 +22,7 @@ pub(super) enum Sync {
 }
 
 /// Arguments of one path only.
-const STREAM_ONLY: [&str; 24] = [
+const STREAM_ONLY: [&str; 25] = [
     "--nodes",
     "--solvers",
     "--snapshot-every",
@@ -35,6 +35,7 @@ const STREAM_ONLY: [&str; 24] = [
     "--deltas",
     "--merge",
     "--pace-steps",
+    "--max-age",
     "--rate",
     "--window",
     "--atomic",

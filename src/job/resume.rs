@@ -15,7 +15,7 @@ use super::snapshots::{
     CURVE, HOME, MANIFEST, NodeRecord, Record, SolverRecord, WEIGHTS, folders, hex,
 };
 use super::train::TrainPlan;
-use crate::node::{ELAPSED, LOSS, bound_net};
+use crate::node::{CAUTION, ELAPSED, LOSS, bound_net};
 use crate::snapshot;
 use crate::solver::Phase;
 use crate::solver::data::{DataSet, Source};
@@ -218,6 +218,9 @@ impl Resume {
             state.iteration().store(before.iterations, Relaxed);
             state.cursor().store(before.cursor, Relaxed);
             state.spare()[LOSS].store(before.loss_bits, Relaxed);
+            for (at, word) in CAUTION.into_iter().zip(before.caution) {
+                state.spare()[at].store(word, Relaxed);
+            }
         }
         let elapsed_ns = before.map_or(self.record.elapsed_ns(), |before| before.elapsed_ns);
         state.spare()[ELAPSED].store(elapsed_ns, Relaxed);

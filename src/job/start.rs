@@ -79,6 +79,9 @@ pub(super) fn start_solver(
     if let Some(steps) = plan.pace_steps {
         add("--pace-steps", steps.to_string());
     }
+    if let Some(steps) = plan.max_age {
+        add("--max-age", steps.to_string());
+    }
     if let Some(target) = plan.target_accuracy {
         add("--target-accuracy", target.to_string());
     }

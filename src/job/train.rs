@@ -54,6 +54,8 @@ pub struct TrainPlan {
     pub test_every: Option<u64>,
     /// Steps per second of a solver, at most.
     pub pace_steps: Option<f64>,
+    /// Most local steps that another node's range may be old; `None`: any.
+    pub max_age: Option<u64>,
     /// Seed of weights and pictures.
     pub seed: u64,
     /// Weights to start from.

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::settle::Settled;
 use crate::node::{SolverWatch, What};
-use crate::watch::StreamMeter;
-use crate::weights::{Role, SharedWeights};
+use crate::watch::{SolverMeter, StreamMeter};
+use crate::weights::{Role, SharedWeights, SlotInfo};
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
     /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`, `solver_stands_still`,
-    /// `replicas_differ`, `streamer_stands_still`.
+    /// `replicas_differ`, `streamer_stands_still`, `loss_rose`.
     pub what: &'static str,
     /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica differs.
     pub node: u16,
@@ -34,6 +34,8 @@ pub(super) struct Warnings {
     start: Instant,
     looked: Option<Instant>,
     solvers: Vec<SolverWatch>,
+    /// How often each solver had halved its steps, by node and number.
+    halvings: BTreeMap<(u16, u32), u64>,
     seen: BTreeMap<(&'static str, u16, String), (f64, f64)>,
 }
 
@@ -43,6 +45,7 @@ impl Default for Warnings {
             start: Instant::now(),
             looked: None,
             solvers: Vec::new(),
+            halvings: BTreeMap::new(),
             seen: BTreeMap::new(),
         }
     }
@@ -81,6 +84,9 @@ impl Warnings {
                 self.add(trouble.what.name(), node, text, trouble.seconds);
             }
             let slots = shared.slots();
+            for slot in slots.iter().filter(|slot| slot.role == Role::Solver) {
+                self.look_at_halvings(node, slot);
+            }
             let Some(slot) = slots
                 .iter()
                 .find(|slot| slot.role == Role::Stream && slot.alive)
@@ -99,6 +105,18 @@ impl Warnings {
                     self.add(what.name(), who, text, 0);
                 }
             }
+        }
+    }
+
+    /// Warns of a solver whose loss has risen since the last look.
+    fn look_at_halvings(&mut self, node: u16, slot: &SlotInfo) {
+        let now = SolverMeter::Halvings.of(&slot.meters);
+        let before = self.halvings.insert((node, slot.index), now).unwrap_or(0);
+        if now > before {
+            let solver = slot.index;
+            let text =
+                format!("node {node}: the loss of solver {solver} rose, its steps were halved");
+            self.add("loss_rose", node, text, 0);
         }
     }
 

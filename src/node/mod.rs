@@ -14,6 +14,7 @@ mod port;
 pub mod poseidon;
 mod positions;
 mod privileges;
+mod ready;
 mod repeat;
 mod solver;
 mod solver_error;
@@ -21,6 +22,7 @@ mod stop;
 mod streamer;
 mod tester;
 mod transport;
+mod turn;
 
 pub use clock::{Clock, cpu_ns};
 pub use gpu::{
@@ -30,7 +32,7 @@ pub(crate) use health::{Solvers as SolverWatch, What, since_unix};
 pub use model::{NetError, bound_net, data_kind, train_batch};
 pub use positions::Positions;
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
-pub use solver::{ELAPSED, LOSS, SolverJob, run_solver};
+pub use solver::{CAUTION, ELAPSED, LOSS, SolverJob, run_solver};
 pub use solver_error::SolverError;
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
 pub(crate) use streamer::{LINE_EVERY_ENV, line_every};

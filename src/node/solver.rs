@@ -7,16 +7,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use super::clock::{Clock, cpu_ns};
 use super::line::Line;
 use super::model::{NetError, bound_net, data_kind, train_batch};
 use super::positions::Positions;
+use super::ready::wait_until_ready;
 use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
+use super::turn::Turn;
 use crate::solver::data::{self, Batches, Images, Shard, Source};
-use crate::solver::{Cluster, Net, Phase, SolverSpec, update_in_cluster};
+use crate::solver::{
+    Caution, Cluster, Crew, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
+};
 use crate::watch::SolverMeter as Meter;
 use crate::watch::curve::{CurveRow, CurveWriter};
 use crate::weights::{Expect, METERS, Manifest, Role, SharedWeights, SolverState};
@@ -25,10 +28,10 @@ use crate::weights::{Expect, METERS, Manifest, Role, SharedWeights, SolverState}
 pub const ELAPSED: usize = 0;
 /// The one that holds its smoothed loss, as f32 bits; 0: none yet.
 pub const LOSS: usize = 1;
+/// Those that hold what it knows of the rise of its loss ([`Caution::to_words`]).
+pub const CAUTION: [usize; Caution::WORDS] = [2, 3, 4];
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
-/// Longest sleep of a paced solver between two looks at whether the job has ended, ns.
-const NAP_NS: u64 = 50_000_000;
 
 /// What a solver is started with.
 #[derive(Clone, Debug)]
@@ -55,6 +58,8 @@ pub struct SolverJob {
     pub target_accuracy: Option<f32>,
     /// Steps per second, at most.
     pub pace_steps: Option<f64>,
+    /// Most steps of this node's solvers that what it knows of another node's range may be old.
+    pub max_age: Option<u64>,
     /// Where rows of the learning curve go.
     pub curve: Option<PathBuf>,
 }
@@ -117,8 +122,10 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         clock: Clock::start(),
         before_ns: state.spare()[ELAPSED].load(Relaxed),
         loss: Some(f32::from_bits(state.spare()[LOSS].load(Relaxed) as u32)).filter(|l| *l != 0.0),
+        caution: Caution::from_words(CAUTION.map(|at| state.spare()[at].load(Relaxed))),
+        crew: Crew::default(),
         line: Line::new(slot.meters()[Meter::Iterations as usize].load(Relaxed)),
-        turn_ns: 0,
+        turn: Turn::new(job.pace_steps, job.max_age, &shared),
     };
     run.train(
         &mut trainer,
@@ -130,31 +137,13 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
     )
 }
 
-/// Waits until the streamer has seen every range; says so. False if told to stop meanwhile.
-pub(super) fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
-    let mut said = false;
-    while shared.globals().ready.load(Relaxed) == 0 {
-        if stop.load(Relaxed) || shared.globals().stop.load(Relaxed) != 0 {
-            return false;
-        }
-        if !said {
-            said = true;
-            let streams = shared
-                .slots()
-                .iter()
-                .any(|slot| slot.role == Role::Stream && slot.alive);
-            log::info!(
-                "waiting for {}",
-                if streams {
-                    "the streamer of this buffer to have seen the ranges of all other nodes"
-                } else {
-                    "a streamer on this buffer (dogwild stream), none runs"
-                }
-            );
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
+/// Whether the solvers of this buffer are to end.
+fn finished(shared: &SharedWeights, stop: &AtomicBool) -> bool {
+    let globals = shared.globals();
+    let target = globals.target_iterations.load(Relaxed);
+    stop.load(Relaxed)
+        || globals.stop.load(Relaxed) != 0
+        || (target > 0 && globals.iterations() >= target)
 }
 
 /// The smoothed loss after the newest.
@@ -163,12 +152,13 @@ pub(super) fn smoothed(before: Option<f32>, loss: f32) -> f32 {
 }
 
 /// What the streamer of this buffer has told of the cluster.
-pub(super) fn cluster(shared: &SharedWeights) -> Cluster {
+pub(super) fn cluster(shared: &SharedWeights, crew: &Crew) -> Cluster {
     let globals = shared.globals();
     let [begin, end] = globals.own_range.each_ref().map(|word| word.load(Relaxed));
     Cluster {
         portion: globals.portion(),
         own: begin as usize..end as usize,
+        crew: crew.size(),
     }
 }
 
@@ -211,9 +201,10 @@ struct Run<'a> {
     /// Time that earlier processes of this solver have spent.
     before_ns: u64,
     loss: Option<f32>,
+    caution: Caution,
+    crew: Crew,
     line: Line,
-    /// When the next step of a paced solver may begin, ns.
-    turn_ns: u64,
+    turn: Turn,
 }
 
 impl Run<'_> {
@@ -227,14 +218,6 @@ impl Run<'_> {
         self.before_ns + self.clock.now_ns()
     }
 
-    fn finished(&self, stop: &AtomicBool) -> bool {
-        let globals = self.shared.globals();
-        let target = globals.target_iterations.load(Relaxed);
-        stop.load(Relaxed)
-            || globals.stop.load(Relaxed) != 0
-            || (target > 0 && self.cluster_iterations() >= target)
-    }
-
     fn train(
         &mut self,
         trainer: &mut Trainer,
@@ -245,7 +228,7 @@ impl Run<'_> {
         heartbeat: impl Fn(),
     ) -> Result<(), SolverError> {
         let mut next_test = self.cluster_iterations();
-        while !self.finished(stop) {
+        while !finished(self.shared, stop) {
             if let Some(tester) = &mut tester
                 && self.cluster_iterations() >= next_test
             {
@@ -254,7 +237,8 @@ impl Run<'_> {
                 self.test(tester, curve.as_deref_mut(), stop)?;
                 continue;
             }
-            self.wait_for_turn(stop);
+            let waited_ns = self.wait_for_turn(stop);
+            Meter::WaitedNs.add(self.meters, waited_ns);
             self.step(trainer, batches)?;
             heartbeat();
             let (loss, now_ns) = (self.loss, self.clock.now_ns());
@@ -268,17 +252,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Waits until the next step may begin. What was missed is not made up for.
-    fn wait_for_turn(&mut self, stop: &AtomicBool) {
-        let Some(steps_per_s) = self.job.pace_steps else {
-            return;
-        };
-        // In short naps, so that the end of the job is not waited for.
-        while self.clock.now_ns() < self.turn_ns && !self.finished(stop) {
-            let left_ns = self.turn_ns - self.clock.now_ns().min(self.turn_ns);
-            std::thread::sleep(Duration::from_nanos(left_ns.min(NAP_NS)));
-        }
-        self.turn_ns = self.turn_ns.max(self.clock.now_ns()) + (1e9 / steps_per_s) as u64;
+    /// Waits until the next step may begin; the time that was waited for other nodes, ns.
+    fn wait_for_turn(&mut self, stop: &AtomicBool) -> u64 {
+        let (shared, clock) = (self.shared, self.clock);
+        self.turn.wait(shared, &clock, || finished(shared, stop))
     }
 
     fn step(&mut self, trainer: &mut Trainer, batches: &mut Batches) -> Result<(), SolverError> {
@@ -314,6 +291,14 @@ impl Run<'_> {
                 iteration: self.cluster_iterations(),
             });
         }
+        if self.caution.note(loss) {
+            self.say_caution(loss);
+            halve_momentum(self.state.history());
+        }
+        for (at, word) in CAUTION.into_iter().zip(self.caution.to_words()) {
+            self.state.spare()[at].store(word, Relaxed);
+        }
+        let rate = rate * self.caution.factor();
         let start = self.clock.now_ns();
         let stride = update_in_cluster(
             &self.job.spec,
@@ -322,10 +307,11 @@ impl Run<'_> {
             &trainer.grads,
             self.state.history(),
             rate,
-            &cluster(self.shared),
+            &cluster(self.shared, &self.crew),
         );
-        globals.local_iterations.fetch_add(1, Relaxed);
-        self.state.iteration().fetch_add(1, Relaxed);
+        let all = globals.local_iterations.fetch_add(1, Relaxed);
+        let own = self.state.iteration().fetch_add(1, Relaxed);
+        self.crew.note(own, all);
         self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
         let smoothed = smoothed(self.loss, loss);
         self.loss = Some(smoothed);
@@ -337,6 +323,17 @@ impl Run<'_> {
         Meter::RateBits.set(self.meters, u64::from(rate.to_bits()));
         Meter::StrideBits.set(self.meters, u64::from(stride.to_bits()));
         Ok(())
+    }
+
+    fn say_caution(&self, loss: f32) {
+        Meter::Halvings.add(self.meters, 1);
+        log::warn!(
+            "the loss rises (now {loss:.4}, {:.4} on average): steps are halved to {:.3} of the solver file's at \
+             iteration {} of the cluster",
+            self.loss.unwrap_or(loss),
+            self.caution.factor(),
+            self.cluster_iterations()
+        );
     }
 
     fn test(

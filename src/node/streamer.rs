@@ -18,6 +18,7 @@ use self::publish::Health;
 use self::say::Say;
 pub(crate) use self::say::{LINE_EVERY_ENV, line_every};
 use super::clock::Clock;
+use super::health::SILENT_NS;
 use super::port::{Paced, Port, lend};
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::transport::{TransportError, TransportSpec, open_link};
@@ -36,6 +37,8 @@ const MOST_BATCH: usize = 128;
 const SPIN_NS: u64 = 100_000;
 /// Time between two publications of the counters, ns.
 const PUBLISH_EVERY_NS: u64 = 50_000_000;
+/// Time between two looks at the oldest chunk, where solvers wait for it, ns.
+const TELL_EVERY_NS: u64 = 2_000_000;
 
 /// What a streamer is started with.
 #[derive(Clone, Debug)]
@@ -145,6 +148,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
         meters: slot.meters(),
         published_ns: 0,
+        told_ns: 0,
         said_ready: false,
         said_heard: false,
         health: Health::default(),
@@ -240,6 +244,8 @@ struct Loop<'a> {
     base: [u64; METERS],
     meters: &'a [AtomicU64; METERS],
     published_ns: u64,
+    /// When solvers were told last how old the weights are, ns.
+    told_ns: u64,
     said_ready: bool,
     said_heard: bool,
     taken: u64,
@@ -282,6 +288,7 @@ impl Loop<'_> {
             if got == 0 {
                 link.tx.flush()?;
             }
+            self.tell_oldest(now);
             if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
                 self.held_back = pace.as_ref().map_or(0, |pace| pace.refused);
                 self.publish(link, now);
@@ -313,6 +320,23 @@ impl Loop<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Tells solvers that wait for it how old the oldest chunk is. A node that is silent is not waited for.
+    fn tell_oldest(&mut self, now: u64) {
+        let globals = self.shared.globals();
+        if globals.age_wanted.load(Relaxed) == 0 || now.saturating_sub(self.told_ns) < TELL_EVERY_NS
+        {
+            return;
+        }
+        self.told_ns = now;
+        let lives = |node| now.saturating_sub(self.streamer.peer(node).heard_ns) < SILENT_NS;
+        let (node, step) = match self.streamer.oldest_step(lives) {
+            Some((node, step)) => (u64::from(node) + 1, step),
+            None => (0, 0),
+        };
+        globals.oldest_step.store(step, Relaxed);
+        globals.oldest_node.store(node, Relaxed);
     }
 
     fn receive(

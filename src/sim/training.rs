@@ -14,7 +14,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::{Faults, Fleet, World};
 use crate::node::{NetError, Transforms, bound_net, train_batch};
 use crate::solver::data::{self, Batches, BatchesError, DataSet, Shard};
-use crate::solver::{Cluster, Evaluation, Net, Phase, SolverSpec, update_in_cluster};
+use crate::solver::{
+    Caution, Cluster, Evaluation, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
+};
 use crate::stream::Config;
 use crate::weights::{StateError, WeightsView};
 
@@ -43,6 +45,8 @@ pub struct Solvers {
     pub step_ns: Vec<u64>,
     /// Share by which a step may take more or less time, drawn each time, 0 to 1.
     pub jitter: f64,
+    /// Whether solvers shorten their steps when the loss rises, as they do for real.
+    pub cautious: bool,
     /// Seed of first weights, order of pictures, and times.
     pub seed: u64,
 }
@@ -54,6 +58,7 @@ struct Solver {
     batches: Batches,
     history: Vec<AtomicU32>,
     grads: Vec<f32>,
+    caution: Caution,
     /// When its step ends, ns.
     ends_ns: u64,
 }
@@ -70,6 +75,7 @@ pub struct Training<'a> {
     loss: f32,
     /// Sum and number of strides.
     strides: (f64, u64),
+    halvings: u64,
 }
 
 /// The number of weights that a fleet for `spec` and `data` must hold.
@@ -155,6 +161,7 @@ impl<'a> Training<'a> {
                 batches,
                 history: (0..extent).map(|_| AtomicU32::new(0)).collect(),
                 grads: vec![0.0; extent],
+                caution: Caution::default(),
                 ends_ns: 0,
             });
         }
@@ -169,6 +176,7 @@ impl<'a> Training<'a> {
             how,
             loss: 0.0,
             strides: (0.0, 0),
+            halvings: 0,
         })
     }
 
@@ -204,6 +212,11 @@ impl<'a> Training<'a> {
         self.strides.0 / self.strides.1.max(1) as f64
     }
 
+    /// Times that a solver has halved its steps because its loss rose.
+    pub fn halvings(&self) -> u64 {
+        self.halvings
+    }
+
     /// Trains until the cluster has made `iterations`. The smoothed loss, or `None`: it is no number any
     /// more.
     pub fn run(&mut self, iterations: u64) -> Option<f32> {
@@ -230,15 +243,17 @@ impl<'a> Training<'a> {
             let cluster = Cluster {
                 portion: streamer.portion(),
                 own: streamer.own_weights(),
+                crew: f32::from(self.how.per_node),
             };
             let known = self.iterations[usize::from(node)] + streamer.remote_iterations();
+            let rate = self.how.spec.rate_at(known) * solver.caution.factor();
             let stride = update_in_cluster(
                 &self.how.spec,
                 &solver.net,
                 w,
                 &solver.grads,
                 WeightsView::of(&solver.history),
-                self.how.spec.rate_at(known),
+                rate,
                 &cluster,
             );
             self.strides = (self.strides.0 + f64::from(stride), self.strides.1 + 1);
@@ -250,6 +265,10 @@ impl<'a> Training<'a> {
         let loss = solver
             .net
             .forward_backward(w, &batch.images, &batch.labels, &mut solver.grads);
+        if self.how.cautious && solver.caution.note(loss) {
+            self.halvings += 1;
+            halve_momentum(WeightsView::of(&solver.history));
+        }
         self.loss = if self.loss == 0.0 {
             loss
         } else {
@@ -301,12 +320,13 @@ impl<'a> Training<'a> {
     ) -> Result<Evaluation, TrainingError> {
         let spec = &self.how.spec;
         let (images, batch) = (Arc::new(data.test.clone()), 100);
+        let images_there = images.len();
         let pictures = Transforms::of(spec, &data.train).test;
         let (mut net, _) = bound_net(&spec.net, Phase::Test, batch, images.shape, images.classes)?;
         let phase = data::Phase::Test;
         let mut batches = Batches::new(images, pictures, phase, batch, Shard::WHOLE, 0, 0)?;
         let mut found = Evaluation::default();
-        for _ in 0..most / batch {
+        for _ in 0..most.min(images_there) / batch {
             let batch = batches.next();
             found += net.evaluate(w, &batch.images, &batch.labels);
         }

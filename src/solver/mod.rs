@@ -30,6 +30,7 @@
 //! May touch: model files (reading), the weights through a view, a device. No threads, no clock, no
 //! global randomness. `unsafe` only in `gemm.rs`.
 
+mod caution;
 pub mod data;
 mod device;
 mod error;
@@ -50,6 +51,7 @@ mod update;
 #[cfg(test)]
 mod tests;
 
+pub use caution::Caution;
 pub use device::{DeviceNet, DeviceNetError};
 pub use error::{ModelError, Place};
 pub use filler::{Filler, VarianceNorm};
@@ -62,5 +64,5 @@ pub use net_spec::{
 pub use rate::LrPolicy;
 pub use run::{Evaluation, Factors, LayerDone};
 pub use spec::{Regularization, SolverSpec};
-pub use stride::{Cluster, update_in_cluster};
+pub use stride::{Cluster, Crew, halve_momentum, update_in_cluster};
 pub use update::{TensorStep, update};

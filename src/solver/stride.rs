@@ -7,8 +7,8 @@
 //! which their work replaces. In weights that the node masters there is nothing to guess: there it adds
 //! the portion at once.
 //!
-//! A stride is limited so that no step is longer than 1 % of the weights (the trust ratio of LARS,
-//! arXiv 1708.03888, as a limit): rates that learn well are below that, eight times them may not be.
+//! A stride is limited so that no step is longer than 1 % of the weights, or those of several solvers on one node
+//! together (the trust ratio of LARS, arXiv 1708.03888, as a limit): rates that learn well are below that, eight times them may not be.
 //! Where the limit holds, the cluster learns as if its rate were lower, and stays stable.
 
 use std::ops::Range;
@@ -29,6 +29,56 @@ pub struct Cluster {
     pub portion: f32,
     /// The weights that this node masters.
     pub own: Range<usize>,
+    /// Steps that all solvers of this node make while this one makes one, 1 or more: together they may
+    /// make the longest step, not each.
+    pub crew: f32,
+}
+
+/// Measures how many steps the solvers of a node make while one of them makes one.
+#[derive(Clone, Debug, Default)]
+pub struct Crew {
+    /// Steps of this solver, and of all of its node, smoothed; nothing measured: 0.
+    own: f64,
+    all: f64,
+    /// Both counts when the window began.
+    began: Option<(u64, u64)>,
+}
+
+impl Crew {
+    /// Steps of a solver over which it is measured.
+    const WINDOW: u64 = 8;
+
+    /// Notes that this solver has made `own` steps, all solvers of its node `all`.
+    pub fn note(&mut self, own: u64, all: u64) {
+        let (own_began, all_began) = *self.began.get_or_insert((own, all));
+        if own < own_began + Self::WINDOW {
+            return;
+        }
+        self.own += (own - own_began) as f64 - self.own / 8.0;
+        self.all += all.saturating_sub(all_began) as f64 - self.all / 8.0;
+        self.began = Some((own, all));
+    }
+
+    /// Steps of all for one of this solver, 1 or more.
+    pub fn size(&self) -> f32 {
+        if self.own > 0.0 {
+            (self.all / self.own).max(1.0) as f32
+        } else {
+            1.0
+        }
+    }
+}
+
+/// Halves the momentum, as if the last steps had been half as long.
+pub fn halve_momentum(history: WeightsView<'_>) {
+    let mut step = [0.0; CHUNK];
+    for at in (0..history.len()).step_by(CHUNK) {
+        let len = CHUNK.min(history.len() - at);
+        let history = history.slice(at, len);
+        kernels::copy_out(history, &mut step[..len]);
+        step[..len].iter_mut().for_each(|v| *v /= 2.0);
+        kernels::copy_in(history, &step[..len]);
+    }
 }
 
 /// As [`update`], but walks ahead for the whole cluster. Gives the stride, 1 to 1 / portion. Alone
@@ -60,7 +110,7 @@ pub fn update_in_cluster(
             &mut squares,
         );
     }
-    let stride = squares.stride(1.0 / cluster.portion);
+    let stride = squares.stride(cluster);
     for tensor in net.parameters() {
         let all = tensor.offset..tensor.offset + tensor.len;
         walk(w, history, all, stride, cluster);
@@ -78,14 +128,15 @@ pub(super) struct Squares {
 }
 
 impl Squares {
-    /// The stride, at most `most`.
-    pub(super) fn stride(self, most: f32) -> f32 {
-        let limit = LONGEST * (self.weights / self.step).sqrt();
+    /// The stride in `cluster`.
+    pub(super) fn stride(self, cluster: &Cluster) -> f32 {
+        let longest = LONGEST / f64::from(cluster.crew);
+        let limit = longest * (self.weights / self.step).sqrt();
         // A step of nothing, or of what is not finite, has no limit to obey.
         if limit.is_nan() {
             return 1.0;
         }
-        (limit as f32).min(most).max(1.0)
+        (limit as f32).min(1.0 / cluster.portion).max(1.0)
     }
 }
 
@@ -185,6 +236,7 @@ mod tests {
         let alone = Cluster {
             portion: 1.0,
             own: 0..one.net.extent(),
+            crew: 1.0,
         };
         assert_eq!(one.step(0.01, &alone), 1.0);
         let (w, history) = (WeightsView::of(&two.w), WeightsView::of(&two.history));
@@ -203,6 +255,7 @@ mod tests {
             &Cluster {
                 portion: 0.25,
                 own: own.clone(),
+                crew: 1.0,
             },
         );
         assert_eq!(stride, 4.0);
@@ -211,6 +264,7 @@ mod tests {
             &Cluster {
                 portion: 1.0,
                 own: 0..0,
+                crew: 1.0,
             },
         );
         let (far, near) = (cluster.values(), plain.values());
@@ -233,6 +287,7 @@ mod tests {
             &Cluster {
                 portion: 1.0 / 64.0,
                 own: 0..0,
+                crew: 1.0,
             },
         );
         assert!(stride > 1.0 && stride < 64.0, "{stride}");
@@ -245,5 +300,20 @@ mod tests {
         let walked = length(&mut model.values().iter().zip(&before).map(|(a, b)| a - b));
         let ratio = walked / length(&mut before.iter().copied());
         assert!((0.0095..0.0105).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn the_crew_is_what_the_node_makes_for_one_step() {
+        let mut crew = Crew::default();
+        assert_eq!(crew.size(), 1.0);
+        // It goes on from many; two others make one step and a half each.
+        for step in 1_000..1_200u64 {
+            crew.note(step, 50_000 + 4 * step);
+        }
+        assert!((crew.size() - 4.0).abs() < 0.01, "{}", crew.size());
+        for step in 1_200..2_000u64 {
+            crew.note(step, 53_600 + step);
+        }
+        assert!((crew.size() - 1.0).abs() < 0.01, "{}", crew.size());
     }
 }

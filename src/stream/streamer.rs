@@ -127,7 +127,7 @@ impl<'a> Streamer<'a> {
             taken_ns: vec![0; config.chunks as usize],
             // 1 µs to 1 h, two significant digits.
             ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
-            age_steps: AgeSteps::new(config.chunks),
+            age_steps: AgeSteps::new(config.chunks, config.nodes),
             tickets: vec![0; ranges.of(config.node).len()],
             was_ready: false,
             partials: false,

@@ -171,6 +171,10 @@ meters! {
         CpuNs = "cpu_ns",
         /// How many of its steps the solver made at once in the last iteration, f32 bits.
         StrideBits = "stride_bits",
+        /// Times that steps were halved because the loss rose.
+        Halvings = "halvings",
+        /// Time spent waiting for younger weights of other nodes (`--max-age`), ns.
+        WaitedNs = "waited_ns",
     }
 }
 

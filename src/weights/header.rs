@@ -145,7 +145,9 @@ pub(super) fn weights_offset(manifest_bytes: u64) -> u64 {
 pub struct Globals {
     /// Iterations of all solvers of this node. Written by its solvers (`fetch_add`).
     pub local_iterations: AtomicU64,
-    _solvers: [AtomicU64; 7],
+    /// Not 0: solvers want to know `oldest_step` at every moment. Written by solvers.
+    pub age_wanted: AtomicU64,
+    _solvers: [AtomicU64; 6],
     /// Iterations of all other nodes, as far as their frames have told. Written by the streamer.
     pub remote_iterations: AtomicU64,
     /// 1 once every foreign chunk was seen, so that solvers may start. Written by the streamer.
@@ -156,7 +158,12 @@ pub struct Globals {
     /// The weights that this node masters: the first, and the one behind the last. Written by the
     /// streamer.
     pub own_range: [AtomicU64; 2],
-    _streamer: [AtomicU64; 4],
+    /// Of the living nodes, the one whose range is oldest here, and 1; 0: none. Written by the
+    /// streamer.
+    pub oldest_node: AtomicU64,
+    /// Local iterations when its oldest chunk was taken. Written by the streamer.
+    pub oldest_step: AtomicU64,
+    _streamer: [AtomicU64; 2],
     /// Iterations, local and remote together, at which solvers stop; 0: none. Written by
     /// the operator (`train`, or a person).
     pub target_iterations: AtomicU64,

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::solver::Caution;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -105,6 +106,9 @@ pub(in crate::job) struct SolverRecord {
     pub(in crate::job) elapsed_ns: u64,
     /// Its smoothed loss, as f32 bits; 0: none.
     pub(in crate::job) loss_bits: u64,
+    /// What it knows of the rise of its loss.
+    #[serde(default)]
+    pub(in crate::job) caution: [u64; Caution::WORDS],
     /// Its momentum.
     pub(in crate::job) file: String,
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use super::record::{
     CURVE, FileRecord, MANIFEST, NodeRecord, Reason, Record, SolverRecord, WEIGHTS, aside, folders,
 };
-use crate::node::{ELAPSED, LOSS, Positions};
+use crate::node::{CAUTION, ELAPSED, LOSS, Positions};
 use crate::snapshot;
 use crate::watch::curve::{CurveRow, CurveWriter, read_rows};
 use crate::weights::{SharedWeights, SolverState, StateError};
@@ -145,6 +145,7 @@ impl Shot {
                 cursor: state.cursor().load(Relaxed),
                 elapsed_ns: state.spare()[ELAPSED].load(Relaxed),
                 loss_bits: state.spare()[LOSS].load(Relaxed),
+                caution: CAUTION.map(|at| state.spare()[at].load(Relaxed)),
                 file: format!("node{node}-solver{solver}.safetensors"),
             };
             let metadata = [

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use super::super::clock::{Clock, cpu_ns};
 use super::super::model::{bound_net, data_kind, train_batch};
-use super::super::solver::{cluster, smoothed, wait_until_ready};
+use super::super::ready::wait_until_ready;
+use super::super::solver::{CAUTION, cluster, smoothed};
 use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
 use super::GpuError;
 use crate::device::{Device, Stream};
 use crate::solver::data::{self, Batches, Shard, Source};
-use crate::solver::{DeviceNet, Net, Phase, SolverSpec};
+use crate::solver::{Caution, Crew, DeviceNet, Net, Phase, SolverSpec};
 use crate::watch::SolverMeter as Meter;
 use crate::weights::{Expect, Role, SharedWeights, SolverState};
 
@@ -40,6 +41,9 @@ pub(super) struct DeviceSolver<D: Device> {
     job: DeviceSolverJob,
     net: DeviceNet<D>,
     batches: Batches,
+    caution: Caution,
+    crew: Crew,
+    halvings: u64,
     state: SolverState,
 }
 
@@ -87,6 +91,9 @@ impl<D: Device> DeviceSolver<D> {
         Ok(Self {
             net: DeviceNet::new(device, &job.spec, &net)?,
             batches: batches.map_err(SolverError::from)?,
+            caution: Caution::from_words(CAUTION.map(|at| state.spare()[at].load(Relaxed))),
+            crew: Crew::default(),
+            halvings: 0,
             state,
             job: job.clone(),
         })
@@ -119,13 +126,16 @@ impl<D: Device> DeviceSolver<D> {
             let start = clock.now_ns();
             let (loss, rate, stride, images) = self.step(at)?;
             mean = Some(smoothed(mean, loss));
-            globals.local_iterations.fetch_add(1, Relaxed);
+            let all = globals.local_iterations.fetch_add(1, Relaxed);
+            let own = self.state.iteration().fetch_add(1, Relaxed);
+            self.crew.note(own, all);
             let meters = slot.meters();
             Meter::Iterations.add(meters, 1);
             Meter::Images.add(meters, images);
             Meter::TrainNs.add(meters, clock.now_ns() - start);
             Meter::LossBits.set(meters, u64::from(mean.unwrap_or(loss).to_bits()));
             Meter::RateBits.set(meters, u64::from(rate.to_bits()));
+            Meter::Halvings.set(meters, self.halvings);
             Meter::StrideBits.set(meters, u64::from(stride.to_bits()));
             Meter::CpuNs.set(meters, cpu_ns());
             slot.heartbeat();
@@ -153,11 +163,23 @@ impl<D: Device> DeviceSolver<D> {
             self.state.cursor().store(batch.cursor, Relaxed);
         }
         loss /= spec.iter_size as f32;
+        if self.caution.note(loss) {
+            log::warn!(
+                "the loss rises (now {loss:.4}): steps are halved to {:.3} of the solver file's",
+                self.caution.factor()
+            );
+            self.net.halve_momentum(at.stream)?;
+            self.halvings += 1;
+        }
+        for (at, word) in CAUTION.into_iter().zip(self.caution.to_words()) {
+            self.state.spare()[at].store(word, Relaxed);
+        }
+        let rate = rate * self.caution.factor();
         if !loss.is_finite() {
             let iteration = globals.iterations();
             return Err(SolverError::Diverged { loss, iteration }.into());
         }
-        let cluster = cluster(at.shared);
+        let cluster = cluster(at.shared, &self.crew);
         let stride = self.net.step(spec, at.stream, at.weights, rate, &cluster)?;
         Ok((loss, rate, stride, images))
     }

@@ -15,6 +15,7 @@ fn solvers(nodes: u16, seed: u64) -> Solvers {
         per_node: 1,
         step_ns: vec![10_000_000; nodes.into()],
         jitter: 0.2,
+        cautious: false,
         seed,
     }
 }
@@ -53,9 +54,17 @@ fn faults() -> Faults {
     }
 }
 
+/// Solvers on `nodes` nodes, cautious or not.
+fn with_caution(nodes: u16, seed: u64, cautious: bool) -> Solvers {
+    Solvers {
+        cautious,
+        ..solvers(nodes, seed)
+    }
+}
+
 /// What a training has come to: smoothed loss, all weights of all nodes, share of right answers.
-fn train(merge: Merge, nodes: u16, seed: u64, iterations: u64) -> Option<(f32, Vec<u32>, f64)> {
-    let (data, how) = (digits(), solvers(nodes, seed));
+fn train(merge: Merge, how: Solvers, nodes: u16, iterations: u64) -> Option<(f32, Vec<u32>, f64)> {
+    let data = digits();
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let fleet = fleet(&config(nodes, merge, &data), &how, &data, folder.path()).unwrap();
     let mut training = Training::new(&fleet, how, &data, faults()).unwrap();
@@ -71,7 +80,8 @@ fn train(merge: Merge, nodes: u16, seed: u64, iterations: u64) -> Option<(f32, V
 
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_bit() {
-    let [once, again, other] = [7, 7, 8].map(|seed| train(Merge::Mean, 3, seed, 30).unwrap());
+    let [once, again, other] =
+        [7, 7, 8].map(|seed| train(Merge::Mean, solvers(3, seed), 3, 30).unwrap());
     assert_eq!(once.0.to_bits(), again.0.to_bits());
     assert!(once.1 == again.1, "weights differ");
     assert!(once.1 != other.1, "the seed changes nothing");
@@ -81,12 +91,20 @@ fn the_same_seed_gives_the_same_run_to_the_bit() {
 #[test]
 fn four_nodes_learn_by_a_mean_and_diverge_by_a_sum() {
     assert!(
-        train(Merge::Sum, 4, 1, 400).is_none(),
+        train(Merge::Sum, solvers(4, 1), 4, 400).is_none(),
         "a sum learns here: this test shows nothing"
     );
-    let (loss, _, accuracy) = train(Merge::Mean, 4, 1, 400).expect("diverged");
+    let (loss, _, accuracy) = train(Merge::Mean, solvers(4, 1), 4, 400).expect("diverged");
     assert!(
         loss < 0.5 && accuracy > 0.85,
         "loss {loss}, accuracy {accuracy}"
     );
+}
+
+/// What diverges is noticed before it is no number any more, and goes on with shorter steps.
+#[test]
+fn a_training_that_begins_to_diverge_steps_back() {
+    let how = with_caution(4, 1, true);
+    let (loss, ..) = train(Merge::Sum, how, 4, 600).expect("diverged");
+    assert!(loss < 2.3, "it has learnt nothing: loss {loss}");
 }

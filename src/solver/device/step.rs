@@ -12,7 +12,7 @@ pub(super) const SUMS: usize = 4096;
 impl<D: Device> DeviceNet<D> {
     /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the weights alone if it is the
     /// one that takes positions. The caller waits for it before the next batch. Gives the stride, as
-    /// [`update_in_cluster`](super::update_in_cluster) does.
+    /// [`update_in_cluster`](crate::solver::update_in_cluster) does.
     ///
     /// # Errors
     /// The device has failed.
@@ -29,7 +29,7 @@ impl<D: Device> DeviceNet<D> {
         self.velocity(spec, stream, weights, rate, if alone { 1.0 } else { 0.0 })?;
         let mut stride = 1.0;
         if !alone {
-            stride = self.squares(stream, weights)?.stride(1.0 / cluster.portion);
+            stride = self.squares(stream, weights)?.stride(cluster);
             for tensor in &self.tensors {
                 let all = tensor.offset..tensor.offset + tensor.len;
                 for (part, factor) in cluster.parts(all, stride) {
@@ -42,6 +42,19 @@ impl<D: Device> DeviceNet<D> {
         }
         self.stream.wait(&stream.record()?)?;
         Ok(stride)
+    }
+
+    /// Halves the momentum, as if the last steps had been half as long.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn halve_momentum(&self, stream: &D::Stream) -> Result<(), DeviceError> {
+        for tensor in &self.tensors {
+            let place = tensor.offset..tensor.offset + tensor.len;
+            let [history, same] = [place.clone(), place].map(|place| self.history.part(place));
+            kernels::walk(stream, history, same, 0.5)?;
+        }
+        Ok(())
     }
 
     /// Leaves the step in the history, and takes it off the weights `stride` times.

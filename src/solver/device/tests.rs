@@ -81,7 +81,11 @@ fn agrees_in_cluster<D: Device>(
         }
         let rate = spec.rate_at(iteration);
         let own = n / 3..n / 2;
-        let cluster = Cluster { portion, own };
+        let cluster = Cluster {
+            portion,
+            own,
+            crew: 2.0,
+        };
         let stride = update_in_cluster(spec, &net, w, &grads, v, rate, &cluster);
         let there = on_device.step(spec, &on_device.stream, &weights, rate, &cluster);
         close("stride", &[there.unwrap()], &[stride]);

@@ -14,53 +14,64 @@ use dogwild::wire;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A built-in model or a solver file
-    #[arg(long, default_value = "lenet")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "lenet")]
     solver: String,
     /// Pictures: digits, mnist:DIR or cifar10:DIR
-    #[arg(long, default_value = "digits")]
+    #[arg(long, value_name = "SOURCE", default_value = "digits")]
     data: Source,
     /// Number of nodes
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=255))]
     nodes: u16,
     /// Solvers on each node
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     solvers: u16,
     /// Iterations of the whole cluster
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, value_name = "N", default_value_t = 900)]
     iterations: u64,
     /// Iterations between tests
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     test_every: u64,
-    /// Test pictures
-    #[arg(long, default_value_t = 10_000)]
-    test_images: usize,
+    /// Test pictures, whole hundreds
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..))]
+    test_images: u32,
     /// Time of a step of a solver, milliseconds
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, value_name = "MS", default_value_t = 10.0, value_parser = above_0)]
     step_ms: f64,
-    /// How much slower the last node is
-    #[arg(long, default_value_t = 1.0)]
+    /// How many times slower the last node is
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = above_0)]
     slowest: f64,
     /// Share by which a step may take more or less
-    #[arg(long, default_value_t = 0.2)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = args::share)]
     jitter: f64,
     /// Time for a frame on the way, milliseconds
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(long, value_name = "MS", default_value_t = 0.1, value_parser = above_0)]
     delay_ms: f64,
-    /// Bytes per second that each node may send
-    #[arg(long, default_value_t = 64e6)]
-    rate: f64,
+    /// Bytes per second that each node may send, as 64MB, or max
+    #[arg(long, value_name = "RATE", default_value = "64MB", value_parser = args::rate)]
+    rate: args::Rate,
     /// Share of frames lost
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = args::share)]
     loss: f64,
     /// How deltas are merged
     #[arg(long, value_enum, default_value = "mean")]
     merge: MergeArg,
+    /// Do not shorten steps when the loss rises
+    #[arg(long)]
+    incautious: bool,
     /// Seed of everything
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
+/// Bytes of a frame: UDP on Ethernet.
 const MTU: usize = 1472;
+
+fn above_0(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (1e-6..=1e9).contains(&number) => Ok(number),
+        _ => Err(format!("`{text}` is no number above 0, as 0.5 or 10")),
+    }
+}
 
 impl Args {
     fn config(&self, weights: usize) -> Config {
@@ -91,9 +102,9 @@ impl Args {
         Faults {
             drop: self.loss,
             delay_ns: (self.delay_ms * 1e6) as u64,
-            limit: Some(Limit {
-                bytes_per_s: self.rate,
-                burst_bytes: (self.rate * 0.02) as usize + 8 * known_frame_bytes,
+            limit: self.rate.0.map(|bytes_per_s| Limit {
+                bytes_per_s,
+                burst_bytes: (bytes_per_s * 0.02) as usize + 8 * known_frame_bytes,
                 known_frame_bytes,
             }),
             ..Faults::default()
@@ -114,6 +125,7 @@ impl Args {
             per_node: self.solvers,
             step_ns,
             jitter: self.jitter,
+            cautious: !self.incautious,
             seed: self.seed,
         };
         let folder = std::env::temp_dir().join(format!("dogwild-twin-{}", std::process::id()));
@@ -131,20 +143,21 @@ impl Args {
                 bail!("diverged at iteration {}", training.iterations());
             };
             next += self.test_every;
-            let found = training.test(&data, self.test_images)?;
-            let replica = training.test_replica(0, &data, self.test_images)?;
+            let found = training.test(&data, self.test_images as usize)?;
+            let replica = training.test_replica(0, &data, self.test_images as usize)?;
             let world = training.world();
             let ages = world
                 .streamer(0)
                 .map(|one| one.ages_us().value_at_quantile(0.5));
             dogwild_lab::say!(
-                "iteration {:5}  {:7.2} s  loss {loss:.4}  accuracy {:.2} %  replica {:.2} %  stride {:.2}  age {:.1} steps",
+                "iteration {:5}  {:7.2} s  loss {loss:.4}  accuracy {:.2} %  replica {:.2} %  stride {:.2}  age {:.1} steps  halved {}",
                 training.iterations(),
                 training.now_ns() as f64 / 1e9,
                 found.accuracy() * 100.0,
                 replica.accuracy() * 100.0,
                 training.stride(),
                 ages.unwrap_or(0) as f64 / 1e3 / self.step_ms,
+                training.halvings(),
             );
         }
         Ok(())

@@ -1,0 +1,33 @@
+//! What a solver waits for before its first step.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::weights::{Role, SharedWeights};
+
+/// Waits until the streamer has seen every range; says so. False if told to stop meanwhile.
+pub(super) fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
+    let mut said = false;
+    while shared.globals().ready.load(Relaxed) == 0 {
+        if stop.load(Relaxed) || shared.globals().stop.load(Relaxed) != 0 {
+            return false;
+        }
+        if !said {
+            said = true;
+            let streams = shared
+                .slots()
+                .iter()
+                .any(|slot| slot.role == Role::Stream && slot.alive);
+            log::info!(
+                "waiting for {}",
+                if streams {
+                    "the streamer of this buffer to have seen the ranges of all other nodes"
+                } else {
+                    "a streamer on this buffer (dogwild stream), none runs"
+                }
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}

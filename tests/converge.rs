@@ -1,0 +1,95 @@
+//! Learning by several nodes with default settings: as one would, at any pace, never further behind than was asked.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+
+fn run(args: &[&str], out: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    dogwild_lab::process::die_with_parent(&mut command);
+    command.args(["train", "--data", "digits:1,train=4000,test=1000"]);
+    command
+        .args(args)
+        .arg("--out")
+        .arg(out)
+        .env("RUST_LOG", "warn");
+    command.stdin(Stdio::null()).output().expect("it starts")
+}
+
+fn train(args: &[&str]) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let output = run(args, &out);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}\n{said}");
+    let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+fn refusal(args: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(args, &folder.path().join("out"));
+    assert!(!output.status.success(), "{args:?} is taken");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// With a sum of all deltas this ended in NaN, or had learnt next to nothing: `--nodes 4` and nothing else.
+#[test]
+fn four_nodes_learn_with_default_settings() {
+    let summary = train(&["--nodes", "4", "--iterations", "700"]);
+    assert_eq!(summary["replicas_identical"], true);
+    assert_eq!(summary["settings"]["stream"]["merge"], "mean");
+    let mut portions = 0.0;
+    for node in summary["per_node"].as_array().expect("nodes") {
+        assert!(number(&node["test_accuracy"]) > 0.9, "{node}");
+        portions += number(&node["stream"]["portion_millionths"]) / 1e6;
+    }
+    // What leaves the portions is a mean: together they are about one.
+    assert!((0.7..2.0).contains(&portions), "{portions}");
+}
+
+#[test]
+fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
+    let began = Instant::now();
+    let summary = train(&["--nodes", "2", "--iterations", "60", "--pace-steps", "20"]);
+    assert_eq!(summary["settings"]["pace_steps"], 20.0);
+    // Two solvers, 30 steps each: 29 pauses of 50 ms.
+    assert!(began.elapsed().as_secs_f64() > 1.4);
+    assert!(number(&summary["train_s"]) > 1.4, "{summary}");
+    let said = refusal(&["--pace-steps", "0"]);
+    assert!(
+        said.contains("`0` is no number of steps per second"),
+        "{said}"
+    );
+}
+
+/// A link on which a weight grows some twenty steps old before its next position comes.
+#[test]
+fn no_solver_computes_from_older_weights_than_it_may() {
+    let slow = ["--nodes", "2", "--iterations", "60", "--rate", "1500KB"];
+    let oldest = |summary: &Value, node: usize| {
+        let stream = &summary["per_node"][node]["stream"];
+        number(&stream["age_steps_max"])
+    };
+    let free = train(&slow);
+    let age = oldest(&free, 0);
+    assert!(
+        age > 6.0,
+        "{age}: the link is fast, this test shows nothing"
+    );
+    let bound = train(&[&slow[..], &["--max-age", "3"]].concat());
+    for node in 0..2 {
+        // One step more is under way when the age is looked at, one when the position comes.
+        assert!(oldest(&bound, node) <= 5.0, "{bound}");
+    }
+    let said = refusal(&["--max-age", "0"]);
+    assert!(said.contains("--max-age"), "{said}");
+}

@@ -1,0 +1,60 @@
+//! `dogwild-study` as a person runs it.
+
+use std::process::{Command, Output, Stdio};
+
+fn twin(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-study"));
+    dogwild_lab::process::die_with_parent(&mut command);
+    command.args(["twin", "--data", "digits:1,train=400,test=200"]);
+    command.args(args).stdin(Stdio::null());
+    command.output().expect("it starts")
+}
+
+#[test]
+fn a_twin_says_the_same_of_the_same_seed() {
+    let run = |seed: &str| {
+        let args = [
+            "--nodes",
+            "3",
+            "--iterations",
+            "24",
+            "--test-every",
+            "12",
+            "--loss",
+            "10%",
+        ];
+        let output = twin(&[&args[..], &["--seed", seed]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let [once, again, other] = ["5", "5", "6"].map(run);
+    assert_eq!(once, again);
+    assert_ne!(once, other);
+    assert_eq!(once.lines().count(), 2, "{once}");
+    assert!(
+        once.lines()
+            .all(|line| line.contains("accuracy") && line.contains("stride"))
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    for (args, names) in [
+        (["--nodes", "0"], "--nodes"),
+        (["--nodes", "300"], "--nodes"),
+        (["--test-every", "0"], "--test-every"),
+        (["--loss", "2"], "--loss"),
+        (["--rate", "0"], "--rate"),
+        (["--step-ms", "0"], "is no number above 0"),
+        (["--test-images", "10"], "--test-images"),
+        (["--solver", "lenett"], "lenet"),
+    ] {
+        let output = twin(&args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(names),
+            "{args:?}: {said}"
+        );
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
