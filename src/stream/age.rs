@@ -82,9 +82,7 @@ impl Streamer<'_> {
     pub fn age_steps(&self) -> &AgeSteps {
         &self.age_steps
     }
-}
 
-impl Streamer<'_> {
     /// Time since the oldest chunk of `node`'s range was taken, ns; since the start where one never was.
     pub fn range_age_ns(&self, node: u16, now_ns: u64) -> u64 {
         let range = self.ranges.of(node);
