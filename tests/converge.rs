@@ -71,10 +71,10 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     );
 }
 
-/// A link on which a pass over the weights takes 1.7 s, 34 steps of a paced solver; fewer on a busy machine.
+/// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; beside a load of 12 it was 10.
 #[test]
 fn no_solver_computes_from_older_weights_than_it_may() {
-    let slow = ["--nodes", "2", "--rate", "1MB", "--pace-steps", "20"];
+    let slow = ["--nodes", "2", "--rate", "600KB", "--pace-steps", "20"];
     let oldest = |summary: &Value, node: usize| {
         let stream = &summary["per_node"][node]["stream"];
         number(&stream["age_steps_max"])
@@ -82,16 +82,16 @@ fn no_solver_computes_from_older_weights_than_it_may() {
     let free = train(&[&slow[..], &["--iterations", "120"]].concat());
     let age = oldest(&free, 0);
     assert!(
-        age > 6.0,
+        age > 3.0,
         "{age}: the link is fast, this test shows nothing"
     );
-    let bound = train(&[&slow[..], &["--iterations", "40", "--max-age", "3"]].concat());
+    let bound = train(&[&slow[..], &["--iterations", "20", "--max-age", "1"]].concat());
     // On a machine so busy that a node is not heard for two seconds, it is not waited for.
     let warnings = bound["warnings"].as_array().expect("a list");
     let silent = warnings.iter().any(|w| w["what"] == "silent_node");
     for node in 0..if silent { 0 } else { 2 } {
         // One step more is under way when the age is looked at, one when the position comes.
-        assert!(oldest(&bound, node) <= 5.0, "{bound}");
+        assert!(oldest(&bound, node) <= 3.0, "{bound}");
     }
     let said = refusal(&["--max-age", "0"]);
     assert!(said.contains("--max-age"), "{said}");

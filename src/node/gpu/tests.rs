@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -180,6 +180,18 @@ fn child(path: &Path) {
     }
 }
 
+/// Time that the threads of a process have run, ns, as of their last turn or tick.
+fn cpu_ns(process: &Child) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let ran = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
+        let path = task.expect("a thread").path().join("schedstat");
+        let text = std::fs::read_to_string(path).expect("three numbers");
+        let first = text.split_whitespace().next().expect("three numbers");
+        first.parse().expect("a number")
+    };
+    tasks.map(ran).sum()
+}
+
 #[test]
 fn killed_and_started_again_it_loses_and_doubles_nothing() {
     if let Some(path) = std::env::var_os(CHILD) {
@@ -204,8 +216,14 @@ fn killed_and_started_again_it_loses_and_doubles_nothing() {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "up"));
-        // Any moment will do: the test asserts nothing about how far it has come.
-        std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
+        // Any moment will do: the test asserts nothing about how far it has come. Beside a load the child
+        // waits most of the time, always at the same places: what counts is how long it has run.
+        let run_for = random.random_range(0..10_000_000);
+        let (begun, patience) = (cpu_ns(&child), Instant::now() + Duration::from_secs(1));
+        std::thread::sleep(Duration::from_nanos(run_for));
+        while cpu_ns(&child) - begun < run_for && Instant::now() < patience {
+            std::thread::sleep(Duration::from_micros(50));
+        }
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         let shared = buffer(&path, WEIGHTS);
