@@ -17,6 +17,7 @@ use dogwild::weights::{
     BLOCK, BufferSpec, Created, Existing, Kind, MAX_CHUNK, Manifest, SharedWeights, StreamState,
     StreamStateSpec, Writes, kernels,
 };
+use dogwild::wire::Dtype;
 
 #[derive(Parser)]
 #[command(about = "Two streamers in one thread, beside their kernels alone")]
@@ -105,6 +106,7 @@ impl Node {
             chunks: u32::try_from(weights.div_ceil(chunk))?,
             deltas: Deltas::ExactlyOnce,
             merge: Merge::Sum,
+            precision: Dtype::F32,
             writes: Writes::Racy,
             window_frames: BATCH as u32,
         };

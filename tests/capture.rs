@@ -49,6 +49,8 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
             chunk_version: 42,
             iterations: 123_456_789_012,
             payload_len,
+            content: 513,
+            part: i as u8,
         };
         let sent = link.tx.send(To::Group, header.frame_len(), &mut |slot| {
             let (acks, payload) = header.emit(slot);
@@ -78,7 +80,7 @@ fn show(path: &Path, fields: &[&str]) -> Option<Vec<String>> {
     Some(text.lines().map(str::to_owned).collect())
 }
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 15] = [
     "frame.protocols",
     "dogwild.kind",
     "dogwild.session",
@@ -89,6 +91,8 @@ const FIELDS: [&str; 13] = [
     "dogwild.seq",
     "dogwild.iterations",
     "dogwild.payload_len",
+    "dogwild.content",
+    "dogwild.part",
     "dogwild.acks",
     "dogwild.seal.number",
     "_ws.expert.message",
@@ -119,6 +123,8 @@ fn check(local: Source, group: Source, protocols: &str, sealed: bool) {
             "9".to_owned(),
             "123456789012".to_owned(),
             payload_len.to_string(),
+            "513".to_owned(),
+            i.to_string(),
             "07".repeat(acks.into()),
             if sealed {
                 (i + 1).to_string()

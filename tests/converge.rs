@@ -56,6 +56,20 @@ fn four_nodes_learn_with_default_settings() {
     assert!((0.7..2.0).contains(&portions), "{portions}");
 }
 
+/// Weights that travel as bytes, a tenth of the frames lost: as good, and at the end equal to the bit.
+#[test]
+fn nodes_learn_in_int8() {
+    let args = ["--nodes", "3", "--iterations", "600", "--precision", "int8"];
+    let summary = train(&[args.as_slice(), &["--loss", "10%"]].concat());
+    assert_eq!(summary["replicas_identical"], true);
+    assert_eq!(summary["settings"]["stream"]["precision"], "int8");
+    for node in summary["per_node"].as_array().expect("nodes") {
+        assert!(number(&node["test_accuracy"]) > 0.9, "{node}");
+    }
+    let said = refusal(&["--precision", "int4"]);
+    assert!(said.contains("bf16"), "{said}");
+}
+
 #[test]
 fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     let began = Instant::now();

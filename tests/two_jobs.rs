@@ -207,7 +207,7 @@ fn forged_iterations_end_no_job() {
     };
     let mut attacker = udp::open(&config).expect("udp on lo");
     let weights = &nodes[0].weights;
-    let chunk_weights = chunk_weights_for(attacker.tx.mtu(), 2, false).expect("a chunk");
+    let chunk_weights = chunk_weights_for(attacker.tx.mtu(), 2, Dtype::F32).expect("a chunk");
     let hello = Hello {
         fingerprint: weights.fingerprint(),
         data: weights.data(),
@@ -236,6 +236,8 @@ fn forged_iterations_end_no_job() {
                 chunk_version: 0,
                 iterations: u64::MAX,
                 payload_len: Hello::len(2) as u32,
+                content: 0,
+                part: 0,
             };
             let fill = &mut |slot: &mut [u8]| hello.emit(header.emit(slot).1);
             attacker.tx.send(To::Group, header.frame_len(), fill);

@@ -5,6 +5,7 @@
 use dogwild::sim::{Faults, Fleet, World};
 use dogwild::stream::{Config, Deltas, Merge};
 use dogwild::weights::Writes;
+use dogwild::wire::Dtype;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,6 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         chunks: 4,
         deltas: Deltas::ExactlyOnce,
         merge: Merge::Mean,
+        precision: Dtype::F32,
         writes: Writes::Racy,
         window_frames: 0,
     };

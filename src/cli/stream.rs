@@ -38,6 +38,7 @@ impl Args {
             transport: self.transport.spec(&self.fault),
             deltas: self.stream.deltas(),
             merge: self.stream.merge(),
+            precision: self.stream.precision.dtype(),
             writes: self.stream.writes(),
             rate_bytes_per_s: self.stream.rate.0,
             window_bytes: self.stream.window.0,

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::args::{Rate, as_value, rate};
 use crate::stream::{Deltas, Merge};
 use crate::weights::Writes;
+use crate::wire::Dtype;
 
 /// How the stream behaves.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -20,6 +21,10 @@ pub struct StreamArgs {
     #[arg(long, value_enum, default_value = "mean")]
     #[serde(serialize_with = "as_value")]
     pub merge: MergeArg,
+    /// How weights travel; the same on all nodes
+    #[arg(long, value_enum, default_value = "f32")]
+    #[serde(serialize_with = "as_value")]
+    pub precision: PrecisionArg,
     /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
     #[serde(rename = "rate_bytes_per_s")]
@@ -49,6 +54,28 @@ pub enum MergeArg {
     Mean,
     /// Deltas are added as they are; more than two solvers diverge unless the delay is short
     Sum,
+}
+
+/// See [`Dtype`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    /// 4 bytes per weight
+    F32,
+    /// 2 bytes per weight; the rest follows when weights rest
+    Bf16,
+    /// 1 byte per weight and 2 for each 64; the rest follows when weights rest
+    Int8,
+}
+
+impl PrecisionArg {
+    /// See [`Dtype`].
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::Bf16,
+            Self::Int8 => Dtype::Int8,
+        }
+    }
 }
 
 impl StreamArgs {
@@ -84,11 +111,14 @@ impl StreamArgs {
         };
         let deltas = name(self.deltas.to_possible_value());
         let merge = name(self.merge.to_possible_value());
+        let precision = name(self.precision.to_possible_value());
         let mut args = vec![
             "--deltas".into(),
             deltas,
             "--merge".into(),
             merge,
+            "--precision".into(),
+            precision,
             "--rate".into(),
             self.rate.to_arg(),
             "--window".into(),

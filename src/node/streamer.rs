@@ -28,7 +28,7 @@ use crate::weights::{
     Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
     StreamStateSpec, Writes,
 };
-use crate::wire::Frame;
+use crate::wire::{Dtype, Frame};
 
 /// Positions sent before the loop looks at receiving again, at most; twice as many frames are taken
 /// before it looks at sending again.
@@ -55,6 +55,8 @@ pub struct StreamJob {
     pub deltas: Deltas,
     /// How deltas become part of positions.
     pub merge: Merge,
+    /// How weights travel.
+    pub precision: Dtype,
     /// How local solvers write.
     pub writes: Writes,
     /// Bytes per second that the node sends at most; `None`: as fast as it can.
@@ -184,11 +186,12 @@ fn tell_own_range(shared: &SharedWeights, streamer: &Streamer<'_>, node: u16) {
 /// The first line of the log.
 fn say_start(job: &StreamJob, shared: &SharedWeights, chunk_weights: u32, resumed: bool) {
     log::info!(
-        "node {} of {}: {} weights in {} chunks of {chunk_weights} over {}{}",
+        "node {} of {}: {} weights in {} chunks of {chunk_weights}, {} over {}{}",
         job.node,
         job.nodes,
         shared.used(),
         shared.used().div_ceil(chunk_weights as usize),
+        job.precision.name(),
         job.transport.transport.name(),
         if resumed {
             ", going on where the last streamer stopped"
@@ -208,7 +211,7 @@ fn replays_beside(buffer: &Path) -> PathBuf {
 
 fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Config, StreamerError> {
     let chunk_weights =
-        chunk_weights_for(mtu, job.nodes, false).ok_or(StreamerError::Mtu { mtu })?;
+        chunk_weights_for(mtu, job.nodes, job.precision).ok_or(StreamerError::Mtu { mtu })?;
     Ok(Config {
         session: shared.session(),
         fingerprint: shared.fingerprint(),
@@ -221,6 +224,7 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
         deltas: job.deltas,
         merge: job.merge,
+        precision: job.precision,
         writes: job.writes,
         window_frames: job
             .window_bytes

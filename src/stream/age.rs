@@ -98,7 +98,10 @@ impl Streamer<'_> {
 
     /// Whether a position or a delta of this job has so many bytes.
     pub fn is_usual_length(&self, bytes: usize) -> bool {
-        let payload = 4 * self.config.chunk_weights as usize;
+        let payload = self
+            .config
+            .precision
+            .payload_len(self.config.chunk_weights as usize);
         let acks = wire::acks_len(self.config.nodes as u8);
         let delta = wire::HEADER_LEN + payload;
         bytes == delta || bytes == delta + acks

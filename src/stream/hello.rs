@@ -73,6 +73,8 @@ impl Streamer<'_> {
             chunk_version: 0,
             iterations: self.local_iterations,
             payload_len: Hello::len(self.config.nodes) as u32,
+            content: 0,
+            part: 0,
         };
         let went = out.send(Dest::Group, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
@@ -150,14 +152,16 @@ impl Streamer<'_> {
             .filter(|node| !self.ranges.of(*node).is_empty())
     }
 
-    /// Sends `node` the next `max` chunks of its range. Returns how many went.
+    /// Sends `node` the next `max` parts of its range. Returns how many went.
     pub(super) fn poll_restore(&mut self, node: u16, max: usize, out: &mut impl Outbox) -> usize {
         let range = self.ranges.of(node);
+        let parts = u32::from(self.config.precision.f32_pieces());
         for sent in 0..max {
-            if !range.contains(&self.restore_cursor) {
-                self.restore_cursor = range.start;
+            if !range.contains(&(self.restore_cursor / parts)) {
+                self.restore_cursor = range.start * parts;
             }
-            if !self.send_restore(node, self.restore_cursor, out) {
+            let part = (self.restore_cursor % parts) as u8;
+            if !self.send_restore(node, self.restore_cursor / parts, part, out) {
                 return sent;
             }
             self.shares.own_sent();
@@ -166,16 +170,21 @@ impl Streamer<'_> {
         max
     }
 
-    /// Gives a chunk back as it is here. What local solvers added so far is in it, and stays as it is
+    /// Gives a part of a chunk back as it is here. What local solvers added so far is in it, and stays as it is
     /// however often it has to be sent: what they add meanwhile is `w - last`, as ever.
-    fn send_restore(&mut self, node: u16, chunk: u32, out: &mut impl Outbox) -> bool {
+    fn send_restore(&mut self, node: u16, chunk: u32, part: u8, out: &mut impl Outbox) -> bool {
         let (w, last, _) = self.chunk_views(chunk);
+        let weights = self.piece(part);
+        if weights.is_empty() {
+            return true;
+        }
         let state = self.state.chunk(chunk);
         if state.flags.load(Relaxed) & GIVEN == 0 {
             for i in 0..w.len() {
                 last.store(i, w.load(i));
             }
             state.flags.store(JOINED | GIVEN, Relaxed);
+            self.narrow.forget(chunk);
         }
         let header = Header {
             kind: Kind::Restore,
@@ -190,11 +199,13 @@ impl Streamer<'_> {
             chunk,
             chunk_version: state.version.load(Relaxed),
             iterations: self.local_iterations,
-            payload_len: self.config.chunk_weights * 4,
+            payload_len: 4 * weights.len() as u32,
+            content: 0,
+            part,
         };
         let went = out.send(Dest::Node(node), header.frame_len(), &mut |slot| {
             let (_, payload) = header.emit(slot);
-            kernels::copy_out_bytes(last, payload);
+            kernels::copy_out_bytes(last.slice(weights.start, weights.len()), payload);
         });
         self.counters.restores_sent += u64::from(went);
         went
@@ -212,13 +223,22 @@ impl Streamer<'_> {
             return Err(DropReason::NonFinite);
         }
         let (w, _, _) = self.chunk_views(header.chunk);
-        kernels::copy_in_bytes(w, frame.payload);
+        let weights = self.piece(header.part);
+        kernels::copy_in_bytes(w.slice(weights.start, weights.len()), frame.payload);
         let state = self.state.chunk(header.chunk);
         let restored = header.chunk_version.wrapping_add(RESTORED_VERSION_STEP);
         state.version.store(restored, Relaxed);
         self.counters.restores_taken += 1;
         let own = self.config.node as usize;
-        if state.flags.fetch_or(JOINED, Relaxed) & JOINED == 0 {
+        let at = header.chunk - self.ranges.of(self.config.node).start;
+        let restored = &mut self.narrow.restored[at as usize];
+        *restored |= 1 << header.part;
+        let parts =
+            (0..self.config.precision.f32_pieces()).filter(|part| !self.piece(*part).is_empty());
+        let all = parts.fold(0, |all, part| all | 1 << part);
+        if self.narrow.restored[at as usize] == all
+            && state.flags.fetch_or(JOINED, Relaxed) & JOINED == 0
+        {
             self.peers[own].joined_chunks += 1;
         }
         if self.has_joined(self.config.node) {

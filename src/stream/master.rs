@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use zerocopy::IntoBytes;
+
 use super::heal::{Healed, heal};
 use super::streamer::chunk_flags::KEPT;
 use super::{Dest, Outbox, Streamer};
-use crate::weights::{Kind as Work, kernels};
-use crate::wire::{DropReason, Dtype, Frame, Header, Kind, flags};
+use crate::weights::{ChunkState, Kind as Work, kernels};
+use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind, flags};
 
 /// A delta that answers a position this many versions back is refused: its 8-bit sequence
 /// number could be mistaken for a later one.
@@ -62,22 +64,11 @@ impl Streamer<'_> {
         if self.keeping.now || state.flags.load(Relaxed) & KEPT == 0 {
             self.keep(chunk);
         }
+        if self.config.precision != Dtype::F32 {
+            return self.send_narrow_position(chunk, ready, out);
+        }
         let version = state.version.load(Relaxed).wrapping_add(1);
-        let header = Header {
-            kind: Kind::Position,
-            flags: ready,
-            dtype: Dtype::F32,
-            acks: self.config.nodes as u8,
-            seq: 0,
-            session: self.config.session,
-            epoch: self.state.epoch().load(Relaxed),
-            sender: self.config.node,
-            range: self.config.node,
-            chunk,
-            chunk_version: version,
-            iterations: self.local_iterations,
-            payload_len: self.config.chunk_weights * 4,
-        };
+        let header = self.position_header(chunk, version, ready);
         let applied = self.state.applied(chunk);
         let len = self.config.chunk_weights as usize;
         let at = chunk as usize * len;
@@ -104,11 +95,74 @@ impl Streamer<'_> {
             return false;
         };
         self.tickets[(chunk - self.ranges.of(self.config.node).start) as usize] = ticket;
-        state.version.store(version, Relaxed);
         self.note_healed(chunk, healed);
+        self.note_position_sent(state, version);
+        true
+    }
+
+    /// As [`send_position`](Self::send_position), copied and made narrower on the way.
+    fn send_narrow_position(&mut self, chunk: u32, ready: u8, out: &mut impl Outbox) -> bool {
+        let (w, kept, _) = self.chunk_views(chunk);
+        let state = self.state.chunk(chunk);
+        let version = state.version.load(Relaxed).wrapping_add(1);
+        let mut weights = std::mem::take(&mut self.narrow.came);
+        weights.resize(w.len(), 0.0);
+        if kernels::copy_out_checked(w, weights.as_mut_bytes()) {
+            let healed = heal(w, kept, weights.as_mut_bytes());
+            self.note_healed(chunk, healed);
+        }
+        let part = self.next_part(chunk, version, &weights);
+        let (dtype, says) = match part.part {
+            0 => (self.config.precision, &weights[..]),
+            piece => (Dtype::F32, &weights[self.piece(piece - 1)]),
+        };
+        let header = Header {
+            dtype,
+            payload_len: dtype.payload_len(says.len()) as u32,
+            content: part.content,
+            part: part.part,
+            ..self.position_header(chunk, version, ready)
+        };
+        let applied = self.state.applied(chunk);
+        let went = out.send(Dest::Group, header.frame_len(), &mut |slot| {
+            let (acks, payload) = header.emit(slot);
+            for (ack, applied) in acks.iter_mut().zip(applied) {
+                *ack = applied.load(Relaxed);
+            }
+            wire::pack(dtype, says, payload);
+        });
+        if went {
+            self.note_published(chunk, part, &weights);
+            self.note_position_sent(state, version);
+        }
+        self.narrow.came = weights;
+        went
+    }
+
+    fn note_position_sent(&mut self, state: &ChunkState, version: u32) {
+        state.version.store(version, Relaxed);
         self.counters.positions_sent += 1;
         self.sent_positions += 1;
-        true
+    }
+
+    fn position_header(&self, chunk: u32, version: u32, ready: u8) -> Header {
+        Header {
+            kind: Kind::Position,
+            flags: ready,
+            dtype: Dtype::F32,
+            acks: self.config.nodes as u8,
+            seq: 0,
+            session: self.config.session,
+            epoch: self.state.epoch().load(Relaxed),
+            sender: self.config.node,
+            range: self.config.node,
+            chunk,
+            chunk_version: version,
+            iterations: self.local_iterations,
+            payload_len: self.config.chunk_weights * 4,
+            content: 0,
+            part: 0,
+        }
     }
 
     pub(super) fn handle_delta(
@@ -136,15 +190,47 @@ impl Streamer<'_> {
             return Err(DropReason::Late);
         }
         self.note_answer(now_ns, header, lag);
-        if kernels::any_non_finite(frame.payload) {
+        let mut came = std::mem::take(&mut self.narrow.came);
+        let applied = self
+            .read_delta(frame, &mut came)
+            .and_then(|delta| self.take_delta(header, delta, out));
+        self.narrow.came = came;
+        applied
+    }
+
+    /// The f32 bytes of a delta: its payload, or what that stands for in `values`.
+    fn read_delta<'f>(
+        &self,
+        frame: &'f Frame<'_>,
+        values: &'f mut Vec<f32>,
+    ) -> Result<&'f [u8], DropReason> {
+        if frame.header.dtype == Dtype::F32 {
+            let bad = kernels::any_non_finite(frame.payload);
+            return if bad {
+                Err(DropReason::NonFinite)
+            } else {
+                Ok(frame.payload)
+            };
+        }
+        values.resize(self.config.chunk_weights as usize, 0.0);
+        if !wire::unpack(frame.header.dtype, frame.payload, values) {
             return Err(DropReason::NonFinite);
         }
+        Ok(values.as_bytes())
+    }
+
+    fn take_delta(
+        &mut self,
+        header: &Header,
+        delta: &[u8],
+        out: &mut impl Outbox,
+    ) -> Result<(), DropReason> {
         // The acks of a position say which deltas are in it, so none may get into it on its way.
         let own = header.chunk - self.ranges.of(self.config.node).start;
         if self.exactly_once() && !out.has_read(self.tickets[own as usize]) {
             return Err(DropReason::Unread);
         }
-        self.apply(header, frame.payload)?;
+        self.apply(header, delta)?;
         self.counters.deltas_applied += 1;
         Ok(())
     }

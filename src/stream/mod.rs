@@ -18,6 +18,7 @@ mod counters;
 mod heal;
 mod hello;
 mod master;
+mod narrow;
 mod portion;
 mod positions;
 mod range;
@@ -41,6 +42,7 @@ pub use streamer::{Peer, Streamer};
 use std::ops::Range;
 
 use crate::weights::Writes;
+use crate::wire::Dtype;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +144,8 @@ pub struct Config {
     pub deltas: Deltas,
     /// How deltas become part of a position.
     pub merge: Merge,
+    /// How weights travel; not [`Dtype::None`](crate::wire::Dtype::None).
+    pub precision: Dtype,
     /// Whether local writers add racily or atomically.
     pub writes: Writes,
     /// Positions that may be on the way without any slave having answered; 0: no limit.
@@ -154,11 +158,11 @@ pub const MAX_NODES: u16 = 255;
 
 /// Weights of a chunk that fits into a frame of `mtu` bytes, for `nodes` nodes.
 ///
-/// A multiple of 16 weights (one cache line). `None` if not even 16 weights fit.
-pub fn chunk_weights_for(mtu: usize, nodes: u16, sealed: bool) -> Option<u32> {
+/// A multiple of 16 weights (one cache line). `None` if not even that many fit.
+pub fn chunk_weights_for(mtu: usize, nodes: u16, precision: Dtype) -> Option<u32> {
     let acks = crate::wire::acks_len(nodes.min(MAX_NODES) as u8);
-    let tag = if sealed { crate::wire::TAG_LEN } else { 0 };
-    let room = mtu.checked_sub(crate::wire::HEADER_LEN + acks + tag)?;
-    let weights = (room / 64 * 16).min(crate::wire::MAX_PAYLOAD / 4) as u32;
-    (weights > 0).then_some(weights)
+    let room = mtu.checked_sub(crate::wire::HEADER_LEN + acks)?;
+    // Buffers are padded for a chunk as large as f32 can be.
+    let weights = precision.weights_in(room).min(crate::wire::MAX_PAYLOAD / 4);
+    (weights > 0).then_some(weights as u32)
 }

@@ -189,7 +189,7 @@ impl fmt::Display for Difference {
             }
             Self::ChunkWeights { theirs, ours } => write!(
                 f,
-                "chunks of {theirs} weights there, of {ours} here (give all nodes the same --mtu)"
+                "chunks of {theirs} weights there, of {ours} here (give all nodes the same --mtu and --precision)"
             ),
         }
     }

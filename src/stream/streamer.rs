@@ -7,6 +7,7 @@ use super::age::AgeSteps;
 use super::claims::Claims;
 use super::heal::Keeping;
 use super::hello::Standing;
+use super::narrow::Narrow;
 use super::portion::Portion;
 use super::report::Reports;
 use super::shares::Shares;
@@ -73,6 +74,7 @@ pub struct Streamer<'a> {
     pub(super) keeping: Keeping,
     /// Room for one chunk on its way to the values that are kept.
     pub(super) kept_chunk: Vec<u8>,
+    pub(super) narrow: Narrow,
     pub(super) restore_cursor: u32,
     pub(super) local_iterations: u64,
     portion: Portion,
@@ -121,6 +123,7 @@ impl<'a> Streamer<'a> {
             claims_due_ns: 0,
             keeping: Keeping::default(),
             kept_chunk: Vec::new(),
+            narrow: Narrow::new(&config, ranges.of(config.node).len()),
             restore_cursor: 0,
             local_iterations: 0,
             portion: Portion::new(config.nodes),
@@ -174,7 +177,9 @@ impl<'a> Streamer<'a> {
     fn finish(&self, state: &ChunkState, was: &Interrupted) {
         use std::sync::atomic::Ordering::Relaxed;
         match was.kind {
-            Work::Confirmed => self.note_taken(state, was.version, Some(was.seq), true),
+            Work::Confirmed | Work::Rounded => {
+                self.note_taken(state, was.version, Some(was.seq), true)
+            }
             Work::Unconfirmed => self.note_taken(state, was.version, None, true),
             Work::Keep => self.note_taken(state, was.version, None, false),
             Work::Apply
@@ -261,7 +266,7 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Own);
         }
         if header.kind != Kind::Hello
-            && (header.payload_len != self.config.chunk_weights * 4
+            && (frame.payload.len() != self.payload_len(header)
                 || self.peers[sender as usize].life.refused)
         {
             return Err(DropReason::Shape);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 mod finite;
 mod merge;
+mod narrow;
 mod strangers;
 
 use super::*;
@@ -27,6 +28,7 @@ fn config(deltas: Deltas) -> Config {
         chunks: CHUNKS,
         deltas,
         merge: Merge::Sum,
+        precision: Dtype::F32,
         writes: Writes::Racy,
         window_frames: 0,
     }
@@ -295,6 +297,8 @@ fn another_model_under_the_same_session_is_named() {
         chunk_version: 0,
         iterations: 0,
         payload_len: crate::wire::Hello::len(NODES) as u32,
+        content: 0,
+        part: 0,
     };
     let mut bytes = vec![0; header.frame_len()];
     hello.emit(header.emit(&mut bytes).1);

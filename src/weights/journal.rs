@@ -4,7 +4,7 @@
 //! before it does anything else. A kernel works in units (a block of 16 weights, or one
 //! weight where writes are atomic). For each it notes in the journal what it read, what it
 //! will write to `w`, and one more value where that cannot be found elsewhere; then sets the mark; then
-//! writes `w`, `last`, `sent` (`sent` of a block before the mark: what it held is confirmed by then). A process that is killed has made a prefix of its stores, in program order (a
+//! writes `w`, `last`, `sent` (`sent` of a block, or rounded, before the mark: what it held is confirmed by then). A process that is killed has made a prefix of its stores, in program order (a
 //! kill is a precise interrupt on every processor), so compiler order is all that is
 //! needed: release stores and compiler fences.
 //!
@@ -34,13 +34,21 @@ pub enum Kind {
     Keep = 3,
     /// `apply_delta`.
     Apply = 4,
+    /// `take_rounded`.
+    Rounded = 5,
 }
 
 impl Kind {
     fn from_code(code: u32) -> Option<Self> {
-        [Self::Confirmed, Self::Unconfirmed, Self::Keep, Self::Apply]
-            .into_iter()
-            .find(|&k| k as u32 == code)
+        [
+            Self::Confirmed,
+            Self::Unconfirmed,
+            Self::Keep,
+            Self::Apply,
+            Self::Rounded,
+        ]
+        .into_iter()
+        .find(|&k| k as u32 == code)
     }
 }
 
@@ -69,7 +77,7 @@ pub(super) struct Entry {
     pub(super) before: [AtomicU32; BLOCK],
     /// What `w` becomes.
     pub(super) after: [AtomicU32; BLOCK],
-    /// Unconfirmed, keep: `last`. Confirmed (`last` is `after`): `sent`, of a single weight; a block's is in its
+    /// Unconfirmed, keep, rounded: `last`. Confirmed (`last` is `after`): `sent`, of a single weight; a block's is in its
     /// place before the mark. Apply: unused.
     pub(super) third: [AtomicU32; BLOCK],
 }
@@ -175,7 +183,7 @@ impl Journal {
     /// doubled; `None` if it was idle. `w`, `last`, `sent` are the views of *that* chunk
     /// ([`Journal::pending`] names it).
     ///
-    /// Afterwards, for a confirmed position, `sent` is what was taken before the kill and
+    /// Afterwards, for a confirmed position (rounded or not), `sent` is what was taken before the kill and
     /// zero behind it, and the caller stores sequence number and version as it would have
     /// done; for the others `last` and `w` fit together. A delta was applied to the first
     /// `progress` weights, and its rest must be applied from there when the peer repeats it
@@ -223,12 +231,12 @@ impl Journal {
                             M::store(sent.word(i), third);
                         }
                     }
-                    Kind::Unconfirmed | Kind::Keep => M::store(last.word(i), third),
+                    Kind::Unconfirmed | Kind::Keep | Kind::Rounded => M::store(last.word(i), third),
                     Kind::Apply => {}
                 }
             }
         }
-        if found.kind == Kind::Confirmed {
+        if matches!(found.kind, Kind::Confirmed | Kind::Rounded) {
             // The position confirmed what was outstanding; behind `progress` nothing new is.
             for i in progress..sent.len() {
                 M::store(sent.word(i), 0);

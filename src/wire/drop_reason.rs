@@ -30,11 +30,13 @@ pub enum DropReason {
     NotReady,
     /// A delta of a chunk whose last position the adapter has yet to read; it comes again.
     Unread,
+    /// A piece in f32 of a position whose whole was not taken; that comes again.
+    Piece,
 }
 
 impl DropReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Malformed,
         Self::Version,
         Self::Session,
@@ -47,6 +49,7 @@ impl DropReason {
         Self::NonFinite,
         Self::NotReady,
         Self::Unread,
+        Self::Piece,
     ];
 
     /// The name in tables, summaries and metrics.
@@ -64,6 +67,7 @@ impl DropReason {
             Self::NonFinite => "non_finite",
             Self::NotReady => "not_ready",
             Self::Unread => "unread",
+            Self::Piece => "piece",
         }
     }
 }

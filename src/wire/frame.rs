@@ -56,11 +56,15 @@ pub enum Dtype {
     None = 0,
     /// IEEE 754 binary32, little-endian.
     F32 = 1,
+    /// The upper half of a binary32.
+    Bf16 = 2,
+    /// Bytes with a scale for each block ([`pack`](super::pack())).
+    Int8 = 3,
 }
 
 impl Dtype {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::None, Self::F32]
+        [Self::None, Self::F32, Self::Bf16, Self::Int8]
             .into_iter()
             .find(|dtype| *dtype as u8 == byte)
     }
@@ -117,7 +121,9 @@ struct RawHeader {
     chunk_version: U32,
     iterations: U64,
     payload_len: U32,
-    reserved: U32,
+    content: U16,
+    part: u8,
+    reserved: u8,
 }
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
@@ -151,6 +157,10 @@ pub struct Header {
     pub iterations: u64,
     /// Bytes of payload.
     pub payload_len: u32,
+    /// Of a position in a job that is not f32: low half of the version under which these very weights were sent first.
+    pub content: u16,
+    /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Else 0.
+    pub part: u8,
 }
 
 /// Bytes that `acks` ack bytes take in a frame.
@@ -216,7 +226,9 @@ impl Header {
             chunk_version: self.chunk_version.into(),
             iterations: self.iterations.into(),
             payload_len: self.payload_len.into(),
-            reserved: 0.into(),
+            content: self.content.into(),
+            part: self.part,
+            reserved: 0,
         };
         for line in acks.as_chunks_mut::<ACK_ALIGN>().0 {
             *line = [0; ACK_ALIGN];
@@ -276,14 +288,18 @@ impl RawHeader {
             return Err(ParseError::Version(self.version));
         }
         let kind = Kind::from_byte(self.kind).ok_or(ParseError::Kind(self.kind))?;
-        if self.flags & !flags::KNOWN != 0 || self.reserved.get() != 0 {
+        if self.flags & !flags::KNOWN != 0 || self.reserved != 0 {
             return Err(ParseError::Reserved);
         }
         let dtype = Dtype::from_byte(self.dtype)
             .filter(|dtype| (*dtype == Dtype::None) == (kind == Kind::Hello))
             .ok_or(ParseError::Dtype(self.dtype))?;
         let payload_len = self.payload_len.get();
-        let whole = dtype == Dtype::None || (payload_len > 0 && payload_len.is_multiple_of(4));
+        let whole = match dtype {
+            Dtype::None => true,
+            Dtype::F32 => payload_len > 0 && payload_len.is_multiple_of(4),
+            Dtype::Bf16 | Dtype::Int8 => payload_len > 0 && payload_len.is_multiple_of(2),
+        };
         if payload_len as usize > MAX_PAYLOAD || !whole {
             return Err(ParseError::Payload(payload_len));
         }
@@ -301,6 +317,8 @@ impl RawHeader {
             chunk_version: self.chunk_version.get(),
             iterations: self.iterations.get(),
             payload_len,
+            content: self.content.get(),
+            part: self.part,
         })
     }
 }
@@ -334,6 +352,8 @@ mod tests {
                 chunk_version: chunk.1,
                 iterations: chunk.2,
                 payload_len: chunk.3 * 4,
+                content: ids.2,
+                part: codes.2,
             }
         })
     }
@@ -389,6 +409,8 @@ mod tests {
             chunk_version: 3,
             iterations: 4,
             payload_len: 64,
+            content: 0,
+            part: 0,
         };
         let mut good = vec![0; header.frame_len()];
         header.emit(&mut good);
@@ -401,7 +423,7 @@ mod tests {
         assert_eq!(with(2, 9), ParseError::Version(9));
         assert_eq!(with(3, 77), ParseError::Kind(77));
         assert_eq!(with(4, 0x80), ParseError::Reserved);
-        assert_eq!(with(44, 1), ParseError::Reserved);
+        assert_eq!(with(47, 1), ParseError::Reserved);
         assert_eq!(with(5, 0), ParseError::Dtype(0));
         assert_eq!(with(40, 63), ParseError::Payload(63));
         assert_eq!(with(42, 255), ParseError::Payload(64 + (255 << 16)));

@@ -13,7 +13,7 @@
 //! 16 epoch u32  20 sender u16  22 range u16
 //! 24 chunk u32  28 chunk_version u32
 //! 32 iterations u64
-//! 40 payload_len u32           44 reserved u32 (zero)
+//! 40 payload_len u32           44 content u16   46 part u8   47 reserved u8 (zero)
 //! 48 acks bytes, padded with zeros to a multiple of 16
 //!    payload (payload_len bytes)
 //!    tag (16 bytes, only with flag SEALED)
@@ -22,6 +22,7 @@
 mod drop_reason;
 mod frame;
 mod hello;
+mod pack;
 
 pub use drop_reason::DropReason;
 pub use frame::{
@@ -29,3 +30,4 @@ pub use frame::{
     VERSION, acks_len, flags, of_any_version,
 };
 pub use hello::{Hello, RangeSeen};
+pub use pack::{SCALE_BLOCK, pack, power_of_two, scale_exponent, unpack};

@@ -33,7 +33,7 @@ fn number(value: &Value) -> f64 {
 
 /// Exactly-once under 30 % loss, with the streamer killed on the way: the atomic run is exact (rawbench
 /// itself fails if it is not), replicas end equal.
-fn assert_conserves(nodes: &str, transport: &str) {
+fn assert_conserves(nodes: &str, transport: &str, precision: &str) {
     let args = [
         "conserve",
         "--nodes",
@@ -42,6 +42,8 @@ fn assert_conserves(nodes: &str, transport: &str) {
         "30000",
         "--transport",
         transport,
+        "--precision",
+        precision,
     ];
     let faults = [
         "--loss",
@@ -71,17 +73,23 @@ fn assert_conserves(nodes: &str, transport: &str) {
 
 #[test]
 fn two_nodes_conserve_over_raw_ethernet() {
-    assert_conserves("2", "packet_mmap");
+    assert_conserves("2", "packet_mmap", "f32");
 }
 
 #[test]
 fn three_nodes_conserve_over_raw_ethernet() {
-    assert_conserves("3", "packet_mmap");
+    assert_conserves("3", "packet_mmap", "f32");
 }
 
 #[test]
 fn two_nodes_conserve_over_udp() {
-    assert_conserves("2", "udp");
+    assert_conserves("2", "udp", "f32");
+}
+
+#[test]
+fn two_nodes_conserve_in_narrow_payloads() {
+    assert_conserves("2", "packet_mmap", "bf16");
+    assert_conserves("3", "udp", "int8");
 }
 
 #[test]

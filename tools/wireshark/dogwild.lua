@@ -7,7 +7,7 @@
 local dogwild = Proto("dogwild", "dogwild frame")
 
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore" }
-local dtypes = { [0] = "none", [1] = "f32" }
+local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
 local VERSION, HEADER, SEAL, HELLO, MAX_PAYLOAD = 2, 48, 32, 48, 65536
 
 local f = {
@@ -28,6 +28,8 @@ local f = {
   chunk_version = ProtoField.uint32("dogwild.chunk_version", "Chunk version"),
   iterations = ProtoField.uint64("dogwild.iterations", "Iterations"),
   payload_len = ProtoField.uint32("dogwild.payload_len", "Payload length"),
+  content = ProtoField.uint16("dogwild.content", "Content"),
+  part = ProtoField.uint8("dogwild.part", "Part"),
   acks = ProtoField.bytes("dogwild.acks", "Last delta of each node"),
   payload = ProtoField.bytes("dogwild.payload", "Payload"),
   tag = ProtoField.bytes("dogwild.tag", "Tag"),
@@ -81,6 +83,8 @@ local function add_header(tree, buffer)
   tree:add_le(f.chunk_version, buffer(28, 4))
   tree:add_le(f.iterations, buffer(32, 8))
   tree:add_le(f.payload_len, buffer(40, 4))
+  tree:add_le(f.content, buffer(44, 2))
+  tree:add_le(f.part, buffer(46, 1))
 end
 
 -- What is behind a frame: nothing, padding of Ethernet (zeros), or a seal with its own padding.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::stream::{Deltas, Merge, chunk_weights_for};
 use crate::weights::Writes;
+use crate::wire::Dtype;
 
 fn digits() -> DataSet {
     let source: data::Source = "digits:1,train=2000,test=500".parse().unwrap();
@@ -21,7 +22,7 @@ fn solvers(nodes: u16, seed: u64) -> Solvers {
 }
 
 fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
-    let chunk_weights = chunk_weights_for(1472, nodes, false).unwrap();
+    let chunk_weights = chunk_weights_for(1472, nodes, Dtype::F32).unwrap();
     let weights = weights_of(&SolverSpec::builtin("lenet").unwrap(), data).unwrap();
     Config {
         session: 1,
@@ -35,6 +36,7 @@ fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
         chunks: weights.div_ceil(chunk_weights as usize) as u32,
         deltas: Deltas::ExactlyOnce,
         merge,
+        precision: Dtype::F32,
         writes: Writes::Racy,
         window_frames: 1400,
     }

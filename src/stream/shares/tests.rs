@@ -3,6 +3,7 @@
 use crate::sim::{Faults, Fleet, Limit, STEP_NS, World};
 use crate::stream::{Config, Counters, Deltas, Merge};
 use crate::weights::Writes;
+use crate::wire::Dtype;
 
 const CHUNK_WEIGHTS: u32 = 352;
 /// 100 Mbit/s.
@@ -21,6 +22,7 @@ fn config(nodes: u16) -> Config {
         chunks: 400,
         deltas: Deltas::ExactlyOnce,
         merge: Merge::Sum,
+        precision: Dtype::F32,
         writes: Writes::Racy,
         window_frames: 1400,
     }

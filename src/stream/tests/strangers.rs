@@ -28,6 +28,8 @@ fn hello(config: &Config, sender: u16, change: impl FnOnce(&mut Header, &mut Hel
         chunk_version: 0,
         iterations: 0,
         payload_len: Hello::len(config.nodes) as u32,
+        content: 0,
+        part: 0,
     };
     change(&mut header, &mut hello);
     let mut bytes = vec![0; header.frame_len()];

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::apply::Apply;
 use super::lanes::Words;
+use super::rounded::Rounded;
 use super::take::{Confirmed, Keep, Take, Unconfirmed};
 use super::*;
 use crate::weights::journal::Kind;
@@ -73,6 +74,11 @@ const LAST: fn(usize) -> f32 =
 const SENT: fn(usize) -> f32 = |i| 5.0 + i as f32;
 const POS: fn(usize) -> f32 = |i| 3000.0 + 7.0 * i as f32;
 const D: fn(usize) -> f32 = |i| W(i) - LAST(i);
+/// Leaves out a part of most deltas.
+const ROUNDED: Rounded<'static> = Rounded {
+    rounding: Rounding::Steps(&[8.0]),
+    portion: 1.0,
+};
 
 impl Chunk {
     fn new(kind: Kind, first: u32) -> Self {
@@ -111,15 +117,19 @@ impl Chunk {
         match kind {
             Kind::Confirmed => {
                 go(
-                    Take::<Confirmed>::new(w, last, Some(sent), pos, Some(&mut out), j),
+                    Take::new(Confirmed, w, last, Some(sent), pos, Some(&mut out), j),
                     writes,
                 );
             }
             Kind::Unconfirmed => go(
-                Take::<Unconfirmed>::new(w, last, Some(sent), pos, None, j),
+                Take::new(Unconfirmed, w, last, Some(sent), pos, None, j),
                 writes,
             ),
-            Kind::Keep => go(Take::<Keep>::new(w, last, None, pos, None, j), writes),
+            Kind::Rounded => go(
+                Take::new(ROUNDED, w, last, Some(sent), pos, Some(&mut out), j),
+                writes,
+            ),
+            Kind::Keep => go(Take::new(Keep, w, last, None, pos, None, j), writes),
             Kind::Apply => {
                 let apply = Apply::new(w, pos, first, &self.journal);
                 match writes {
@@ -145,7 +155,7 @@ impl Chunk {
             let outstanding = w - last;
             match found.kind {
                 // The position held what was sent, so only the delta is on its way or kept.
-                Kind::Confirmed => {
+                Kind::Confirmed | Kind::Rounded => {
                     assert_eq!(outstanding + sent, D(i) + added, "{what}");
                     let taken = if i < done { POS(i) + D(i) } else { W(i) };
                     assert_eq!(w, taken + added, "{what}");
@@ -170,7 +180,13 @@ impl Chunk {
 
 use crate::weights::Interrupted;
 
-const KINDS: [Kind; 4] = [Kind::Confirmed, Kind::Unconfirmed, Kind::Keep, Kind::Apply];
+const KINDS: [Kind; 5] = [
+    Kind::Confirmed,
+    Kind::Unconfirmed,
+    Kind::Keep,
+    Kind::Apply,
+    Kind::Rounded,
+];
 
 /// Every kind, both ways to write, from the start and (deltas) from within a block: kills it
 /// after every store, and hands the remains over.
@@ -269,7 +285,7 @@ fn the_rest_is_taken_by_the_next_position() {
         let found = chunk.journal.recover(w, last, sent).expect("it had begun");
         let (pos, journal) = (chunk.pos.as_slice(), &Journal::default());
         let end: fn(usize) -> f32 = match kind {
-            Kind::Confirmed => {
+            Kind::Confirmed | Kind::Rounded => {
                 take_unconfirmed(w, last, sent, pos, None, 1.0, journal, writes);
                 |i| POS(i) + D(i)
             }

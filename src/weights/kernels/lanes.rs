@@ -19,7 +19,16 @@ pub(crate) trait Arith: Copy {
     fn minus(self, other: Self) -> Self;
     /// Without fusing into an addition.
     fn times(self, other: Self) -> Self;
+    /// All lanes alike.
+    fn splat(value: f32) -> Self;
+    /// What lies outside of `-limit..=limit` is moved to its nearer end; none is NaN.
+    fn within(self, limit: Self) -> Self;
+    /// Cut to the upper half of its bits: a bf16.
+    fn upper_half(self) -> Self;
 }
+
+/// The upper half of an f32's bits.
+pub(super) const UPPER_HALF: u32 = 0xffff_0000;
 
 impl Arith for f32 {
     #[inline(always)]
@@ -33,6 +42,18 @@ impl Arith for f32 {
     #[inline(always)]
     fn times(self, other: Self) -> Self {
         self * other
+    }
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn within(self, limit: Self) -> Self {
+        self.min(limit).max(-limit)
+    }
+    #[inline(always)]
+    fn upper_half(self) -> Self {
+        Self::from_bits(self.to_bits() & UPPER_HALF)
     }
 }
 
@@ -64,8 +85,6 @@ pub(crate) trait Lanes: Arith {
     unsafe fn store_bytes(self, p: *mut u8);
     /// Stores the mark of the journal; never before, and never after, any store beside it.
     fn store_mark(word: &AtomicU32, value: u32);
-    /// All lanes alike.
-    fn splat(value: f32) -> Self;
     /// Zero in place of lanes that are NaN or infinite, and which those were, one bit each.
     fn finite_or_zero(self) -> (Self, u32);
     /// Zero in finite lanes, NaN in the others: `x - x`, an instruction less than a comparison.
@@ -134,6 +153,18 @@ impl<M: Memory> Arith for Words<M> {
     fn times(self, other: Self) -> Self {
         Self::each(|i| self.0[i] * other.0[i])
     }
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        Self::each(|_| value)
+    }
+    #[inline(always)]
+    fn within(self, limit: Self) -> Self {
+        Self::each(|i| self.0[i].within(limit.0[i]))
+    }
+    #[inline(always)]
+    fn upper_half(self) -> Self {
+        Self::each(|i| self.0[i].upper_half())
+    }
 }
 
 impl<M: Memory> Lanes for Words<M> {
@@ -170,10 +201,6 @@ impl<M: Memory> Lanes for Words<M> {
     #[inline(always)]
     fn store_mark(word: &AtomicU32, value: u32) {
         M::store_mark(word, value);
-    }
-    #[inline(always)]
-    fn splat(value: f32) -> Self {
-        Self::each(|_| value)
     }
     #[inline(always)]
     fn finite_or_zero(self) -> (Self, u32) {

@@ -26,6 +26,7 @@
 mod apply;
 mod copy;
 mod lanes;
+mod rounded;
 mod take;
 mod views;
 #[cfg(target_arch = "x86_64")]
@@ -37,6 +38,8 @@ use apply::Apply;
 use copy::{AddScalar, AnyNonFinite, Axpy, CopyIn, CopyOut, CopyOutChecked};
 use lanes::{Lanes, Words};
 pub(super) use lanes::{Memory, Real};
+use rounded::{LargestMoves, Rounded};
+pub use rounded::{Rounding, STEP_BLOCK};
 use take::{Adopt, Confirmed, Forget, Keep, Take, Unconfirmed};
 use views::{AddView, Delta, TakeView};
 
@@ -254,25 +257,41 @@ kernels! {
     /// Takes a position that confirms `sent`: `d = w - last; w = last = pos + d;
     /// sent = d; out = d * scale`. Whole blocks; all arrays of the chunk's length.
     fn take_confirmed(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: &mut [u8], scale: f32, journal: &Journal, writes: Writes) -> Taken {
-        self.take(Take::<Confirmed>::new(w, last, Some(sent), pos, Some(out), Some(journal)).scaled(scale), writes)
+        self.take(Take::new(Confirmed, w, last, Some(sent), pos, Some(out), Some(journal)).scaled(scale), writes)
+    }
+
+    /// As [`take_confirmed`] where `out` will leave rounded: `d = w - last; out = rounded(d * portion);
+    /// sent = out / portion; w = pos + d; last = pos + sent`, so that what was left out stays in `w - last`.
+    /// Whole blocks.
+    fn take_rounded(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: &mut [u8], rounding: Rounding, portion: f32, journal: &Journal, writes: Writes) -> Taken {
+        if let Rounding::Steps(steps) = rounding {
+            assert_eq!(steps.len(), w.len().div_ceil(STEP_BLOCK), "a step for each block");
+        }
+        self.take(Take::new(Rounded { rounding, portion }, w, last, Some(sent), pos, Some(out), Some(journal)), writes)
+    }
+
+    /// The largest `|w - last|` of each [`STEP_BLOCK`] weights; what is NaN or infinite counts as 0. Whole
+    /// blocks of 16.
+    fn largest_moves(self, w: WeightsView, last: WeightsView, out: &mut [f32]) {
+        self.run(LargestMoves::new(w, last, out))
     }
 
     /// Takes a position that does not confirm `sent`: `d = w - last; last = pos + sent;
     /// w = last + d; out = sent * scale`. Whole blocks; all arrays of the chunk's length.
     fn take_unconfirmed(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: Option<&mut [u8]>, scale: f32, journal: &Journal, writes: Writes) -> Taken {
-        self.take(Take::<Unconfirmed>::new(w, last, Some(sent), pos, out, Some(journal)).scaled(scale), writes)
+        self.take(Take::new(Unconfirmed, w, last, Some(sent), pos, out, Some(journal)).scaled(scale), writes)
     }
 
     /// Takes a position that confirms `sent` when there is no slot to send from: `d = w - last;
     /// w = pos + d; last = pos`, so that the delta stays in `w - last`. Whole blocks.
     fn take_keep(self, w: WeightsView, last: WeightsView, pos: &[u8], journal: &Journal, writes: Writes) -> Taken {
-        self.take(Take::<Keep>::new(w, last, None, pos, None, Some(journal)), writes)
+        self.take(Take::new(Keep, w, last, None, pos, None, Some(journal)), writes)
     }
 
     /// Takes a position, fire and forget: `d = w - last; w = last = pos + d; out = d * scale`. Whole
     /// blocks. No journal: what a kill or a lost frame takes is gone.
     fn take_forget(self, w: WeightsView, last: WeightsView, pos: &[u8], out: &mut [u8], scale: f32, writes: Writes) -> Taken {
-        self.take(Take::<Forget>::new(w, last, None, pos, Some(out), None).scaled(scale), writes)
+        self.take(Take::new(Forget, w, last, None, pos, Some(out), None).scaled(scale), writes)
     }
 
     /// [`take_forget`] with everything in shared memory, racy: `d = w - last; w = last = pos + d;

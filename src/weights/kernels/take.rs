@@ -15,11 +15,11 @@ use crate::weights::view::WeightsView;
 
 /// What becomes of one weight (or block) at a position.
 pub(super) struct Next<A> {
-    w: A,
-    last: A,
-    /// Also what `sent` becomes, if the rule writes it.
-    third: A,
-    out: A,
+    pub(super) w: A,
+    pub(super) last: A,
+    /// What `sent` becomes, if the rule writes it.
+    pub(super) sent: A,
+    pub(super) out: A,
 }
 
 /// One way to take a position. `d` is what local solvers did since the last one.
@@ -27,7 +27,10 @@ pub(super) trait Rule: Copy {
     const JOURNAL: bool;
     const READS_SENT: bool;
     const WRITES_SENT: bool;
-    fn next<A: Arith>(pos: A, sent: A, d: A) -> Next<A>;
+    /// `last` becomes what `w` becomes.
+    const LAST_IS_W: bool;
+    /// `i`: the weight, or the first of the block.
+    fn next<A: Arith>(&self, i: usize, pos: A, sent: A, d: A) -> Next<A>;
 }
 
 /// The position includes what was sent.
@@ -37,13 +40,14 @@ impl Rule for Confirmed {
     const JOURNAL: bool = true;
     const READS_SENT: bool = false;
     const WRITES_SENT: bool = true;
+    const LAST_IS_W: bool = true;
     #[inline(always)]
-    fn next<A: Arith>(pos: A, _: A, d: A) -> Next<A> {
+    fn next<A: Arith>(&self, _: usize, pos: A, _: A, d: A) -> Next<A> {
         let y = pos.plus(d);
         Next {
             w: y,
             last: y,
-            third: d,
+            sent: d,
             out: d,
         }
     }
@@ -56,13 +60,14 @@ impl Rule for Unconfirmed {
     const JOURNAL: bool = true;
     const READS_SENT: bool = true;
     const WRITES_SENT: bool = false;
+    const LAST_IS_W: bool = false;
     #[inline(always)]
-    fn next<A: Arith>(pos: A, sent: A, d: A) -> Next<A> {
+    fn next<A: Arith>(&self, _: usize, pos: A, sent: A, d: A) -> Next<A> {
         let b = pos.plus(sent);
         Next {
             w: b.plus(d),
             last: b,
-            third: b,
+            sent,
             out: sent,
         }
     }
@@ -75,12 +80,13 @@ impl Rule for Keep {
     const JOURNAL: bool = true;
     const READS_SENT: bool = false;
     const WRITES_SENT: bool = false;
+    const LAST_IS_W: bool = false;
     #[inline(always)]
-    fn next<A: Arith>(pos: A, _: A, d: A) -> Next<A> {
+    fn next<A: Arith>(&self, _: usize, pos: A, _: A, d: A) -> Next<A> {
         Next {
             w: pos.plus(d),
             last: pos,
-            third: pos,
+            sent: d,
             out: d,
         }
     }
@@ -93,13 +99,14 @@ impl Rule for Forget {
     const JOURNAL: bool = false;
     const READS_SENT: bool = false;
     const WRITES_SENT: bool = false;
+    const LAST_IS_W: bool = true;
     #[inline(always)]
-    fn next<A: Arith>(pos: A, _: A, d: A) -> Next<A> {
+    fn next<A: Arith>(&self, _: usize, pos: A, _: A, d: A) -> Next<A> {
         let y = pos.plus(d);
         Next {
             w: y,
             last: y,
-            third: d,
+            sent: d,
             out: d,
         }
     }
@@ -117,11 +124,13 @@ pub(super) struct Take<'a, R> {
     /// What the delta is multiplied by on its way out.
     scale: f32,
     journal: Option<&'a Journal>,
-    rule: PhantomData<(R, &'a mut [u8])>,
+    rule: R,
+    borrows_out: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a, R: Rule> Take<'a, R> {
     pub(super) fn new(
+        rule: R,
         w: WeightsView<'a>,
         last: WeightsView<'a>,
         sent: Option<WeightsView<'a>>,
@@ -146,7 +155,8 @@ impl<'a, R: Rule> Take<'a, R> {
             out,
             scale: 1.0,
             journal,
-            rule: PhantomData,
+            rule,
+            borrows_out: PhantomData,
         }
     }
 
@@ -175,9 +185,14 @@ impl<'a, R: Rule> Take<'a, R> {
                 let moved = x.minus(last);
                 let finite = moved.is_finite();
                 let d = if finite { moved } else { 0.0 };
-                let next = R::next(pos, sent, d);
+                let next = self.rule.next(i, pos, sent, d);
                 if let Some(journal) = self.journal {
-                    note_one::<M>(journal, i, [bits, next.w.to_bits(), next.third.to_bits()]);
+                    let third = if R::LAST_IS_W { next.sent } else { next.last };
+                    if R::WRITES_SENT && !R::LAST_IS_W {
+                        // The journal has no room for it: before the mark, as in a block.
+                        M::store(self.sent.word(i), next.sent.to_bits());
+                    }
+                    note_one::<M>(journal, i, [bits, next.w.to_bits(), third.to_bits()]);
                 }
                 if M::exchange(word, bits, next.w.to_bits()) {
                     break (d, next, finite);
@@ -187,7 +202,7 @@ impl<'a, R: Rule> Take<'a, R> {
             taken.non_finite += u32::from(!finite);
             M::store(self.last.word(i), next.last.to_bits());
             if R::WRITES_SENT {
-                M::store(self.sent.word(i), next.third.to_bits());
+                M::store(self.sent.word(i), next.sent.to_bits());
             }
             if !self.out.is_null() {
                 // SAFETY: `out` is as long as `pos`, checked in `new`, and not null.
@@ -224,13 +239,13 @@ impl<R: Rule> Kernel for Take<'_, R> {
                 // Last of all loads: from here to the store of `w`, what solvers add is lost.
                 let x = V::load(self.w.as_ptr().add(i));
                 let (d, bad) = x.minus(last).finite_or_zero();
-                let next = R::next(pos, sent, d);
+                let next = self.rule.next(i, pos, sent, d);
                 if R::WRITES_SENT {
                     // Before the mark, so that the journal need not hold it: what was here is confirmed.
-                    next.third.store(self.sent.as_ptr().add(i));
+                    next.sent.store(self.sent.as_ptr().add(i));
                 }
                 if let Some(journal) = self.journal.filter(|_| R::JOURNAL) {
-                    let third = (!R::WRITES_SENT).then_some(next.third);
+                    let third = (!R::LAST_IS_W).then_some(next.last);
                     note_block(journal, i, [x, next.w], third);
                 }
                 next.w.store(self.w.as_ptr().add(i));

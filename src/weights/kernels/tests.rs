@@ -223,6 +223,66 @@ fn check_take(k: Kernels, which: Which, scale: f32, writes: Writes, c: &Case) {
     );
 }
 
+/// What leaves of `x`: said in plain words, in f64.
+fn rounded(rounding: Rounding<'_>, i: usize, x: f32) -> f32 {
+    let Rounding::Steps(steps) = rounding else {
+        return f32::from_bits(x.to_bits() & 0xffff_0000) + 0.0;
+    };
+    let step = f64::from(steps[i / STEP_BLOCK]);
+    let most = 127.0 * step;
+    ((f64::from(x).clamp(-most, most) / step).round_ties_even() * step) as f32 + 0.0
+}
+
+fn check_rounded(k: Kernels, writes: Writes, rounding: Rounding<'_>, portion: f32, c: &Case) {
+    let [w, last, sent] = [&c.w, &c.last, &c.sent].map(|v| Shared::new(v, c.start % 16));
+    let pos = bytes(&c.pos, c.start);
+    let mut out = bytes(&vec![9.0; c.w.len()], c.start);
+    let journal = Journal::default();
+    k.take_rounded(
+        w.view(),
+        last.view(),
+        sent.view(),
+        &pos[c.start..],
+        &mut out[c.start..],
+        rounding,
+        portion,
+        &journal,
+        writes,
+    );
+    let mut expected = [(); 4].map(|()| Vec::new());
+    for i in 0..c.w.len() {
+        let d = difference(c.w[i], c.last[i]);
+        let out = rounded(rounding, i, d * portion);
+        let sent = out * (1.0 / portion) + 0.0;
+        let values = [c.pos[i] + d, c.pos[i] + sent, sent, out];
+        expected
+            .iter_mut()
+            .zip(values)
+            .for_each(|(to, x)| to.push(x));
+    }
+    let found = [
+        w.values(),
+        last.values(),
+        sent.values(),
+        floats(&out[c.start..]),
+    ];
+    for ((f, e), name) in found
+        .iter()
+        .zip(&expected)
+        .zip(["w", "last", "sent", "out"])
+    {
+        same(
+            f,
+            e,
+            &format!("{rounding:?} {writes:?} {:?} {name}", k.isa()),
+        );
+        assert!(
+            f.iter().all(|x| x.to_bits() != 0x8000_0000),
+            "made -0.0 in {name}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn takes_agree_with_the_plain_loop(case in prop_oneof![chunk(), chunk().prop_map(settled)]) {
@@ -234,6 +294,34 @@ proptest! {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_leaves_rounded_and_what_stays_are_the_delta(
+        case in prop_oneof![chunk(), chunk().prop_map(settled)], exponent in -149i32..105, sum in any::<bool>()
+    ) {
+        let portion = if sum { 1.0 } else { 0.3 };
+        let step = if exponent < -126 { f32::from_bits(1 << (exponent + 149)) } else { 2f32.powi(exponent) };
+        let steps = vec![step; case.w.len().div_ceil(STEP_BLOCK)];
+        for k in Kernels::available() {
+            for writes in [Writes::Racy, Writes::Atomic] {
+                for rounding in [Rounding::Bf16, Rounding::Steps(&steps)] {
+                    check_rounded(k, writes, rounding, portion, &case);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_moves_are_found(case in chunk()) {
+        let d: Vec<f32> = case.w.iter().zip(&case.last).map(|(w, l)| difference(*w, *l).abs()).collect();
+        let expected: Vec<f32> = d.chunks(STEP_BLOCK).map(|block| block.iter().copied().fold(0.0, f32::max)).collect();
+        for k in Kernels::available() {
+            let [w, last] = [&case.w, &case.last].map(|v| Shared::new(v, case.start % 16));
+            let mut found = vec![9.0; expected.len()];
+            k.largest_moves(w.view(), last.view(), &mut found);
+            same(&found, &expected, "largest moves");
         }
     }
 

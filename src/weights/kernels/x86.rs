@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 use std::sync::atomic::AtomicU32;
 
-use super::lanes::{Arith, Lanes, Memory, Real};
+use super::lanes::{Arith, Lanes, Memory, Real, UPPER_HALF};
 
 const MAGNITUDE: i32 = 0x7fff_ffff;
 
@@ -34,6 +34,30 @@ impl Arith for Avx512 {
     fn times(self, other: Self) -> Self {
         // SAFETY: AVX-512F, as above.
         Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        // SAFETY: AVX-512F, as above.
+        Self(unsafe { _mm512_set1_ps(value) })
+    }
+    #[inline(always)]
+    fn within(self, limit: Self) -> Self {
+        // SAFETY: AVX-512F, as above.
+        unsafe {
+            let low = _mm512_sub_ps(_mm512_setzero_ps(), limit.0);
+            Self(_mm512_max_ps(_mm512_min_ps(self.0, limit.0), low))
+        }
+    }
+    #[inline(always)]
+    fn upper_half(self) -> Self {
+        // SAFETY: AVX-512F, as above.
+        unsafe {
+            let mask = _mm512_set1_epi32(UPPER_HALF as i32);
+            Self(_mm512_castsi512_ps(_mm512_and_si512(
+                _mm512_castps_si512(self.0),
+                mask,
+            )))
+        }
     }
 }
 
@@ -61,11 +85,6 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn store_mark(word: &AtomicU32, value: u32) {
         Real::store_mark(word, value);
-    }
-    #[inline(always)]
-    fn splat(value: f32) -> Self {
-        // SAFETY: AVX-512F, as above.
-        Self(unsafe { _mm512_set1_ps(value) })
     }
     #[inline(always)]
     fn finite_or_zero(self) -> (Self, u32) {
@@ -134,6 +153,29 @@ impl Arith for Avx2 {
             )
         }
     }
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        // SAFETY: AVX2, as above.
+        unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
+    }
+    #[inline(always)]
+    fn within(self, limit: Self) -> Self {
+        // SAFETY: AVX2, as above.
+        unsafe {
+            let zero = _mm256_setzero_ps();
+            let within =
+                |x, limit| _mm256_max_ps(_mm256_min_ps(x, limit), _mm256_sub_ps(zero, limit));
+            Self(within(self.0, limit.0), within(self.1, limit.1))
+        }
+    }
+    #[inline(always)]
+    fn upper_half(self) -> Self {
+        // SAFETY: AVX2, as above.
+        unsafe {
+            let mask = _mm256_castsi256_ps(_mm256_set1_epi32(UPPER_HALF as i32));
+            Self(_mm256_and_ps(self.0, mask), _mm256_and_ps(self.1, mask))
+        }
+    }
 }
 
 impl Lanes for Avx2 {
@@ -166,11 +208,6 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn store_mark(word: &AtomicU32, value: u32) {
         Real::store_mark(word, value);
-    }
-    #[inline(always)]
-    fn splat(value: f32) -> Self {
-        // SAFETY: AVX2, as above.
-        unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
     }
     #[inline(always)]
     fn finite_or_zero(self) -> (Self, u32) {

@@ -116,7 +116,7 @@ impl Side {
         let found = journal.recover(w, last, sent).unwrap();
         let (chunk, peer) = (self.state.chunk(found.chunk), found.peer);
         match found.kind {
-            Kind::Confirmed => chunk.seq.store(found.seq, Release),
+            Kind::Confirmed | Kind::Rounded => chunk.seq.store(found.seq, Release),
             Kind::Unconfirmed | Kind::Keep => {}
             Kind::Apply => {
                 let applied = &self.state.applied(found.chunk)[usize::from(peer)];

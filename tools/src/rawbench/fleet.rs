@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use dogwild::cli::stream_args::PrecisionArg;
 use dogwild::watch::{StreamMeter, drops};
 use dogwild::weights::{BufferSpec, Created, Existing, METERS, Manifest, Role, SharedWeights};
 use dogwild_lab::{Lab, Spec};
@@ -40,6 +41,9 @@ pub(crate) struct FleetArgs {
     /// How frames travel
     #[arg(long, default_value = "packet_mmap", value_enum)]
     pub(crate) transport: dogwild::node::Transport,
+    /// How weights travel
+    #[arg(long, default_value = "f32", value_enum)]
+    pub(crate) precision: PrecisionArg,
     /// Seal frames with this key (32 bytes or 64 hexadecimal digits, mode 600)
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
@@ -185,6 +189,7 @@ impl Fleet {
         ]);
         // What is added is counted, not learnt from.
         command.args(["--merge", "sum"]);
+        command.args(["--precision", self.args.precision.dtype().name()]);
         if let Some(iface) = self.args.iface(node) {
             command.args(["--iface", &iface]);
         }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use dogwild::watch::StreamMeter as Meter;
+use dogwild::weights::SharedWeights;
+use dogwild::wire::{Dtype, SCALE_BLOCK};
 use dogwild_lab::Lab;
 use serde::Serialize;
 
@@ -15,6 +17,9 @@ use super::raw::{self, Direction};
 use super::rounds;
 
 mod table;
+
+/// Time between two moves of weights that would rest; shorter than a pass over them at 100 Mb/s.
+const MOVE_EVERY: Duration = Duration::from_millis(5);
 
 /// Arguments of `dogwild-rawbench stream`.
 #[derive(Debug, clap::Args)]
@@ -50,6 +55,7 @@ struct Report {
     nodes: u16,
     weights: u64,
     mtu: u32,
+    precision: &'static str,
     rate: String,
     lab: bool,
     seconds: f64,
@@ -147,7 +153,7 @@ impl Args {
         let mut fleet = Fleet::start(&self.fleet, lab, &stream_args)?;
         std::thread::sleep(Duration::from_millis(500));
         let before = fleet.read();
-        std::thread::sleep(Duration::from_secs_f64(self.seconds));
+        self.let_stream(&fleet);
         let after = fleet.read();
         // Streamers publish their counters now and then, but once more at their end: only then do they
         // and the interface's agree.
@@ -162,6 +168,26 @@ impl Args {
             .filter(|_| self.fleet.transport.is_raw())
             .map(|(then, now)| PerCycle::of(&whole[0], then, now));
         Ok(report)
+    }
+
+    /// Sleeps, and in a narrow precision moves a weight of every chunk now and then: weights at rest would travel
+    /// in f32.
+    fn let_stream(&self, fleet: &Fleet) {
+        let end = Instant::now() + Duration::from_secs_f64(self.seconds);
+        while let left = end.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            if self.fleet.precision.dtype() == Dtype::F32 {
+                std::thread::sleep(left);
+                continue;
+            }
+            for w in fleet.buffers.iter().map(SharedWeights::view) {
+                (0..w.len())
+                    .step_by(SCALE_BLOCK)
+                    .for_each(|i| w.racy_add(i, 1.0));
+            }
+            std::thread::sleep(left.min(MOVE_EVERY));
+        }
     }
 
     fn measure_raw(&self) -> Result<Vec<raw::Outcome>> {
@@ -260,6 +286,7 @@ impl Args {
             nodes: self.fleet.nodes,
             weights: self.fleet.weights,
             mtu: self.fleet.mtu,
+            precision: self.fleet.precision.dtype().name(),
             rate: self.rate.clone(),
             lab: self.fleet.lab,
             seconds: self.seconds,

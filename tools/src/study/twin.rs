@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use dogwild::cli::args;
-use dogwild::cli::stream_args::MergeArg;
+use dogwild::cli::stream_args::{MergeArg, PrecisionArg};
 use dogwild::sim::training::{Solvers, Training, fleet, weights_of};
 use dogwild::sim::{Faults, Limit};
 use dogwild::solver::data::Source;
@@ -55,6 +55,9 @@ pub(crate) struct Args {
     /// How deltas are merged
     #[arg(long, value_enum, default_value = "mean")]
     merge: MergeArg,
+    /// How weights travel
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: PrecisionArg,
     /// Do not shorten steps when the loss rises
     #[arg(long)]
     incautious: bool,
@@ -75,7 +78,8 @@ fn above_0(text: &str) -> Result<f64, String> {
 
 impl Args {
     fn config(&self, weights: usize) -> Config {
-        let chunk_weights = chunk_weights_for(MTU, self.nodes, false).unwrap_or(16);
+        let chunk_weights =
+            chunk_weights_for(MTU, self.nodes, self.precision.dtype()).unwrap_or(16);
         Config {
             session: 1,
             fingerprint: 1,
@@ -91,14 +95,15 @@ impl Args {
                 MergeArg::Mean => Merge::Mean,
                 MergeArg::Sum => Merge::Sum,
             },
+            precision: self.precision.dtype(),
             writes: Writes::Racy,
             window_frames: (2e6 / MTU as f64) as u32,
         }
     }
 
     fn faults(&self, config: &Config) -> Faults {
-        let known_frame_bytes =
-            wire::HEADER_LEN + wire::acks_len(self.nodes as u8) + 4 * config.chunk_weights as usize;
+        let payload = config.precision.payload_len(config.chunk_weights as usize);
+        let known_frame_bytes = wire::HEADER_LEN + wire::acks_len(self.nodes as u8) + payload;
         Faults {
             drop: self.loss,
             delay_ns: (self.delay_ms * 1e6) as u64,

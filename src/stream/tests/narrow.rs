@@ -1,0 +1,229 @@
+//! Payloads narrower than f32: nothing is lost or doubled, and replicas still end equal to the bit.
+
+use std::sync::atomic::AtomicU32;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+use crate::weights::WeightsView;
+use crate::wire::{Frame, Kind};
+
+const NARROW: [Dtype; 2] = [Dtype::Bf16, Dtype::Int8];
+
+fn narrow(precision: Dtype) -> Config {
+    Config {
+        precision,
+        ..config(Deltas::ExactlyOnce)
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_in_any_precision() {
+    for precision in NARROW {
+        for seed in 0..80 {
+            let folder = folder();
+            let fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
+            let mut world = World::new(&fleet, storm(seed), seed);
+            wait_ready(&mut world, seed);
+            // Sums that neither payload can say at once.
+            let mut added = add_for_a_while(&mut world, &fleet, 600);
+            let (node, i) = (world.random_below(NODES as usize) as u16, 5);
+            let w = fleet.weights(node);
+            w.store(i, w.load(i) + 1_000_003.0);
+            added[i] += 1_000_003.0;
+            let more = add_for_a_while(&mut world, &fleet, 200);
+            added.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+            settle(&mut world, &fleet, &added, seed);
+        }
+    }
+}
+
+#[test]
+fn killed_streamers_lose_and_double_nothing_in_any_precision() {
+    for precision in NARROW {
+        for seed in 0..30 {
+            let folder = folder();
+            let fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
+            let mut world = World::new(&fleet, storm(seed), seed);
+            wait_ready(&mut world, seed);
+            let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
+            for _ in 0..5 {
+                let victim = world.random_below(NODES as usize) as u16;
+                world.kill(victim);
+                let more = add_for_a_while(&mut world, &fleet, 80);
+                added.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+                world.restart(victim);
+                let more = add_for_a_while(&mut world, &fleet, 80);
+                added.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+            }
+            settle(&mut world, &fleet, &added, seed);
+        }
+    }
+}
+
+/// Moves weights by amounts of all sizes, those that bf16 has no bits for among them.
+fn move_for_a_while(world: &mut World<'_>, fleet: &Fleet, steps: usize, seed: u64, least: i32) {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    for _ in 0..steps {
+        let node = random.random_range(0..NODES);
+        let i = random.random_range(0..(CHUNKS * CHUNK_WEIGHTS) as usize);
+        let size = 10f32.powi(random.random_range(least..3));
+        let w = fleet.weights(node);
+        w.store(i, w.load(i) + random.random_range(-1.0..1.0) * size);
+        world.step();
+    }
+}
+
+/// Steps until all nodes hold the same bits, positions too, and still do a while later.
+fn settle_equal(world: &mut World<'_>, fleet: &Fleet, seed: u64) {
+    for _ in 0..60 {
+        for _ in 0..1_000 {
+            world.step();
+        }
+        if fleet.identical() {
+            for _ in 0..2_000 {
+                world.step();
+                assert!(fleet.identical(), "seed {seed}: equal, then apart again");
+            }
+            return check_positions(world, fleet);
+        }
+    }
+    for i in 0..(CHUNKS * CHUNK_WEIGHTS) as usize {
+        let all: Vec<f32> = (0..NODES).map(|node| fleet.weights(node).load(i)).collect();
+        if all.iter().any(|x| x.to_bits() != all[0].to_bits()) {
+            eprintln!("weight {i}: {all:?}");
+        }
+    }
+    panic!("seed {seed}: replicas did not become equal");
+}
+
+fn check_positions(world: &World<'_>, fleet: &Fleet) {
+    let len = (CHUNKS * CHUNK_WEIGHTS) as usize;
+    for node in 0..NODES {
+        let copy: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
+        let own = world.streamer(node).unwrap().own_weights();
+        let (state, w) = (fleet.state(node), fleet.weights(node));
+        copy_positions(state, w, &own, WeightsView::of(&copy));
+        for i in 0..len {
+            let position = WeightsView::of(&copy).load(i);
+            assert_eq!(position.to_bits(), w.load(i).to_bits(), "weight {i}");
+        }
+    }
+}
+
+#[test]
+fn replicas_end_equal_to_the_bit_in_any_precision() {
+    for precision in NARROW {
+        // In a mean a third of the least f32 is nothing that could be sent.
+        for (merge, least) in [(Merge::Sum, -44), (Merge::Mean, -36)] {
+            for seed in 0..30 {
+                let folder = folder();
+                let config = Config {
+                    merge,
+                    ..narrow(precision)
+                };
+                let fleet = Fleet::new(&config, folder.path()).unwrap();
+                let mut world = World::new(&fleet, storm(seed), seed);
+                wait_ready(&mut world, seed);
+                move_for_a_while(&mut world, &fleet, 1_000, seed, least);
+                settle_equal(&mut world, &fleet, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_master_that_lost_its_weights_gets_the_very_bits_back() {
+    for precision in NARROW {
+        for seed in 0..20 {
+            let folder = folder();
+            let mut fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
+            let now = {
+                let mut world = World::new(&fleet, storm(seed), seed);
+                wait_ready(&mut world, seed);
+                move_for_a_while(&mut world, &fleet, 500, seed, -44);
+                settle_equal(&mut world, &fleet, seed);
+                world.now_ns()
+            };
+            let bits = |fleet: &Fleet| -> Vec<u32> {
+                let w = fleet.weights(1);
+                (0..w.len()).map(|i| w.load(i).to_bits()).collect()
+            };
+            let before = bits(&fleet);
+            fleet
+                .lose(1, &folder.path().join("n1-again.stream"))
+                .unwrap();
+            let mut world = World::new(&fleet, storm(seed), seed + 1).at(now);
+            wait_ready(&mut world, seed);
+            settle_equal(&mut world, &fleet, seed);
+            assert_eq!(bits(&fleet), before, "{precision:?} seed {seed}");
+        }
+    }
+}
+
+/// While weights move none but the first piece is sent (between two moves); when they rest pieces in f32 follow, and a slave that
+/// missed the whole does not take them.
+#[test]
+fn pieces_follow_when_weights_rest() {
+    for precision in NARROW {
+        let folder = folder();
+        let fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
+        let mut world = World::new(&fleet, Faults::default(), 1).listen();
+        wait_ready(&mut world, 1);
+        let own = world.streamer(0).unwrap().own_weights();
+        let parts = |world: &mut World<'_>| -> Vec<u8> {
+            let frames = world.overhear();
+            let frames = frames.iter().filter_map(|bytes| Frame::parse(bytes).ok());
+            let of_node_0 =
+                frames.filter(|f| f.header.kind == Kind::Position && f.header.sender == 0);
+            of_node_0.map(|frame| frame.header.part).collect()
+        };
+        parts(&mut world);
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+        for _ in 0..500 {
+            for i in own.clone() {
+                let w = fleet.weights(0);
+                w.store(i, w.load(i) + random.random_range(-1.0..1.0));
+            }
+            world.step();
+        }
+        let moving = parts(&mut world);
+        assert!(
+            moving.len() > 50 && moving.iter().all(|part| *part < 2),
+            "{moving:?}"
+        );
+        for _ in 0..500 {
+            world.step();
+        }
+        let resting = parts(&mut world);
+        assert!(resting.contains(&0) && resting.contains(&2), "{resting:?}");
+        // With loss, some pieces come without their whole.
+        world.set_faults(Faults {
+            drop: 0.3,
+            ..Faults::default()
+        });
+        let w = fleet.weights(0);
+        for _ in 0..20 {
+            own.clone().for_each(|i| w.store(i, w.load(i) + 0.3));
+            for _ in 0..300 {
+                world.step();
+            }
+        }
+        let refused = world
+            .streamer(1)
+            .unwrap()
+            .counters()
+            .dropped_for(DropReason::Piece);
+        assert!(refused > 0);
+        settle_equal(&mut world, &fleet, 1);
+    }
+}
+
+#[test]
+fn a_frame_holds_twice_and_nearly_four_times_the_weights() {
+    let weights = |precision| chunk_weights_for(1472, 2, precision).unwrap();
+    assert_eq!(weights(Dtype::F32), 352);
+    assert_eq!(weights(Dtype::Bf16), 704);
+    assert_eq!(weights(Dtype::Int8), 1344);
+}
