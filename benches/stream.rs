@@ -107,6 +107,7 @@ impl Node {
             deltas: Deltas::ExactlyOnce,
             merge: Merge::Sum,
             precision: Dtype::F32,
+            sparse: false,
             writes: Writes::Racy,
             window_frames: BATCH as u32,
         };

@@ -70,6 +70,18 @@ fn nodes_learn_in_int8() {
     assert!(said.contains("bf16"), "{said}");
 }
 
+/// The link decides: 1 MB/s is thin for LeNet on any machine, without a limit nothing is known of it.
+#[test]
+fn the_precision_is_chosen_by_the_link() {
+    let chosen = |rate| {
+        let args = ["--nodes", "2", "--iterations", "8", "--precision", "auto"];
+        let summary = train(&[args.as_slice(), &["--rate", rate]].concat());
+        summary["settings"]["stream"]["precision"].clone()
+    };
+    assert_eq!(chosen("1MB"), "int8");
+    assert_eq!(chosen("max"), "f32");
+}
+
 #[test]
 fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     let began = Instant::now();

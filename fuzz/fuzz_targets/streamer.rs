@@ -22,6 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         deltas: Deltas::ExactlyOnce,
         merge: Merge::Mean,
         precision: Dtype::F32,
+        sparse: false,
         writes: Writes::Racy,
         window_frames: 0,
     };

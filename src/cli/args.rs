@@ -87,7 +87,7 @@ impl Rate {
 }
 
 /// A choice, by its name on the command line.
-pub(super) fn as_value<S: Serializer>(choice: &impl ValueEnum, to: S) -> Result<S::Ok, S::Error> {
+pub fn as_value<S: Serializer>(choice: &impl ValueEnum, to: S) -> Result<S::Ok, S::Error> {
     choice
         .to_possible_value()
         .map(|value| value.get_name().to_owned())

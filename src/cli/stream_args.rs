@@ -1,5 +1,6 @@
 //! Arguments of the stream, wherever there is one: what becomes of deltas, and how fast they go.
 
+use anyhow::{Result, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -25,6 +26,9 @@ pub struct StreamArgs {
     #[arg(long, value_enum, default_value = "f32")]
     #[serde(serialize_with = "as_value")]
     pub precision: PrecisionArg,
+    /// Send chunks that moved most first, and those that rest now and then
+    #[arg(long)]
+    pub sparse: bool,
     /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
     #[serde(rename = "rate_bytes_per_s")]
@@ -65,15 +69,33 @@ pub enum PrecisionArg {
     Bf16,
     /// 1 byte per weight and 2 for each 64; the rest follows when weights rest
     Int8,
+    /// `train` only: the widest with which weights are a step old at most, else int8
+    Auto,
 }
 
 impl PrecisionArg {
     /// See [`Dtype`].
-    pub fn dtype(self) -> Dtype {
-        match self {
+    ///
+    /// # Errors
+    /// It is `auto`, and nobody has chosen.
+    pub fn dtype(self) -> Result<Dtype> {
+        Ok(match self {
             Self::F32 => Dtype::F32,
             Self::Bf16 => Dtype::Bf16,
             Self::Int8 => Dtype::Int8,
+            Self::Auto => bail!(
+                "--precision auto is chosen by `dogwild train`, which knows the solvers: here give f32, bf16 or int8, the same on all nodes"
+            ),
+        })
+    }
+}
+
+impl From<Dtype> for PrecisionArg {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::None | Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::Int8 => Self::Int8,
         }
     }
 }
@@ -124,6 +146,9 @@ impl StreamArgs {
             "--window".into(),
             self.window.to_arg(),
         ];
+        if self.sparse {
+            args.push("--sparse".into());
+        }
         if self.atomic {
             args.push("--atomic".into());
         }

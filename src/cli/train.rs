@@ -12,15 +12,16 @@ use super::capture;
 use super::closing::{Closing, close};
 use super::exit;
 use super::pictures::pictures;
-use super::stream_args::StreamArgs;
+use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, Old, OutFolder, Resume, SnapshotEvery, Summary, TrainPlan,
-    json, last_run, train, train_poseidon,
+    DEFAULT_OUT, Ended, Experiment, Load, Old, OutFolder, Resume, SnapshotEvery, Summary,
+    TrainPlan, json, last_run, train, train_poseidon,
 };
 use crate::node::{TEST_IMAGES, Transport, stop_on_signals};
 use crate::solver::SolverSpec;
 use crate::solver::data::Source;
+use crate::wire::Dtype;
 
 /// Iterations when neither a solver file nor `--iterations` says otherwise: enough for the
 /// built-in digits, and over in less than a minute.
@@ -139,6 +140,9 @@ impl Args {
             Some(_) => spec.max_iter,
             None => DEFAULT_ITERATIONS,
         });
+        if self.stream.precision == PrecisionArg::Auto {
+            self.choose_precision(&spec)?;
+        }
         let out = self.folder()?;
         if let Some(base) = &self.transport.capture {
             // The folder of the results is there: the file may be in it.
@@ -151,6 +155,27 @@ impl Args {
         let ended = train(&plan, out, &stop)?;
         report(&ended);
         Ok(ended.check()?)
+    }
+
+    /// How weights are to travel, by the age that they would have.
+    fn choose_precision(&mut self, spec: &SolverSpec) -> Result<()> {
+        let data = self.data.clone().unwrap_or_default();
+        let rates = [
+            self.stream.rate.0,
+            self.transport.pace.and_then(|pace| pace.0),
+        ];
+        let rate = rates.into_iter().flatten().reduce(f64::min);
+        let solvers = [self.nodes.into(), self.solvers];
+        let load = Load::measure(spec, &data, solvers, self.pace_steps, rate)?;
+        let chosen = load.precision();
+        log::info!(
+            "--precision {}: weights get {:.1} steps old ({:.1} in f32)",
+            chosen.name(),
+            load.age_steps(chosen),
+            load.age_steps(Dtype::F32),
+        );
+        self.stream.precision = chosen.into();
+        Ok(())
     }
 
     /// The run to go on with.

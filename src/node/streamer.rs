@@ -57,6 +57,8 @@ pub struct StreamJob {
     pub merge: Merge,
     /// How weights travel.
     pub precision: Dtype,
+    /// Whether chunks that moved most go first.
+    pub sparse: bool,
     /// How local solvers write.
     pub writes: Writes,
     /// Bytes per second that the node sends at most; `None`: as fast as it can.
@@ -225,6 +227,7 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         deltas: job.deltas,
         merge: job.merge,
         precision: job.precision,
+        sparse: job.sparse,
         writes: job.writes,
         window_frames: job
             .window_bytes

@@ -40,20 +40,15 @@ impl Streamer<'_> {
         max: usize,
         out: &mut impl Outbox,
     ) -> usize {
-        let range = self.ranges.of(self.config.node);
         let ready = self.ready_flag();
         for sent in 0..max {
+            self.skip_resting(now_ns);
             if !self.send_position(self.cursor, ready, out) {
                 return sent;
             }
             self.shares.own_sent();
             self.window.note_sent(now_ns, self.sent_positions);
-            self.cursor += 1;
-            if self.cursor >= range.end {
-                self.cursor = range.start;
-                self.counters.cycles += 1;
-                self.keeping.begin_pass(now_ns);
-            }
+            self.next_turn(now_ns);
         }
         max
     }
@@ -96,6 +91,7 @@ impl Streamer<'_> {
         };
         self.tickets[(chunk - self.ranges.of(self.config.node).start) as usize] = ticket;
         self.note_healed(chunk, healed);
+        self.note_gone(chunk);
         self.note_position_sent(state, version);
         true
     }

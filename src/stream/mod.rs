@@ -25,6 +25,7 @@ mod range;
 mod report;
 mod shares;
 mod slave;
+mod sparse;
 mod strangers;
 mod streamer;
 mod window;
@@ -146,6 +147,8 @@ pub struct Config {
     pub merge: Merge,
     /// How weights travel; not [`Dtype::None`](crate::wire::Dtype::None).
     pub precision: Dtype,
+    /// Whether chunks that moved most go first, instead of all in turn.
+    pub sparse: bool,
     /// Whether local writers add racily or atomically.
     pub writes: Writes,
     /// Positions that may be on the way without any slave having answered; 0: no limit.

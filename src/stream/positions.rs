@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::Streamer;
 use super::streamer::chunk_flags::{JOINED, OUTSTANDING};
 use crate::weights::{StreamState, WeightsView};
 
@@ -35,5 +36,14 @@ pub fn copy_positions(
             let from = if foreign { last } else { w };
             to.store(i, from.load(i) - sent);
         }
+    }
+}
+
+impl Streamer<'_> {
+    /// The weights that this node masters.
+    pub fn own_weights(&self) -> Range<usize> {
+        let range = self.ranges.of(self.config.node);
+        let len = self.config.chunk_weights as usize;
+        range.start as usize * len..range.end as usize * len
     }
 }

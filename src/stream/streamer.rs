@@ -11,6 +11,7 @@ use super::narrow::Narrow;
 use super::portion::Portion;
 use super::report::Reports;
 use super::shares::Shares;
+use super::sparse::Sparse;
 use super::strangers::Life;
 use super::window::{Answers, Window};
 use super::{Config, Counters, Deltas, Merge, Outbox, Ranges, Report};
@@ -75,6 +76,7 @@ pub struct Streamer<'a> {
     /// Room for one chunk on its way to the values that are kept.
     pub(super) kept_chunk: Vec<u8>,
     pub(super) narrow: Narrow,
+    pub(super) sparse: Sparse,
     pub(super) restore_cursor: u32,
     pub(super) local_iterations: u64,
     portion: Portion,
@@ -124,6 +126,7 @@ impl<'a> Streamer<'a> {
             keeping: Keeping::default(),
             kept_chunk: Vec::new(),
             narrow: Narrow::new(&config, ranges.of(config.node).len()),
+            sparse: Sparse::new(&config, ranges.of(config.node).len()),
             restore_cursor: 0,
             local_iterations: 0,
             portion: Portion::new(config.nodes),
@@ -343,13 +346,6 @@ impl<'a> Streamer<'a> {
     /// True if every chunk of `node`'s range has been taken in its present epoch.
     pub fn has_joined(&self, node: u16) -> bool {
         self.peers[node as usize].joined_chunks as usize == self.ranges.of(node).len()
-    }
-
-    /// The weights that this node masters.
-    pub fn own_weights(&self) -> std::ops::Range<usize> {
-        let range = self.ranges.of(self.config.node);
-        let len = self.config.chunk_weights as usize;
-        range.start as usize * len..range.end as usize * len
     }
 
     /// All nodes but this one.

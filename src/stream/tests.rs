@@ -29,6 +29,7 @@ fn config(deltas: Deltas) -> Config {
         deltas,
         merge: Merge::Sum,
         precision: Dtype::F32,
+        sparse: false,
         writes: Writes::Racy,
         window_frames: 0,
     }

@@ -38,6 +38,51 @@ fn a_twin_says_the_same_of_the_same_seed() {
 }
 
 #[test]
+fn several_seeds_give_median_and_range() {
+    let args = ["--nodes", "2", "--iterations", "24", "--test-every", "12"];
+    let one = |seed: &str| -> f64 {
+        let output = twin(&[&args[..], &["--seed", seed]].concat());
+        let text = String::from_utf8(output.stdout).expect("text");
+        let accuracy = text
+            .lines()
+            .last()
+            .and_then(|line| line.split("accuracy ").nth(1));
+        let number = accuracy
+            .and_then(|rest| rest.split(' ').next())
+            .expect("an accuracy");
+        number.parse().expect("a number")
+    };
+    let mut found = ["3", "4", "5"].map(one);
+    found.sort_by(f64::total_cmp);
+    let seeds = ["--seed", "3", "--seeds", "3", "--target-accuracy", "1%"];
+    let output = twin(&[&args[..], &seeds].concat());
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{said}");
+    // The target is reached by the first test, which ends the training.
+    assert!(
+        said.contains("to the target") && !said.contains("24"),
+        "{said}"
+    );
+    let output = twin(&[&args[..], &seeds[..4]].concat());
+    let said = String::from_utf8(output.stdout).expect("text");
+    let row = format!("{:.2} to {:.2}", found[0], found[2]);
+    assert!(
+        said.contains(&row) && said.contains(&format!("{:.2} %", found[1])),
+        "{row}: {said}"
+    );
+    assert!(
+        said.lines().all(|line| line.chars().count() <= 80),
+        "{said}"
+    );
+    let output = twin(&[&args[..], &["--target-accuracy", "100%"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("no test reached 100 %"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     for (args, names) in [
         (["--nodes", "0"], "--nodes"),
@@ -47,6 +92,8 @@ fn what_cannot_be_is_refused_by_name() {
         (["--rate", "0"], "--rate"),
         (["--step-ms", "0"], "is no number above 0"),
         (["--test-images", "10"], "--test-images"),
+        (["--seeds", "0"], "--seeds"),
+        (["--target-accuracy", "98.5"], "--target-accuracy"),
         (["--solver", "lenett"], "lenet"),
     ] {
         let output = twin(&args);

@@ -37,6 +37,7 @@ fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
         deltas: Deltas::ExactlyOnce,
         merge,
         precision: Dtype::F32,
+        sparse: false,
         writes: Writes::Racy,
         window_frames: 1400,
     }

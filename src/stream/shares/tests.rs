@@ -23,6 +23,7 @@ fn config(nodes: u16) -> Config {
         deltas: Deltas::ExactlyOnce,
         merge: Merge::Sum,
         precision: Dtype::F32,
+        sparse: false,
         writes: Writes::Racy,
         window_frames: 1400,
     }

@@ -220,6 +220,58 @@ fn pieces_follow_when_weights_rest() {
     }
 }
 
+/// Those that move most go first, none is left for good: sums are kept, and ends are equal, in any precision.
+#[test]
+fn sparse_streams_lose_nothing_and_send_what_moves() {
+    for precision in [Dtype::F32, Dtype::Bf16, Dtype::Int8] {
+        for seed in 0..30 {
+            let folder = folder();
+            let config = Config {
+                sparse: true,
+                ..narrow(precision)
+            };
+            let fleet = Fleet::new(&config, folder.path()).unwrap();
+            let mut world = World::new(&fleet, storm(seed), seed);
+            wait_ready(&mut world, seed);
+            let added = add_for_a_while(&mut world, &fleet, 600);
+            settle(&mut world, &fleet, &added, seed);
+        }
+        let sent = |sparse| {
+            let folder = folder();
+            let config = Config {
+                sparse,
+                ..narrow(precision)
+            };
+            let fleet = Fleet::new(&config, folder.path()).unwrap();
+            let mut world = World::new(&fleet, Faults::default(), 1).listen();
+            wait_ready(&mut world, 1);
+            world.overhear();
+            // A thin link: one frame between two moves.
+            world.burst = 1;
+            let own = world.streamer(0).unwrap().own_weights();
+            for _ in 0..500 {
+                // The first chunk moves, the others rest.
+                let w = fleet.weights(0);
+                w.store(own.start, w.load(own.start) + 1.0);
+                world.step();
+            }
+            let frames = world.overhear();
+            let frames = frames.iter().filter_map(|bytes| Frame::parse(bytes).ok());
+            let own = frames.filter(|f| f.header.kind == Kind::Position && f.header.sender == 0);
+            let chunks: Vec<u32> = own.map(|frame| frame.header.chunk).collect();
+            let first = chunks.iter().filter(|chunk| **chunk == 0).count();
+            (first as f64 / chunks.len() as f64, chunks.len() - first)
+        };
+        let ((in_turn, _), (sparse, others)) = (sent(false), sent(true));
+        // Two chunks: half of the frames each, or eight of nine for the one that moves.
+        assert!((in_turn - 0.5).abs() < 0.05, "{in_turn}");
+        assert!(
+            (0.8..0.95).contains(&sparse) && others > 10,
+            "{sparse}, {others}"
+        );
+    }
+}
+
 #[test]
 fn a_frame_holds_twice_and_nearly_four_times_the_weights() {
     let weights = |precision| chunk_weights_for(1472, 2, precision).unwrap();

@@ -189,7 +189,7 @@ impl Fleet {
         ]);
         // What is added is counted, not learnt from.
         command.args(["--merge", "sum"]);
-        command.args(["--precision", self.args.precision.dtype().name()]);
+        command.args(["--precision", self.args.precision.dtype()?.name()]);
         if let Some(iface) = self.args.iface(node) {
             command.args(["--iface", &iface]);
         }

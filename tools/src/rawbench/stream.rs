@@ -5,9 +5,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use dogwild::cli::args::as_value;
+use dogwild::cli::stream_args::PrecisionArg;
 use dogwild::watch::StreamMeter as Meter;
 use dogwild::weights::SharedWeights;
-use dogwild::wire::{Dtype, SCALE_BLOCK};
+use dogwild::wire::SCALE_BLOCK;
 use dogwild_lab::Lab;
 use serde::Serialize;
 
@@ -55,7 +57,8 @@ struct Report {
     nodes: u16,
     weights: u64,
     mtu: u32,
-    precision: &'static str,
+    #[serde(serialize_with = "as_value")]
+    precision: PrecisionArg,
     rate: String,
     lab: bool,
     seconds: f64,
@@ -177,7 +180,7 @@ impl Args {
         while let left = end.saturating_duration_since(Instant::now())
             && !left.is_zero()
         {
-            if self.fleet.precision.dtype() == Dtype::F32 {
+            if self.fleet.precision == PrecisionArg::F32 {
                 std::thread::sleep(left);
                 continue;
             }
@@ -286,7 +289,7 @@ impl Args {
             nodes: self.fleet.nodes,
             weights: self.fleet.weights,
             mtu: self.fleet.mtu,
-            precision: self.fleet.precision.dtype().name(),
+            precision: self.fleet.precision,
             rate: self.rate.clone(),
             lab: self.fleet.lab,
             seconds: self.seconds,

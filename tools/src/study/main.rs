@@ -3,6 +3,8 @@
 //! `twin` trains in virtual time: the streamers that run for real, and real gradients, under a clock of which
 //! one seed decides everything.
 
+mod course;
+mod seeds;
 mod twin;
 
 use std::process::ExitCode;

@@ -5,10 +5,13 @@ use dogwild::cli::args;
 use dogwild::cli::stream_args::{MergeArg, PrecisionArg};
 use dogwild::sim::training::{Solvers, Training, fleet, weights_of};
 use dogwild::sim::{Faults, Limit};
-use dogwild::solver::data::Source;
+use dogwild::solver::data::{DataSet, Source};
 use dogwild::stream::{Config, Deltas, Merge, chunk_weights_for};
 use dogwild::weights::Writes;
 use dogwild::wire;
+
+use crate::course::{Course, Point};
+use crate::seeds;
 
 /// Arguments of `dogwild-study twin`.
 #[derive(Debug, clap::Args)]
@@ -58,12 +61,21 @@ pub(crate) struct Args {
     /// How weights travel
     #[arg(long, value_enum, default_value = "f32")]
     precision: PrecisionArg,
+    /// Chunks that moved most go first
+    #[arg(long)]
+    sparse: bool,
     /// Do not shorten steps when the loss rises
     #[arg(long)]
     incautious: bool,
     /// Seed of everything
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Train so many times, with seeds from --seed on, and show median and range
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: u32,
+    /// Stop at the first test with this share of right answers, and say when that was
+    #[arg(long, value_name = "SHARE", value_parser = args::share)]
+    target_accuracy: Option<f64>,
 }
 
 /// Bytes of a frame: UDP on Ethernet.
@@ -77,10 +89,10 @@ fn above_0(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    fn config(&self, weights: usize) -> Config {
-        let chunk_weights =
-            chunk_weights_for(MTU, self.nodes, self.precision.dtype()).unwrap_or(16);
-        Config {
+    fn config(&self, weights: usize) -> Result<Config> {
+        let precision = self.precision.dtype()?;
+        let chunk_weights = chunk_weights_for(MTU, self.nodes, precision).unwrap_or(16);
+        Ok(Config {
             session: 1,
             fingerprint: 1,
             data: 0,
@@ -95,10 +107,11 @@ impl Args {
                 MergeArg::Mean => Merge::Mean,
                 MergeArg::Sum => Merge::Sum,
             },
-            precision: self.precision.dtype(),
+            precision,
+            sparse: self.sparse,
             writes: Writes::Racy,
             window_frames: (2e6 / MTU as f64) as u32,
-        }
+        })
     }
 
     fn faults(&self, config: &Config) -> Faults {
@@ -116,11 +129,28 @@ impl Args {
         }
     }
 
-    /// Trains and says how it goes.
+    /// Trains and says how it goes, one seed or several.
     pub(crate) fn run(self) -> Result<()> {
-        let spec = args::model(&self.solver)?;
         let data = self.data.load()?;
-        let config = self.config(weights_of(&spec, &data)?);
+        if self.seeds > 1 {
+            return seeds::run(self.seed..self.seed + u64::from(self.seeds), |seed| {
+                self.train(&data, seed, |_| {})
+            });
+        }
+        let course = self.train(&data, self.seed, |point| dogwild_lab::say!("{point}"))?;
+        if let Some(at) = course.diverged {
+            bail!("diverged at iteration {at}");
+        }
+        match (self.target_accuracy, course.reached()) {
+            (Some(target), None) => bail!("no test reached {} %", target * 100.0),
+            _ => Ok(()),
+        }
+    }
+
+    /// One training; each test is told as it is made.
+    fn train(&self, data: &DataSet, seed: u64, tell: impl Fn(&Point)) -> Result<Course> {
+        let spec = args::model(&self.solver)?;
+        let config = self.config(weights_of(&spec, data)?)?;
         let mut step_ns = vec![(self.step_ms * 1e6) as u64; usize::from(self.nodes)];
         if let Some(last) = step_ns.last_mut() {
             *last = (*last as f64 * self.slowest) as u64;
@@ -131,40 +161,47 @@ impl Args {
             step_ns,
             jitter: self.jitter,
             cautious: !self.incautious,
-            seed: self.seed,
+            seed,
         };
-        let folder = std::env::temp_dir().join(format!("dogwild-twin-{}", std::process::id()));
+        let name = format!("dogwild-twin-{}-{seed}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
-        let fleet = fleet(&config, &solvers, &data, &folder)?;
+        let fleet = fleet(&config, &solvers, data, &folder)?;
         // The state files are mapped; their names are not needed any more.
         std::fs::remove_dir_all(&folder)?;
-        let mut training = Training::new(&fleet, solvers, &data, self.faults(&config))?;
+        let mut training = Training::new(&fleet, solvers, data, self.faults(&config))?;
         if !training.wait_ready() {
             bail!("the streamers have not seen all ranges within a virtual minute");
         }
+        let mut course = Course::new(self.target_accuracy);
         let mut next = self.test_every;
-        while training.iterations() < self.iterations {
+        while training.iterations() < self.iterations && course.reached().is_none() {
             let Some(loss) = training.run(next.min(self.iterations)) else {
-                bail!("diverged at iteration {}", training.iterations());
+                course.diverged = Some(training.iterations());
+                break;
             };
             next += self.test_every;
-            let found = training.test(&data, self.test_images as usize)?;
-            let replica = training.test_replica(0, &data, self.test_images as usize)?;
-            let world = training.world();
-            let ages = world
-                .streamer(0)
-                .map(|one| one.ages_us().value_at_quantile(0.5));
-            dogwild_lab::say!(
-                "iteration {:5}  {:7.2} s  loss {loss:.4}  accuracy {:.2} %  replica {:.2} %  stride {:.2}  age {:.1} steps  halved {}",
-                training.iterations(),
-                training.now_ns() as f64 / 1e9,
-                found.accuracy() * 100.0,
-                replica.accuracy() * 100.0,
-                training.stride(),
-                ages.unwrap_or(0) as f64 / 1e3 / self.step_ms,
-                training.halvings(),
-            );
+            let point = self.test(&mut training, data, loss)?;
+            tell(&point);
+            course.points.push(point);
         }
-        Ok(())
+        Ok(course)
+    }
+
+    fn test(&self, training: &mut Training<'_>, data: &DataSet, loss: f32) -> Result<Point> {
+        let found = training.test(data, self.test_images as usize)?;
+        let replica = training.test_replica(0, data, self.test_images as usize)?;
+        let streamer = training.world().streamer(0);
+        let age_us = streamer.map(|one| one.ages_us().value_at_quantile(0.5));
+        Ok(Point {
+            iteration: training.iterations(),
+            s: training.now_ns() as f64 / 1e9,
+            loss,
+            accuracy: found.accuracy(),
+            replica: replica.accuracy(),
+            stride: training.stride(),
+            age_steps: age_us.unwrap_or(0) as f64 / 1e3 / self.step_ms,
+            halvings: training.halvings(),
+        })
     }
 }

@@ -1,0 +1,117 @@
+//! Which chunk goes next: in turn, or those that moved most first.
+//!
+//! With [`Config::sparse`](super::Config::sparse) a chunk of the own range waits while it has moved less, since it was sent last,
+//! than chunks do on average; what it moves adds up. Invariants: none waits for more than
+//! [`PASSES_MOST`] passes, so every chunk is answered again and again; a range at rest goes in turn.
+
+use super::{Config, Streamer};
+use crate::weights::kernels::{self, STEP_BLOCK};
+
+/// Passes over the range that a chunk may be left out in a row.
+const PASSES_MOST: u8 = 7;
+
+/// What moves in the own range. Empty where chunks go in turn.
+#[derive(Debug, Default)]
+pub(super) struct Sparse {
+    /// Passes that each chunk was left out since it went.
+    waited: Vec<u8>,
+    /// Mean movement of a chunk when its turn came, smoothed over a pass.
+    mean: f64,
+    moves: Vec<f32>,
+}
+
+impl Sparse {
+    pub(super) fn new(config: &Config, own_chunks: usize) -> Self {
+        let moves = vec![0.0; (config.chunk_weights as usize).div_ceil(STEP_BLOCK)];
+        if config.sparse {
+            Self::of(own_chunks, moves)
+        } else {
+            Self::default()
+        }
+    }
+
+    fn of(own_chunks: usize, moves: Vec<f32>) -> Self {
+        Self {
+            waited: vec![0; own_chunks],
+            mean: 0.0,
+            moves,
+        }
+    }
+
+    /// Whether a chunk that has moved by `movement` may wait for the next pass.
+    fn may_wait(&mut self, own: usize, movement: f64) -> bool {
+        self.mean += (movement - self.mean) / self.waited.len() as f64;
+        let waits = movement < self.mean && self.waited[own] < PASSES_MOST;
+        self.waited[own] = if waits { self.waited[own] + 1 } else { 0 };
+        waits
+    }
+}
+
+impl Streamer<'_> {
+    /// Passes over chunks that may wait, at most once over the range.
+    pub(super) fn skip_resting(&mut self, now_ns: u64) {
+        for _ in 0..self.sparse.waited.len() {
+            let (w, _, published) = self.chunk_views(self.cursor);
+            let own = (self.cursor - self.ranges.of(self.config.node).start) as usize;
+            kernels::largest_moves(w, published, &mut self.sparse.moves);
+            let movement = self.sparse.moves.iter().map(|x| f64::from(*x)).sum();
+            if !self.sparse.may_wait(own, movement) {
+                return;
+            }
+            self.next_turn(now_ns);
+        }
+    }
+
+    /// The turn goes to the next chunk of the own range.
+    pub(super) fn next_turn(&mut self, now_ns: u64) {
+        let range = self.ranges.of(self.config.node);
+        self.cursor += 1;
+        if self.cursor >= range.end {
+            self.cursor = range.start;
+            self.counters.cycles += 1;
+            self.keeping.begin_pass(now_ns);
+        }
+    }
+
+    /// Notes what a chunk of the own range is as it goes.
+    pub(super) fn note_gone(&mut self, chunk: u32) {
+        if self.sparse.waited.is_empty() {
+            return;
+        }
+        let (w, _, published) = self.chunk_views(chunk);
+        let values = &mut self.narrow.came;
+        values.resize(w.len(), 0.0);
+        kernels::copy_out(w, values);
+        kernels::copy_in(published, values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_most_goes_first_and_nothing_waits_for_ever() {
+        let mut sparse = Sparse::of(10, Vec::new());
+        let mut went = [0; 10];
+        let mut since = [0.0; 10];
+        for _ in 0..400 {
+            for (chunk, since) in since.iter_mut().enumerate() {
+                // Chunk 9 moves by 9 a pass, chunk 0 not at all.
+                *since += chunk as f64;
+                if !sparse.may_wait(chunk, *since) {
+                    (went[chunk], *since) = (went[chunk] + 1, 0.0);
+                }
+            }
+        }
+        assert!(went.is_sorted(), "{went:?}");
+        assert_eq!(went[0], 400 / 8);
+        assert!(went[9] >= 4 * went[0], "{went:?}");
+    }
+
+    #[test]
+    fn a_range_at_rest_goes_in_turn() {
+        let mut sparse = Sparse::of(3, Vec::new());
+        assert!((0..30).all(|turn| !sparse.may_wait(turn % 3, 0.0)));
+    }
+}
