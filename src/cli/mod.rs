@@ -10,6 +10,7 @@ pub mod cluster_args;
 pub mod coordinator;
 mod doctor;
 mod exit;
+mod feed;
 pub mod gpu;
 mod init;
 mod parse;
@@ -61,6 +62,8 @@ enum Command {
     Snapshot(snapshot::Args),
     /// List what jobs have left in shared memory, and remove it
     Clean(clean::Args),
+    /// Send a data set to hosts that have no files
+    Feed(feed::Args),
     /// Say what works on this host, and what the rest needs
     Doctor(doctor::Args),
 }
@@ -83,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => args.run(),
         Command::Snapshot(args) => args.run(),
         Command::Clean(args) => args.run(),
+        Command::Feed(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
     finish("dogwild", result)

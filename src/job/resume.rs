@@ -287,10 +287,10 @@ fn same_data(there: &Record, here: &Source, set: &DataSet) -> bool {
                 ..
             },
         ) => (train, seed) == (*own_train, *own_seed),
-        // The folder may have moved.
-        (Ok(Source::Mnist(_)), Source::Mnist(_)) | (Ok(Source::Cifar10(_)), Source::Cifar10(_)) => {
-            there.train_images == set.train.len()
+        // The folder or the feed may have moved.
+        (Ok(there_from), _) => {
+            there_from.kind() == here.kind() && there.train_images == set.train.len()
         }
-        _ => false,
+        (Err(_), _) => false,
     }
 }

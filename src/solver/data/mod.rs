@@ -1,8 +1,9 @@
 //! Data sets: labelled images in memory, and the batches a solver eats.
 //!
 //! Holds [`Images`] and [`DataSet`], the [`Source`] a user names with `--data`, the built-in
-//! generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), Caffe's
-//! [`Transform`] and the prefetching [`Batches`]. May read files; touches no weights.
+//! generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), the [`feed`] that brings a
+//! set over the network, Caffe's [`Transform`] and the prefetching [`Batches`]. May read files and
+//! connect to a feed; touches no weights.
 //!
 //! Invariants: pixels are bytes, NCHW, row-major, images one after the other without gaps;
 //! `labels[i] < classes`; a batch is a pure function of seed, shard and cursor.
@@ -10,6 +11,7 @@
 pub mod batches;
 pub mod cifar10;
 pub mod digits;
+pub mod feed;
 pub mod mnist;
 mod source;
 pub mod transform;
@@ -203,6 +205,14 @@ pub enum DataError {
         test_path: PathBuf,
         /// Height and width of its images.
         test: [usize; 2],
+    },
+    /// Another host did not send its set.
+    #[error("data from {address}: {what}")]
+    Feed {
+        /// Host and port.
+        address: String,
+        /// What went wrong, and what to do.
+        what: String,
     },
     /// A label that is no class.
     #[error("{}: label {label} of image {index} is not below {classes}; the file is damaged, \

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::super::near;
-use super::{DataError, DataSet, cifar10, digits, mnist};
+use super::{DataError, DataSet, cifar10, digits, feed, mnist};
 
-/// Where images come from: `digits[:[SEED][,train=N][,test=N]]`, `mnist:DIR` or `cifar10:DIR`.
+/// Where images come from: `digits[:[SEED][,train=N][,test=N]]`, `mnist:DIR` or `cifar10:DIR`; any of the three from
+/// another host's feed: `mnist@HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Built-in digits, generated.
@@ -25,6 +26,13 @@ pub enum Source {
     Mnist(PathBuf),
     /// The folder of the six binary batches.
     Cifar10(PathBuf),
+    /// What another host feeds.
+    Fed {
+        /// Which data set.
+        kind: &'static str,
+        /// Host and port of its feed.
+        address: String,
+    },
 }
 
 /// What the default `digits` holds.
@@ -34,7 +42,7 @@ const DIGITS: (usize, usize, u64) = (20_000, 4_000, 1);
 const MAX_DIGITS: usize = 10_000_000;
 
 const USAGE: &str = "use `digits`, `digits:SEED`, `digits:SEED,train=20000,test=4000`, \
-                     `mnist:DIR` or `cifar10:DIR`";
+                     `mnist:DIR`, `cifar10:DIR` or, from a `dogwild feed`, `mnist@HOST:PORT`";
 
 /// What may stand before the colon.
 const KINDS: [&str; 3] = ["digits", "mnist", "cifar10"];
@@ -58,6 +66,9 @@ pub enum SourceError {
     /// A number of digits that is not possible.
     #[error("`{0}`: a digits source holds 1 to {MAX_DIGITS} images to learn from and to test on")]
     Count(String),
+    /// No host and port behind the `@`.
+    #[error("`{0}` needs host and port of a `dogwild feed`: `mnist@HOST:PORT`")]
+    Address(String),
 }
 
 impl Default for Source {
@@ -71,6 +82,11 @@ impl FromStr for Source {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
+        if let Some((kind, address)) = text.split_once('@')
+            && let Some(kind) = KINDS.into_iter().find(|known| *known == kind)
+        {
+            return parse_fed(kind, address).ok_or_else(|| SourceError::Address(text.to_owned()));
+        }
         let (kind, rest) = match text.split_once(':') {
             Some((kind, rest)) => (kind, Some(rest)),
             None => (text, None),
@@ -86,6 +102,15 @@ impl FromStr for Source {
             _ => Err(SourceError::Unknown(text.to_owned())),
         }
     }
+}
+
+fn parse_fed(kind: &'static str, address: &str) -> Option<Source> {
+    let (host, port) = address.rsplit_once(':')?;
+    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    (!host.is_empty() && is_port).then(|| Source::Fed {
+        kind,
+        address: address.to_owned(),
+    })
 }
 
 fn parse_digits(parts: &str) -> Result<Source, SourceError> {
@@ -138,6 +163,7 @@ impl fmt::Display for Source {
             }
             Source::Mnist(dir) => write!(f, "mnist:{}", dir.display()),
             Source::Cifar10(dir) => write!(f, "cifar10:{}", dir.display()),
+            Source::Fed { kind, address } => write!(f, "{kind}@{address}"),
         }
     }
 }
@@ -159,14 +185,15 @@ impl Source {
             Source::Digits { .. } => "digits",
             Source::Mnist(_) => "mnist",
             Source::Cifar10(_) => "cifar10",
+            Source::Fed { kind, .. } => kind,
         }
     }
 
     /// Channels, height, width of the images, and the number of classes, without reading any.
     pub fn shape(&self) -> ([usize; 3], usize) {
-        match self {
-            Source::Digits { .. } | Source::Mnist(_) => ([1, 28, 28], 10),
-            Source::Cifar10(_) => ([3, 32, 32], 10),
+        match self.kind() {
+            "cifar10" => ([3, 32, 32], 10),
+            _ => ([1, 28, 28], 10),
         }
     }
 
@@ -183,6 +210,7 @@ impl Source {
             }),
             Source::Mnist(dir) => mnist::load(dir),
             Source::Cifar10(dir) => cifar10::load(dir),
+            Source::Fed { kind, address } => feed::fetch(kind, address),
         }
     }
 }
@@ -207,6 +235,19 @@ mod tests {
         assert_eq!("digits:test=10,seed=9".parse(), digits(20_000, 10, 9));
         assert_eq!("mnist:a:b".parse(), Ok(Source::Mnist("a:b".into())));
         assert_eq!("cifar10:/x".parse(), Ok(Source::Cifar10("/x".into())));
+        let fed = |kind, address: &str| {
+            Ok(Source::Fed {
+                kind,
+                address: address.to_owned(),
+            })
+        };
+        assert_eq!("mnist@a:22600".parse(), fed("mnist", "a:22600"));
+        assert_eq!("digits@[::1]:9".parse(), fed("digits", "[::1]:9"));
+        assert_eq!("mnist:/a@b:1".parse(), Ok(Source::Mnist("/a@b:1".into())));
+        assert_eq!(
+            "mnist@a:22600".parse::<Source>().unwrap().to_string(),
+            "mnist@a:22600"
+        );
     }
 
     #[test]
@@ -216,6 +257,16 @@ mod tests {
         assert!(message("mnist").contains("`mnist:DIR`"));
         assert!(message("mnist:").contains("`mnist:DIR`"));
         assert!(message("digits:x").contains("`x`"));
+        for fed in [
+            "mnist@",
+            "mnist@host",
+            "mnist@:1",
+            "mnist@host:0",
+            "mnist@host:70000",
+        ] {
+            assert!(message(fed).contains("`mnist@HOST:PORT`"), "{fed}");
+        }
+        assert!(message("imagenet@host:1").contains("not a data source"));
         assert!(message("digits:size=4").contains("`size=4`"));
         assert!(message("digits:train=0").contains("`train=0`"));
         assert!(message("digits:train=99999999999").contains("1 to 10000000"));
