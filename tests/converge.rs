@@ -70,6 +70,26 @@ fn nodes_learn_in_int8() {
     assert!(said.contains("bf16"), "{said}");
 }
 
+/// Whatever the payload is, `--rate` bounds what leaves.
+#[test]
+fn narrow_payloads_keep_to_the_rate() {
+    for precision in ["bf16", "int8"] {
+        let began = Instant::now();
+        let args = ["--nodes", "2", "--iterations", "60", "--pace-steps", "20"];
+        let rate = ["--rate", "1MB", "--precision", precision];
+        let summary = train(&[args.as_slice(), &rate].concat());
+        // All of the job: streamers live no longer.
+        let most = 1e6 * began.elapsed().as_secs_f64() * 1.05 + 100_000.0;
+        for node in summary["per_node"].as_array().expect("nodes") {
+            let sent = number(&node["stream"]["bytes_sent"]);
+            assert!(
+                sent > 300_000.0 && sent < most,
+                "{precision}: {sent} of {most}"
+            );
+        }
+    }
+}
+
 /// The link decides: 1 MB/s is thin for LeNet on any machine, without a limit nothing is known of it.
 #[test]
 fn the_precision_is_chosen_by_the_link() {

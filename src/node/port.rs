@@ -70,8 +70,11 @@ impl<'t> Port<'t> {
 
 impl Outbox for Port<'_> {
     fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        // What goes to all without weights is a hello: rare, short, and others wait for it.
-        (to == Dest::Group || self.may_send(len)) && self.tx.send(to_net(to), len, fill)
+        self.may_send(len) && self.tx.send(to_net(to), len, fill)
+    }
+
+    fn send_hello(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.tx.send(to_net(to), len, fill)
     }
 
     fn send_weights(

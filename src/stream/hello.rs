@@ -76,7 +76,7 @@ impl Streamer<'_> {
             content: 0,
             part: 0,
         };
-        let went = out.send(Dest::Group, header.frame_len(), &mut |slot| {
+        let went = out.send_hello(Dest::Group, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
         });
         self.counters.hellos_sent += u64::from(went);
@@ -218,6 +218,9 @@ impl Streamer<'_> {
         }
         if self.survivor() != Some(header.sender) {
             return Err(DropReason::Late);
+        }
+        if header.dtype != Dtype::F32 {
+            return Err(DropReason::Shape);
         }
         if kernels::any_non_finite(frame.payload) {
             return Err(DropReason::NonFinite);

@@ -47,6 +47,8 @@ impl Streamer<'_> {
                 return sent;
             }
             self.shares.own_sent();
+            let own = (self.cursor - self.ranges.of(self.config.node).start) as usize;
+            self.sparse.note_went(own, self.sent_positions);
             self.window.note_sent(now_ns, self.sent_positions);
             self.next_turn(now_ns);
         }

@@ -62,6 +62,11 @@ pub trait Outbox {
     /// Fills a free slot of `len` bytes in place; false (and `fill` not called): none is free now.
     fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
 
+    /// As [`send`](Self::send), of a few bytes now and then for which no limit of rate may keep others waiting.
+    fn send_hello(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.send(to, len, fill)
+    }
+
     /// As [`send`](Self::send), of a frame that ends with `weights` (a range of the buffer). `fill` is given the
     /// `head_len` bytes before them, and room for the weights where they have to be copied; else
     /// the transport reads them in the buffer when it sends. The ticket is for
@@ -145,7 +150,7 @@ pub struct Config {
     pub deltas: Deltas,
     /// How deltas become part of a position.
     pub merge: Merge,
-    /// How weights travel; not [`Dtype::None`](crate::wire::Dtype::None).
+    /// How weights travel; not [`Dtype::None`].
     pub precision: Dtype,
     /// Whether chunks that moved most go first, instead of all in turn.
     pub sparse: bool,

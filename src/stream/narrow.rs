@@ -7,8 +7,7 @@
 //! for it. While a chunk moves every position is a whole one.
 //!
 //! **Deltas.** What leaves is what the payload can say of the delta. The rest stays in `w - last` and
-//! leaves later: `take_rounded` of the kernels. (In a mean, what is below the least f32 once it is multiplied by
-//! the portion never leaves: 1e-44 or so.)
+//! leaves later: `take_rounded` of the kernels. (In a mean, a rest below 2^-100 counts as sent.)
 //!
 //! Invariants: what was published of a chunk of the own range is in `sent`, which a master does not
 //! need otherwise. `last` of a foreign chunk is what its master sent, exactly, while [`Seen::exact`].

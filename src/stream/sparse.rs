@@ -15,6 +15,8 @@ const PASSES_MOST: u8 = 7;
 pub(super) struct Sparse {
     /// Passes that each chunk was left out since it went.
     waited: Vec<u8>,
+    /// The number of each chunk's last position, of all that were sent.
+    went_as: Vec<u64>,
     /// Mean movement of a chunk when its turn came, smoothed over a pass.
     mean: f64,
     moves: Vec<f32>,
@@ -33,8 +35,21 @@ impl Sparse {
     fn of(own_chunks: usize, moves: Vec<f32>) -> Self {
         Self {
             waited: vec![0; own_chunks],
+            went_as: vec![0; own_chunks],
             mean: 0.0,
             moves,
+        }
+    }
+
+    /// The number of a chunk's last position, where chunks do not go in turn.
+    pub(super) fn went_as(&self, own: usize) -> Option<u64> {
+        self.went_as.get(own).copied()
+    }
+
+    /// Notes that a chunk goes as position number `number`.
+    pub(super) fn note_went(&mut self, own: usize, number: u64) {
+        if let Some(went) = self.went_as.get_mut(own) {
+            *went = number;
         }
     }
 

@@ -122,7 +122,10 @@ impl Streamer<'_> {
         let cursor = u64::from(self.cursor - range.start);
         // Frames sent since version `chunk_version` of this chunk left.
         let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
-        let reached = self.sent_positions.saturating_sub(since);
+        let reached = match self.sparse.went_as(position as usize) {
+            Some(number) if lag == 0 => number,
+            _ => self.sent_positions.saturating_sub(since),
+        };
         self.window.progress_ns = now_ns;
         self.window.silence_ns = REOPENS_NS;
         self.window.note_reached(now_ns, reached);

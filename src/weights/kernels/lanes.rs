@@ -23,6 +23,8 @@ pub(crate) trait Arith: Copy {
     fn splat(value: f32) -> Self;
     /// What lies outside of `-limit..=limit` is moved to its nearer end; none is NaN.
     fn within(self, limit: Self) -> Self;
+    /// Zero in place of what is smaller than `limit`; none is NaN.
+    fn zero_below(self, limit: Self) -> Self;
     /// Cut to the upper half of its bits: a bf16.
     fn upper_half(self) -> Self;
 }
@@ -50,6 +52,10 @@ impl Arith for f32 {
     #[inline(always)]
     fn within(self, limit: Self) -> Self {
         self.min(limit).max(-limit)
+    }
+    #[inline(always)]
+    fn zero_below(self, limit: Self) -> Self {
+        if self.abs() < limit { 0.0 } else { self }
     }
     #[inline(always)]
     fn upper_half(self) -> Self {
@@ -160,6 +166,10 @@ impl<M: Memory> Arith for Words<M> {
     #[inline(always)]
     fn within(self, limit: Self) -> Self {
         Self::each(|i| self.0[i].within(limit.0[i]))
+    }
+    #[inline(always)]
+    fn zero_below(self, limit: Self) -> Self {
+        Self::each(|i| self.0[i].zero_below(limit.0[i]))
     }
     #[inline(always)]
     fn upper_half(self) -> Self {

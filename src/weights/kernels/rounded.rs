@@ -29,8 +29,13 @@ impl Rule for Rounded<'_> {
             .rounding
             .of(i, d.times(A::splat(self.portion)))
             .plus(zero);
-        // The inverse of 1 is 1: a sum is exact.
-        let sent = out.times(A::splat(1.0 / self.portion)).plus(zero);
+        let mut sent = out.times(A::splat(1.0 / self.portion)).plus(zero);
+        // A sum is exact. In a mean the least that is left would go to and fro for ever: multiplied by the
+        // portion it rounds to itself, or to nothing.
+        if self.portion != 1.0 {
+            let rest = d.minus(sent).zero_below(A::splat(REST_LEAST));
+            sent = d.minus(rest).plus(zero);
+        }
         Next {
             w: pos.plus(d),
             last: pos.plus(sent),
@@ -39,6 +44,9 @@ impl Rule for Rounded<'_> {
         }
     }
 }
+
+/// What is left of a delta in a mean and is smaller counts as sent: 2^-100.
+pub(super) const REST_LEAST: f32 = f32::from_bits((127 - 100) << 23);
 
 /// What a narrow payload can hold of a delta.
 #[derive(Clone, Copy, Debug)]

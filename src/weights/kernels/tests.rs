@@ -224,7 +224,7 @@ fn check_take(k: Kernels, which: Which, scale: f32, writes: Writes, c: &Case) {
 }
 
 /// What leaves of `x`: said in plain words, in f64.
-fn rounded(rounding: Rounding<'_>, i: usize, x: f32) -> f32 {
+fn what_leaves(rounding: Rounding<'_>, i: usize, x: f32) -> f32 {
     let Rounding::Steps(steps) = rounding else {
         return f32::from_bits(x.to_bits() & 0xffff_0000) + 0.0;
     };
@@ -252,8 +252,16 @@ fn check_rounded(k: Kernels, writes: Writes, rounding: Rounding<'_>, portion: f3
     let mut expected = [(); 4].map(|()| Vec::new());
     for i in 0..c.w.len() {
         let d = difference(c.w[i], c.last[i]);
-        let out = rounded(rounding, i, d * portion);
-        let sent = out * (1.0 / portion) + 0.0;
+        let out = what_leaves(rounding, i, d * portion);
+        let mut sent = out * (1.0 / portion) + 0.0;
+        if portion != 1.0 {
+            let rest = d - sent;
+            sent = d - if rest.abs() < rounded::REST_LEAST {
+                0.0
+            } else {
+                rest
+            } + 0.0;
+        }
         let values = [c.pos[i] + d, c.pos[i] + sent, sent, out];
         expected
             .iter_mut()

@@ -49,6 +49,14 @@ impl Arith for Avx512 {
         }
     }
     #[inline(always)]
+    fn zero_below(self, limit: Self) -> Self {
+        // SAFETY: AVX-512F, as above.
+        unsafe {
+            let stays = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(_mm512_abs_ps(self.0), limit.0);
+            Self(_mm512_maskz_mov_ps(stays, self.0))
+        }
+    }
+    #[inline(always)]
     fn upper_half(self) -> Self {
         // SAFETY: AVX-512F, as above.
         unsafe {
@@ -166,6 +174,18 @@ impl Arith for Avx2 {
             let within =
                 |x, limit| _mm256_max_ps(_mm256_min_ps(x, limit), _mm256_sub_ps(zero, limit));
             Self(within(self.0, limit.0), within(self.1, limit.1))
+        }
+    }
+    #[inline(always)]
+    fn zero_below(self, limit: Self) -> Self {
+        // SAFETY: AVX2, as above.
+        unsafe {
+            let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(MAGNITUDE));
+            let stays = |x, limit| {
+                let bits = _mm256_cmp_ps::<_CMP_GE_OQ>(_mm256_and_ps(x, magnitude), limit);
+                _mm256_and_ps(x, bits)
+            };
+            Self(stays(self.0, limit.0), stays(self.1, limit.1))
         }
     }
     #[inline(always)]
