@@ -20,10 +20,17 @@ fn run(args: &[&str], out: &Path) -> Output {
 
 fn train(args: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
-    let out = folder.path().join("out");
-    let output = run(args, &out);
+    train_into(&folder.path().join("out"), args)
+}
+
+fn train_into(out: &Path, args: &[&str]) -> Value {
+    let output = run(args, out);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}\n{said}");
+    summary(out)
+}
+
+fn summary(out: &Path) -> Value {
     let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -102,6 +109,32 @@ fn the_precision_is_chosen_by_the_link() {
     assert_eq!(chosen("max"), "f32");
 }
 
+/// Thirty times the rate that LeNet is made for: whether it learns or diverges, the summary says what was seen.
+#[test]
+fn a_loss_that_rises_is_in_the_summary() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+    let text = std::fs::read_to_string(models.join("lenet_solver.prototxt")).expect("a model");
+    let net = models.join("lenet_train_test.prototxt");
+    let lines = text.lines().map(|line| match line.split_once(':') {
+        Some(("base_lr", _)) => "base_lr: 0.3".to_owned(),
+        Some(("net", _)) => format!("net: \"{}\"", net.display()),
+        _ => line.to_owned(),
+    });
+    let file = folder.path().join("hot.prototxt");
+    std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).expect("written");
+    let out = folder.path().join("out");
+    let file = file.display().to_string();
+    run(
+        &["--nodes", "1", "--iterations", "200", "--solver", &file],
+        &out,
+    );
+    let summary = summary(&out);
+    let warnings = summary["warnings"].as_array().expect("a list");
+    let rose = warnings.iter().find(|w| w["what"] == "loss_rose");
+    assert_eq!(rose.expect("it is said")["node"], 0, "{summary}");
+}
+
 #[test]
 fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     let began = Instant::now();
@@ -117,7 +150,7 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     );
 }
 
-/// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; beside a load of 12 it was 10.
+/// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; under a load of 12 some ten.
 #[test]
 fn no_solver_computes_from_older_weights_than_it_may() {
     let slow = ["--nodes", "2", "--rate", "600KB", "--pace-steps", "20"];
@@ -131,7 +164,15 @@ fn no_solver_computes_from_older_weights_than_it_may() {
         age > 3.0,
         "{age}: the link is fast, this test shows nothing"
     );
-    let bound = train(&[&slow[..], &["--iterations", "20", "--max-age", "1"]].concat());
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let bound = ["--iterations", "20", "--max-age", "1"];
+    let bound = train_into(&out, &[&slow[..], &bound].concat());
+    let said = std::fs::read_to_string(out.join("node0-solver0.log")).expect("a log");
+    assert!(
+        said.contains("waiting for node 1") && said.contains("--max-age allows 1"),
+        "{said}"
+    );
     // On a machine so busy that a node is not heard for two seconds, it is not waited for.
     let warnings = bound["warnings"].as_array().expect("a list");
     let silent = warnings.iter().any(|w| w["what"] == "silent_node");

@@ -77,7 +77,7 @@ impl PrecisionArg {
     /// See [`Dtype`].
     ///
     /// # Errors
-    /// It is `auto`, and nobody has chosen.
+    /// It is `auto`, which only `train` resolves.
     pub fn dtype(self) -> Result<Dtype> {
         Ok(match self {
             Self::F32 => Dtype::F32,

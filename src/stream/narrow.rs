@@ -2,7 +2,7 @@
 //!
 //! **Positions.** A master sends a chunk as the nearest values that the payload can say. As long as its
 //! weights stay as they are (its *content*), further positions are *pieces* of it in f32, as long as fit
-//! into a frame, and then it begins again. So a slave that nobody moves ends with the very bits. A piece
+//! into a frame, and then it begins again. So a slave at rest ends with the very bits. A piece
 //! replaces a part of what the whole chunk of the same content made: a slave that missed that waits
 //! for it. While a chunk moves every position is a whole one.
 //!

@@ -126,7 +126,7 @@ fn bytes_of(set: &DataSet) -> [&[u8]; 4] {
     [&train.pixels, &train.labels, &test.pixels, &test.labels]
 }
 
-/// Sends `feed` to whoever connects, until `stop` is set. What becomes of each is told: its address, and the error
+/// Sends `feed` on each connection, until `stop` is set. What becomes of each is told: its address, and the error
 /// if it did not get all.
 ///
 /// # Errors
@@ -183,7 +183,7 @@ fn send(feed: &Feed, mut stream: TcpStream) -> io::Result<()> {
 /// 20 s.
 ///
 /// # Errors
-/// There is no feed, it sends something else, or the connection breaks.
+/// No feed answers, it sends something else, or the connection breaks.
 pub fn fetch(kind: &str, address: &str) -> Result<DataSet, DataError> {
     let wrong = |what: String| DataError::Feed {
         address: address.to_owned(),
