@@ -42,7 +42,9 @@ impl Streamer<'_> {
     ) -> usize {
         let ready = self.ready_flag();
         for sent in 0..max {
-            self.skip_resting(now_ns);
+            if self.config.sparse {
+                self.skip_resting(now_ns);
+            }
             if !self.send_position(self.cursor, ready, out) {
                 return sent;
             }
@@ -143,6 +145,7 @@ impl Streamer<'_> {
         self.sent_positions += 1;
     }
 
+    #[inline(always)]
     fn position_header(&self, chunk: u32, version: u32, ready: u8) -> Header {
         Header {
             kind: Kind::Position,
@@ -188,35 +191,25 @@ impl Streamer<'_> {
             return Err(DropReason::Late);
         }
         self.note_answer(now_ns, header, lag);
+        if header.dtype == Dtype::F32 {
+            if kernels::any_non_finite(frame.payload) {
+                return Err(DropReason::NonFinite);
+            }
+            return self.take_delta(header, frame.payload, out);
+        }
         let mut came = std::mem::take(&mut self.narrow.came);
-        let applied = self
-            .read_delta(frame, &mut came)
-            .and_then(|delta| self.take_delta(header, delta, out));
+        came.resize(self.config.chunk_weights as usize, 0.0);
+        let applied = if wire::unpack(header.dtype, frame.payload, &mut came) {
+            self.take_delta(header, came.as_bytes(), out)
+        } else {
+            Err(DropReason::NonFinite)
+        };
         self.narrow.came = came;
         applied
     }
 
-    /// The f32 bytes of a delta: its payload, or what that stands for in `values`.
-    fn read_delta<'f>(
-        &self,
-        frame: &'f Frame<'_>,
-        values: &'f mut Vec<f32>,
-    ) -> Result<&'f [u8], DropReason> {
-        if frame.header.dtype == Dtype::F32 {
-            let bad = kernels::any_non_finite(frame.payload);
-            return if bad {
-                Err(DropReason::NonFinite)
-            } else {
-                Ok(frame.payload)
-            };
-        }
-        values.resize(self.config.chunk_weights as usize, 0.0);
-        if !wire::unpack(frame.header.dtype, frame.payload, values) {
-            return Err(DropReason::NonFinite);
-        }
-        Ok(values.as_bytes())
-    }
-
+    /// Adds a delta that was found good: `delta`, f32.
+    #[inline(always)]
     fn take_delta(
         &mut self,
         header: &Header,

@@ -98,6 +98,7 @@ impl Narrow {
     }
 
     /// Forgets what was taken of a chunk.
+    #[inline]
     pub(super) fn forget(&mut self, chunk: u32) {
         if let Some(seen) = self.seen.get_mut(chunk as usize) {
             *seen = None;
@@ -227,6 +228,7 @@ impl Streamer<'_> {
     }
 
     /// Bytes of a payload of the kind and type of a frame.
+    #[inline(always)]
     pub(super) fn payload_len(&self, header: &Header) -> usize {
         let weights = match (header.kind, header.part) {
             (Kind::Restore, part) => self.piece(part).len(),
@@ -236,23 +238,14 @@ impl Streamer<'_> {
         header.dtype.payload_len(weights)
     }
 
-    /// Puts the position that a frame stands for into `values`, and notes what of its content is known then. A
-    /// whole chunk of f32 stands for its payload, and is only checked.
+    /// Puts the position that a frame stands for into `values`, and notes what of its content is known then. (A
+    /// whole chunk of f32 stands for itself.)
     pub(super) fn read_position(
         &mut self,
         frame: &Frame<'_>,
         values: &mut Vec<f32>,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if header.dtype == Dtype::F32 && header.part == 0 {
-            self.narrow.forget(header.chunk);
-            let bad = kernels::any_non_finite(frame.payload);
-            return if bad {
-                Err(DropReason::NonFinite)
-            } else {
-                Ok(())
-            };
-        }
         let (_, last, _) = self.chunk_views(header.chunk);
         values.resize(last.len(), 0.0);
         let known = self.knows_content(frame);

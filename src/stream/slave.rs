@@ -53,20 +53,25 @@ impl Streamer<'_> {
         if joined && !newer(header.chunk_version, version) {
             return Err(DropReason::Late);
         }
+        if header.dtype == Dtype::F32 && header.part == 0 {
+            if kernels::any_non_finite(frame.payload) {
+                return Err(DropReason::NonFinite);
+            }
+            self.narrow.forget(header.chunk);
+            self.take_position(now_ns, frame, frame.payload, ack, out);
+            return Ok(());
+        }
         let mut values = std::mem::take(&mut self.narrow.came);
         let position = self.read_position(frame, &mut values);
         let taken = position.map(|()| {
-            let pos = match (header.dtype, header.part) {
-                (Dtype::F32, 0) => frame.payload,
-                _ => values.as_bytes(),
-            };
-            self.take_position(now_ns, frame, pos, ack, out);
+            self.take_position(now_ns, frame, values.as_bytes(), ack, out);
         });
         self.narrow.came = values;
         taken
     }
 
     /// Takes a position that was found good: `pos`, f32.
+    #[inline(always)]
     fn take_position(
         &mut self,
         now_ns: u64,

@@ -47,6 +47,7 @@ impl Sparse {
     }
 
     /// Notes that a chunk goes as position number `number`.
+    #[inline]
     pub(super) fn note_went(&mut self, own: usize, number: u64) {
         if let Some(went) = self.went_as.get_mut(own) {
             *went = number;
@@ -78,6 +79,7 @@ impl Streamer<'_> {
     }
 
     /// The turn goes to the next chunk of the own range.
+    #[inline]
     pub(super) fn next_turn(&mut self, now_ns: u64) {
         let range = self.ranges.of(self.config.node);
         self.cursor += 1;
@@ -89,6 +91,7 @@ impl Streamer<'_> {
     }
 
     /// Notes what a chunk of the own range is as it goes.
+    #[inline]
     pub(super) fn note_gone(&mut self, chunk: u32) {
         if self.sparse.waited.is_empty() {
             return;
