@@ -152,16 +152,16 @@ impl Streamer<'_> {
             .filter(|node| !self.ranges.of(*node).is_empty())
     }
 
-    /// Sends `node` the next `max` parts of its range. Returns how many went.
+    /// Sends `node` the next `max` pieces of its range. Returns how many went.
     pub(super) fn poll_restore(&mut self, node: u16, max: usize, out: &mut impl Outbox) -> usize {
         let range = self.ranges.of(node);
-        let parts = u32::from(self.config.precision.f32_pieces());
+        let pieces = u32::from(self.config.precision.f32_pieces());
         for sent in 0..max {
-            if !range.contains(&(self.restore_cursor / parts)) {
-                self.restore_cursor = range.start * parts;
+            if !range.contains(&(self.restore_cursor / pieces)) {
+                self.restore_cursor = range.start * pieces;
             }
-            let part = (self.restore_cursor % parts) as u8;
-            if !self.send_restore(node, self.restore_cursor / parts, part, out) {
+            let piece = (self.restore_cursor % pieces) as u8;
+            if !self.send_restore(node, self.restore_cursor / pieces, piece, out) {
                 return sent;
             }
             self.shares.own_sent();
@@ -170,11 +170,11 @@ impl Streamer<'_> {
         max
     }
 
-    /// Gives a part of a chunk back as it is here. What local solvers added so far is in it, and stays as it is
+    /// Gives a piece of a chunk back as it is here. What local solvers added so far is in it, and stays as it is
     /// however often it has to be sent: what they add meanwhile is `w - last`, as ever.
-    fn send_restore(&mut self, node: u16, chunk: u32, part: u8, out: &mut impl Outbox) -> bool {
+    fn send_restore(&mut self, node: u16, chunk: u32, piece: u8, out: &mut impl Outbox) -> bool {
         let (w, last, _) = self.chunk_views(chunk);
-        let weights = self.piece(part);
+        let weights = self.piece(piece);
         if weights.is_empty() {
             return true;
         }
@@ -201,7 +201,7 @@ impl Streamer<'_> {
             iterations: self.local_iterations,
             payload_len: 4 * weights.len() as u32,
             content: 0,
-            part,
+            part: piece,
         };
         let went = out.send(Dest::Node(node), header.frame_len(), &mut |slot| {
             let (_, payload) = header.emit(slot);
@@ -236,9 +236,9 @@ impl Streamer<'_> {
         let at = header.chunk - self.ranges.of(self.config.node).start;
         let restored = &mut self.narrow.restored[at as usize];
         *restored |= 1 << header.part;
-        let parts =
-            (0..self.config.precision.f32_pieces()).filter(|part| !self.piece(*part).is_empty());
-        let all = parts.fold(0, |all, part| all | 1 << part);
+        let pieces =
+            (0..self.config.precision.f32_pieces()).filter(|piece| !self.piece(*piece).is_empty());
+        let all = pieces.fold(0, |all, piece| all | 1 << piece);
         if self.narrow.restored[at as usize] == all
             && state.flags.fetch_or(JOINED, Relaxed) & JOINED == 0
         {
