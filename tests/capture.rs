@@ -51,6 +51,7 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
             payload_len,
             content: 513,
             part: i as u8,
+            held: 40 + i as u8,
         };
         let sent = link.tx.send(To::Group, header.frame_len(), &mut |slot| {
             let (acks, payload) = header.emit(slot);
@@ -80,7 +81,7 @@ fn show(path: &Path, fields: &[&str]) -> Option<Vec<String>> {
     Some(text.lines().map(str::to_owned).collect())
 }
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     "frame.protocols",
     "dogwild.kind",
     "dogwild.session",
@@ -93,6 +94,7 @@ const FIELDS: [&str; 15] = [
     "dogwild.payload_len",
     "dogwild.content",
     "dogwild.part",
+    "dogwild.held",
     "dogwild.acks",
     "dogwild.seal.number",
     "_ws.expert.message",
@@ -125,6 +127,7 @@ fn check(local: Source, group: Source, protocols: &str, sealed: bool) {
             payload_len.to_string(),
             "513".to_owned(),
             i.to_string(),
+            (40 + i).to_string(),
             "07".repeat(acks.into()),
             if sealed {
                 (i + 1).to_string()

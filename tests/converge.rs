@@ -153,12 +153,13 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
 /// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; under a load of 12 some ten.
 #[test]
 fn no_solver_computes_from_older_weights_than_it_may() {
-    let slow = ["--nodes", "2", "--rate", "600KB", "--pace-steps", "20"];
+    // A pass takes 6 s: longer than a step does on a machine with a load of 12.
+    let slow = ["--nodes", "2", "--rate", "300KB", "--pace-steps", "20"];
     let oldest = |summary: &Value, node: usize| {
         let stream = &summary["per_node"][node]["stream"];
         number(&stream["age_steps_max"])
     };
-    let free = train(&[&slow[..], &["--iterations", "120"]].concat());
+    let free = train(&[&slow[..], &["--iterations", "200"]].concat());
     let age = oldest(&free, 0);
     assert!(
         age > 3.0,
@@ -166,7 +167,7 @@ fn no_solver_computes_from_older_weights_than_it_may() {
     );
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
-    let bound = ["--iterations", "20", "--max-age", "1"];
+    let bound = ["--iterations", "10", "--max-age", "1"];
     let bound = train_into(&out, &[&slow[..], &bound].concat());
     let said = std::fs::read_to_string(out.join("node0-solver0.log")).expect("a log");
     assert!(
@@ -182,4 +183,75 @@ fn no_solver_computes_from_older_weights_than_it_may() {
     }
     let said = refusal(&["--max-age", "0"]);
     assert!(said.contains("--max-age"), "{said}");
+}
+
+/// Two solvers for each core: streamers take little of what the solvers want, and what they send still arrives.
+#[test]
+fn streamers_leave_the_cores_to_solvers() {
+    let cores = std::thread::available_parallelism().expect("a number of cores");
+    let solvers = cores.to_string();
+    let args = ["--nodes", "2", "--solvers", &solvers];
+    let summary = train(&[&args[..], &["--iterations", "800"]].concat());
+    assert_eq!(summary["replicas_identical"], true);
+    let seconds = number(&summary["train_s"]);
+    for node in summary["per_node"].as_array().expect("nodes") {
+        let stream = &node["stream"];
+        let share = number(&stream["cpu_ns"]) / 1e9 / seconds;
+        // 4 % while solvers wait; the beginning and the end of a short job are there too.
+        assert!(share < 0.25, "{share} of a core: {stream}");
+        assert!(number(&stream["positions_taken"]) > 0.0, "{stream}");
+    }
+}
+
+/// A node that masters all weights and has no solver, two that learn and master nothing, one that only tests.
+#[test]
+fn nodes_may_master_learn_or_test_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let roles = ["--nodes", "3", "--masters", "1", "--solvers", "0,1,1"];
+    let rest = ["--tester", "--iterations", "500", "--test-every", "100"];
+    let summary = train_into(&out, &[&roles[..], &rest, &["--loss", "5%"]].concat());
+    assert_eq!(summary["replicas_identical"], true);
+    // On a busy machine a node may not be heard for a while.
+    let warnings = summary["warnings"].as_array().expect("a list");
+    let silent = |warning: &Value| warning["what"] == "silent_node";
+    assert!(warnings.iter().all(silent), "{summary}");
+    let nodes = summary["per_node"].as_array().expect("nodes");
+    let of = |name: &str| -> Vec<f64> {
+        let values = nodes.iter().map(|node| match &node[name] {
+            Value::Null => number(&node["stream"][name]),
+            value => number(value),
+        });
+        values.collect()
+    };
+    let iterations = of("iterations");
+    assert_eq!(iterations.len(), 4);
+    assert!(iterations[1] > 0.0 && iterations[2] > 0.0, "{iterations:?}");
+    assert_eq!((iterations[0], iterations[3]), (0.0, 0.0));
+    let sent = of("positions_sent");
+    assert!(sent[0] > 0.0, "{sent:?}");
+    assert_eq!(sent[1..], [0.0; 3]);
+    assert!(
+        of("test_accuracy").iter().all(|share| *share > 0.9),
+        "{summary}"
+    );
+    // Every row of the curve is of the node that tests.
+    let curve = std::fs::read_to_string(out.join("curve.csv")).expect("a curve");
+    let rows: Vec<&str> = curve.lines().skip(1).collect();
+    assert!(rows.len() >= 2, "{curve}");
+    assert!(rows.iter().all(|row| row.starts_with("3,")), "{curve}");
+}
+
+#[test]
+fn roles_that_cannot_be_are_refused() {
+    for (args, says) in [
+        (["--solvers", "0"], "no node learns"),
+        (["--solvers", "1,1,1"], "of 3 nodes"),
+        (["--solvers", "40"], "0 to 32"),
+        (["--masters", "3"], "give 1 to 2"),
+        (["--masters", "0"], "--masters"),
+    ] {
+        let said = refusal(&args);
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
 }

@@ -185,6 +185,20 @@ fn a_node_with_other_data_is_named_on_both_sides_and_taken_from_by_neither() {
     }
 }
 
+/// What a node on such weights would say.
+fn hello_of(weights: &SharedWeights, chunk_weights: u32) -> Hello {
+    Hello {
+        fingerprint: weights.fingerprint(),
+        data: weights.data(),
+        first_weights: weights.first_weights(),
+        incarnation: 0,
+        chunk_weights,
+        chunks: weights.used().div_ceil(chunk_weights as usize) as u32,
+        masters: 2,
+        seen: vec![RangeSeen::All; 2],
+    }
+}
+
 /// Two forged hellos ended a job with exit 0: the iterations they claimed were believed.
 #[test]
 fn forged_iterations_end_no_job() {
@@ -208,15 +222,7 @@ fn forged_iterations_end_no_job() {
     let mut attacker = udp::open(&config).expect("udp on lo");
     let weights = &nodes[0].weights;
     let chunk_weights = chunk_weights_for(attacker.tx.mtu(), 2, Dtype::F32).expect("a chunk");
-    let hello = Hello {
-        fingerprint: weights.fingerprint(),
-        data: weights.data(),
-        first_weights: weights.first_weights(),
-        incarnation: 0,
-        chunk_weights,
-        chunks: weights.used().div_ceil(chunk_weights as usize) as u32,
-        seen: vec![RangeSeen::All; 2],
-    };
+    let hello = hello_of(weights, chunk_weights);
     wait(&mut nodes, "both are ready", |nodes| {
         nodes.iter().all(Node::ready)
     });
@@ -238,6 +244,7 @@ fn forged_iterations_end_no_job() {
                 payload_len: Hello::len(2) as u32,
                 content: 0,
                 part: 0,
+                held: 0,
             };
             let fill = &mut |slot: &mut [u8]| hello.emit(header.emit(slot).1);
             attacker.tx.send(To::Group, header.frame_len(), fill);

@@ -17,6 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
         incarnation: 3,
         node: 0,
         nodes: 2,
+        masters: 2,
         chunk_weights: 16,
         chunks: 4,
         deltas: Deltas::ExactlyOnce,

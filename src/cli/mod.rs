@@ -21,6 +21,7 @@ mod solver;
 mod status;
 pub mod stream;
 pub mod stream_args;
+mod tester;
 mod train;
 mod train_poseidon;
 pub mod worker;
@@ -46,6 +47,8 @@ enum Command {
     Init(init::Args),
     /// Run a solver on a buffer
     Solver(solver::Args),
+    /// Test a buffer's weights now and then, and do nothing else
+    Tester(tester::Args),
     /// Stream a buffer to and from the other nodes
     Stream(stream::Args),
     /// Keep a GPU's weights in step with a buffer, and train on them
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Train(args) => args.run(),
         Command::Init(args) => args.run(),
         Command::Solver(args) => args.run(),
+        Command::Tester(args) => args.run(),
         Command::Stream(args) => args.run(),
         Command::Gpu(args) => args.run(),
         Command::Coordinator(args) => args.run(),

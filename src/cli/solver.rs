@@ -27,6 +27,10 @@ pub(super) struct Args {
     /// Solvers on each node
     #[arg(long, value_name = "N", default_value_t = 1)]
     solvers: u32,
+    /// This solver's share of the pictures, K/N: the K-th of N in the cluster [default: from --node, --nodes, --index
+    /// and --solvers, as many on each node]
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    shard: Option<Shard>,
     /// This node, from 0
     #[arg(long, value_name = "K", default_value_t = 0)]
     node: u16,
@@ -78,10 +82,10 @@ impl Args {
             spec,
             data,
             index: self.index,
-            shard: Shard {
+            shard: self.shard.unwrap_or(Shard {
                 index: u32::from(self.node) * self.solvers + self.index,
                 of: u32::from(self.nodes) * self.solvers,
-            },
+            }),
             node: self.node,
             seed: self.seed,
             test_images: self.test_images,
@@ -94,4 +98,14 @@ impl Args {
         run_solver(&job, &stop)?;
         Ok(stop.check()?)
     }
+}
+
+/// As `2/5`.
+fn shard(text: &str) -> Result<Shard, String> {
+    let parse = || {
+        let (index, of) = text.split_once('/')?;
+        let (index, of) = (index.parse().ok()?, of.parse().ok()?);
+        (index < of).then_some(Shard { index, of })
+    };
+    parse().ok_or_else(|| format!("`{text}` is no share: write K/N with K from 0 to N - 1, as 2/5"))
 }

@@ -35,6 +35,7 @@ impl Args {
         let job = StreamJob {
             node: self.node,
             nodes: self.nodes,
+            masters: self.stream.masters,
             transport: self.transport.spec(&self.fault),
             deltas: self.stream.deltas(),
             merge: self.stream.merge(),

@@ -22,6 +22,9 @@ pub struct StreamArgs {
     #[arg(long, value_enum, default_value = "mean")]
     #[serde(serialize_with = "as_value")]
     pub merge: MergeArg,
+    /// Nodes that master a part of the weights, the first so many; the same on all nodes [default: all]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
+    pub masters: Option<u16>,
     /// How weights travel; the same on all nodes
     #[arg(long, value_enum, default_value = "f32")]
     #[serde(serialize_with = "as_value")]
@@ -29,8 +32,8 @@ pub struct StreamArgs {
     /// Send chunks that moved most first, and those that rest now and then
     #[arg(long)]
     pub sparse: bool,
-    /// Bytes per second that a node sends at most, as 64MB or 2GB, or max
-    #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "64MB", value_parser = rate)]
+    /// Bytes per second that a node sends at most, as 64MB or 2GB; max: what solvers and link leave
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", default_value = "max", value_parser = rate)]
     #[serde(rename = "rate_bytes_per_s")]
     pub rate: Rate,
     /// Bytes of positions on the way without any answer, at most, as 2MB, or max
@@ -146,6 +149,9 @@ impl StreamArgs {
             "--window".into(),
             self.window.to_arg(),
         ];
+        if let Some(masters) = self.masters {
+            args.extend(["--masters".to_owned(), masters.to_string()]);
+        }
         if self.sparse {
             args.push("--sparse".into());
         }

@@ -15,7 +15,7 @@ use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, Load, Old, OutFolder, Resume, SnapshotEvery, Summary,
+    DEFAULT_OUT, Ended, Experiment, Load, Old, OutFolder, Resume, SnapshotEvery, Solvers, Summary,
     TrainPlan, json, last_run, train, train_poseidon,
 };
 use crate::node::{TEST_IMAGES, Transport, stop_on_signals};
@@ -37,9 +37,13 @@ pub(super) struct Args {
     /// Number of nodes, each with its own buffer
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
-    /// Solvers on each node (more than one: Hogwild on its buffer)
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
-    solvers: u32,
+    /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node: 0,1,1 (a node without
+    /// solvers only masters its part of the weights)
+    #[arg(long, value_name = "N|N,N...", default_value = "1")]
+    solvers: Solvers,
+    /// One more node, which only tests: no solver stops for a test
+    #[arg(long)]
+    tester: bool,
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default: lenet]
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) solver: Option<String>,
@@ -118,6 +122,15 @@ impl Args {
             train_poseidon::report(&ended);
             return Ok(ended.check()?);
         }
+        self.solvers.check(self.nodes)?;
+        if let Some(masters) = self.stream.masters
+            && masters > self.nodes
+        {
+            bail!("--masters {masters} of {} nodes: give 1 to {0}", self.nodes);
+        }
+        if self.tester {
+            self.add_tester();
+        }
         if self.lab {
             self.enter_lab();
         } else if self.transport.transport.is_raw()
@@ -157,6 +170,13 @@ impl Args {
         Ok(ended.check()?)
     }
 
+    /// One more node, which masters nothing.
+    fn add_tester(&mut self) {
+        self.stream.masters.get_or_insert(self.nodes);
+        self.solvers = self.solvers.and_none(self.nodes);
+        self.nodes += 1;
+    }
+
     /// How weights are to travel, by the age that they would have.
     fn choose_precision(&mut self, spec: &SolverSpec) -> Result<()> {
         let data = self.data.clone().unwrap_or_default();
@@ -165,8 +185,16 @@ impl Args {
             self.transport.pace.and_then(|pace| pace.0),
         ];
         let rate = rates.into_iter().flatten().reduce(f64::min);
-        let solvers = [self.nodes.into(), self.solvers];
-        let load = Load::measure(spec, &data, solvers, self.pace_steps, rate)?;
+        let load = Load::measure(
+            spec,
+            &data,
+            [
+                self.solvers.of_first(self.nodes),
+                self.solvers.most(self.nodes),
+            ],
+            self.pace_steps,
+            rate,
+        )?;
         let chosen = load.precision();
         log::info!(
             "--precision {}: weights get {:.1} steps old ({:.1} in f32)",
@@ -220,7 +248,15 @@ impl Args {
         };
         let foreign: &[&str] = match self.sync {
             Sync::Stream => &["poseidon"],
-            Sync::Poseidon => &["nodes", "solvers", "lab", "transport", "stream", "faults"],
+            Sync::Poseidon => &[
+                "nodes",
+                "solvers",
+                "tester",
+                "lab",
+                "transport",
+                "stream",
+                "faults",
+            ],
         };
         settings.retain(|name, _| !foreign.contains(&name.as_str()));
         settings.insert("key_file".into(), json(&self.transport.key_file));
@@ -258,6 +294,7 @@ impl Args {
         TrainPlan {
             nodes: self.nodes,
             solvers: self.solvers,
+            tester: self.tester,
             experiment,
             spec,
             model,

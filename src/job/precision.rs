@@ -30,15 +30,15 @@ pub struct Load {
 }
 
 impl Load {
-    /// Measures a step of the model on these pictures. On this machine `solvers` of them share the cores, and no
-    /// solver makes more than `pace_steps` a second.
+    /// Measures a step of the model on these pictures. On this machine `solvers` in all share the cores, `per_node` at
+    /// most on a node, and no solver makes more than `pace_steps` a second.
     ///
     /// # Errors
     /// The pictures cannot be read, or the model does not fit them.
     pub fn measure(
         spec: &SolverSpec,
         data: &Source,
-        [nodes, per_node]: [u32; 2],
+        [solvers, per_node]: [u32; 2],
         pace_steps: Option<f64>,
         bytes_per_s: Option<f64>,
     ) -> Result<Self> {
@@ -57,7 +57,7 @@ impl Load {
             quickest = quickest.min(start.elapsed().as_secs_f64());
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let crowd = (f64::from(nodes * per_node) / cores).max(1.0);
+        let crowd = (f64::from(solvers) / cores).max(1.0);
         let step_s = (quickest * spec.iter_size.max(1) as f64 * crowd)
             .max(pace_steps.map_or(0.0, |pace| 1.0 / pace));
         Ok(Self {
@@ -114,7 +114,7 @@ mod tests {
         let free = Load::measure(&spec, &data, [1, 1], None, Some(1e6)).unwrap();
         assert!(free.weights >= 431_080);
         assert!(free.step_s > 1e-5);
-        let paced = Load::measure(&spec, &data, [1, 2], Some(0.5), None).unwrap();
+        let paced = Load::measure(&spec, &data, [2, 2], Some(0.5), None).unwrap();
         // Two solvers of one step in two seconds make one a second.
         assert!(paced.step_s >= 1.0, "{paced:?}");
     }

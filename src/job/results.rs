@@ -88,7 +88,7 @@ pub(super) fn summarise(
         common,
         weights: nodes.first().map_or(0, SharedWeights::used),
         nodes: plan.nodes,
-        solvers_per_node: plan.solvers,
+        solvers_per_node: plan.solvers.clone(),
         transport: plan.transport.clone(),
         lab: plan.lab.is_some(),
         deltas: plan.deltas.clone(),

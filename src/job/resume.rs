@@ -170,7 +170,7 @@ impl Resume {
     /// each solver's momentum, place in the data and time, and the curve.
     pub(super) fn restore(&self, plan: &TrainPlan, nodes: &[SharedWeights]) -> Result<()> {
         let record = &self.record;
-        let same = (record.nodes, record.solvers_per_node) == (plan.nodes, plan.solvers);
+        let same = (record.nodes, &record.solvers_per_node) == (plan.nodes, &plan.solvers);
         if !same {
             log::warn!(
                 "--resume: the run had {} nodes with {} solvers, now there are {} with {}: weights and iterations \
@@ -194,7 +194,7 @@ impl Resume {
             let remote = record.iterations.saturating_sub(local);
             globals.remote_iterations.store(remote, Relaxed);
             globals.saved_iterations.store(record.iterations, Relaxed);
-            for solver in 0..plan.solvers {
+            for solver in 0..plan.solvers.of(node) {
                 let before = before.filter(|_| same);
                 self.restore_solver(shared, solver, before)?;
             }

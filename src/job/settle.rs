@@ -12,7 +12,6 @@ use anyhow::Result;
 
 use super::train::LOOK_EVERY;
 use crate::node::Stop;
-use crate::stream::Ranges;
 use crate::watch::StreamMeter;
 use crate::weights::{Role, SharedWeights, kernels};
 
@@ -130,12 +129,19 @@ struct Streamed {
 }
 
 fn streamed(nodes: &[SharedWeights]) -> Vec<Streamed> {
+    // A node that masters nothing sends no positions: its frames and hellos show that it lives.
     let meters = |shared: &SharedWeights| {
+        let masters = !shared.globals().own_range().is_empty();
+        let [cycles, positions] = if masters {
+            [StreamMeter::Cycles, StreamMeter::PositionsSent]
+        } else {
+            [StreamMeter::HellosSent, StreamMeter::FramesSent]
+        };
         let slots = shared.slots();
         let slot = slots.into_iter().find(|slot| slot.role == Role::Stream);
         slot.map_or_else(Streamed::default, |slot| Streamed {
-            cycles: StreamMeter::Cycles.of(&slot.meters),
-            positions: StreamMeter::PositionsSent.of(&slot.meters),
+            cycles: cycles.of(&slot.meters),
+            positions: positions.of(&slot.meters),
         })
     };
     nodes.iter().map(meters).collect()
@@ -212,23 +218,19 @@ fn differences(nodes: &[SharedWeights]) -> Vec<Lack> {
 
 /// The range of each node, in weights.
 fn ranges(nodes: &[SharedWeights]) -> Vec<std::ops::Range<usize>> {
-    let Some(first) = nodes.first() else {
-        return Vec::new();
+    let own = |shared: &SharedWeights| {
+        let (own, used) = (shared.globals().own_range(), shared.used());
+        own.start.min(used)..own.end.min(used)
     };
-    let slots = first.slots();
-    let chunk = slots
-        .iter()
-        .find(|slot| slot.role == Role::Stream)
-        .map_or(0, |slot| {
-            StreamMeter::ChunkWeights.of(&slot.meters) as usize
-        })
-        .max(1);
-    let ranges = Ranges::new(first.used().div_ceil(chunk) as u32, nodes.len() as u16);
-    let weights = |chunks: u32| (chunks as usize * chunk).min(first.used());
-    (0..nodes.len() as u16)
-        .map(|node| ranges.of(node))
-        .map(|range| weights(range.start)..weights(range.end))
-        .collect()
+    let mut ranges: Vec<_> = nodes.iter().map(own).collect();
+    let mastered: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+    if let (Some(all), Some(first)) = (ranges.first_mut(), nodes.first())
+        && mastered != first.used()
+    {
+        // Not all streamers have come up: what is equal to the first node's weights is equal.
+        *all = 0..first.used();
+    }
+    ranges
 }
 
 /// Weights in which two buffers differ.

@@ -125,7 +125,7 @@ impl Snapshots {
                 train_images: set.train.len(),
                 seed: plan.seed,
                 nodes: plan.nodes,
-                solvers_per_node: plan.solvers,
+                solvers_per_node: plan.solvers.clone(),
                 iterations: 0,
                 iterations_asked: plan.iterations,
                 per_node: Vec::new(),

@@ -68,12 +68,17 @@ pub(super) fn start_solver(
     add("--solver", plan.model.clone());
     add("--data", plan.data.to_string());
     add("--index", index.to_string());
-    add("--solvers", plan.solvers.to_string());
+    let number = plan.solvers.of_first(node) + index;
+    let of = plan.solvers.of_first(plan.nodes);
+    add("--shard", format!("{number}/{of}"));
+    add("--solvers", plan.solvers.of(node).to_string());
     add("--node", node.to_string());
     add("--nodes", plan.nodes.to_string());
     add("--seed", plan.seed.to_string());
     add("--curve", node_curve(&plan.out, node).display().to_string());
-    if let Some(every) = plan.test_every {
+    if plan.tester {
+        add("--test-every", "0".into());
+    } else if let Some(every) = plan.test_every {
         add("--test-every", every.to_string());
     }
     if let Some(steps) = plan.pace_steps {
@@ -82,13 +87,41 @@ pub(super) fn start_solver(
     if let Some(steps) = plan.max_age {
         add("--max-age", steps.to_string());
     }
-    if let Some(target) = plan.target_accuracy {
+    if let Some(target) = plan.target_accuracy.filter(|_| !plan.tester) {
         add("--target-accuracy", target.to_string());
     }
     let name = format!("node {node} solver {index}");
     Component::start(
         name,
         plan.out.join(format!("node{node}-solver{index}.log")),
+        Ends::WhenDone,
+        starter(lab, node, args)?,
+    )
+}
+
+/// The tester of `node`.
+pub(super) fn start_tester(
+    plan: &TrainPlan,
+    shared: &SharedWeights,
+    lab: Option<&Rc<Lab>>,
+    node: u16,
+) -> Result<Component> {
+    let mut args = strings(["tester", "--buffer"]);
+    args.push(shared.path().display().to_string());
+    let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
+    add("--solver", plan.model.clone());
+    add("--data", plan.data.to_string());
+    add("--node", node.to_string());
+    add("--curve", node_curve(&plan.out, node).display().to_string());
+    if let Some(every) = plan.test_every {
+        add("--test-every", every.max(1).to_string());
+    }
+    if let Some(target) = plan.target_accuracy {
+        add("--target-accuracy", target.to_string());
+    }
+    Component::start(
+        format!("node {node} tester"),
+        plan.out.join(format!("node{node}-tester.log")),
         Ends::WhenDone,
         starter(lab, node, args)?,
     )

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 
 use super::common::Common;
+use super::solvers::Solvers;
 use super::title::title;
 use crate::node::TestResult;
 use crate::watch::screen::Columns;
@@ -25,7 +26,7 @@ pub struct Summary {
     /// Number of nodes.
     pub nodes: u16,
     /// Solvers on each node.
-    pub solvers_per_node: u32,
+    pub solvers_per_node: Solvers,
     /// How frames travelled.
     pub transport: String,
     /// Whether nodes were namespaces of a lab.
@@ -188,15 +189,14 @@ impl Summary {
     /// What stands above the job's picture.
     pub fn title(&self) -> String {
         let how = format!(
-            "{} nodes over {}{}, {} {} each, deltas {}",
+            "{} nodes over {}{}, {}, deltas {}",
             self.nodes,
             self.transport,
             if self.lab { " in a lab" } else { "" },
-            self.solvers_per_node,
-            if self.solvers_per_node == 1 {
-                "solver"
-            } else {
-                "solvers"
+            match &self.solvers_per_node {
+                Solvers::Each(1) => "1 solver each".to_owned(),
+                Solvers::Each(solvers) => format!("{solvers} solvers each"),
+                each => format!("{each} solvers"),
             },
             self.deltas,
         );

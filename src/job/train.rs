@@ -20,7 +20,8 @@ use super::resume::Resume;
 use super::room;
 use super::settle::settle;
 use super::snapshots::{SnapshotEvery, Snapshots};
-use super::start::{start_solver, start_streamer};
+use super::solvers::Solvers;
+use super::start::{start_solver, start_streamer, start_tester};
 use super::summary::Summary;
 use super::warnings::Warnings;
 use super::{BufferPlan, Experiment, make_buffer};
@@ -39,7 +40,9 @@ pub struct TrainPlan {
     /// Number of nodes.
     pub nodes: u16,
     /// Solvers on each node.
-    pub solvers: u32,
+    pub solvers: Solvers,
+    /// Whether the last node only tests; then solvers do not.
+    pub tester: bool,
     /// The model, checked.
     pub spec: SolverSpec,
     /// The model as named on the command line.
@@ -86,6 +89,7 @@ struct Crew {
     lab: Option<Rc<Lab>>,
     streamers: Vec<Component>,
     solvers: Vec<Component>,
+    tester: Option<Component>,
 }
 
 impl Crew {
@@ -98,16 +102,26 @@ impl Crew {
                 let streamer = start_streamer(plan, shared, lab, node)?;
                 self.streamers.push(streamer);
             }
-            for index in 0..plan.solvers {
+            for index in 0..plan.solvers.of(node) {
                 let solver = start_solver(plan, shared, lab, node, index)?;
                 self.solvers.push(solver);
+            }
+            if plan.tester && node + 1 == plan.nodes {
+                let tester = start_tester(plan, shared, lab, node)?;
+                self.tester = Some(tester);
             }
         }
         Ok(())
     }
 
+    /// Whether solvers, and who tests, have ended.
+    fn has_learnt(&self) -> bool {
+        self.solvers.iter().chain(&self.tester).all(Component::done)
+    }
+
     fn all(&mut self) -> impl Iterator<Item = &mut Component> {
-        self.streamers.iter_mut().chain(&mut self.solvers)
+        let learning = self.streamers.iter_mut().chain(&mut self.solvers);
+        learning.chain(&mut self.tester)
     }
 }
 
@@ -147,7 +161,7 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
     let needs = room::Node {
         weights: room::weights(&plan.spec, &set)?,
         streamers: u64::from(plan.nodes > 1),
-        solvers: plan.solvers.into(),
+        solvers: plan.solvers.most(plan.nodes).into(),
         sealed: plan.sealed,
     };
     room::check(plan.nodes, needs)?;
@@ -241,7 +255,7 @@ fn watch(
     let mut progress = Progress::new(plan.iterations, progress::Path::Stream);
     let before = buffers.iterations();
     let mut started = Instant::now();
-    while !stop.load(Relaxed) && !crew.solvers.iter().all(Component::done) {
+    while !stop.load(Relaxed) && !crew.has_learnt() {
         if buffers.iterations() == before {
             started = Instant::now();
         }

@@ -3,12 +3,14 @@
 //! Each attaches to a buffer, runs at its own pace until it is told to stop, and can be killed and
 //! started again alone.
 
+mod budget;
 mod clock;
 pub mod doctor;
 mod gpu;
 mod health;
 mod line;
 mod model;
+mod only_tests;
 mod pace;
 mod port;
 pub mod poseidon;
@@ -21,6 +23,7 @@ mod solver_error;
 mod stop;
 mod streamer;
 mod tester;
+mod testing;
 mod transport;
 mod turn;
 
@@ -30,6 +33,7 @@ pub use gpu::{
 };
 pub(crate) use health::{Solvers as SolverWatch, What, since_unix};
 pub use model::{NetError, bound_net, data_kind, train_batch};
+pub use only_tests::{TesterJob, run_tester};
 pub use positions::Positions;
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 pub use solver::{CAUTION, ELAPSED, LOSS, SolverJob, run_solver};

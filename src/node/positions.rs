@@ -2,7 +2,7 @@
 //!
 //! Reads the buffer and the streamer's file beside it; changes neither.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
 
 use crate::stream::copy_positions;
 use crate::weights::{SharedWeights, StreamState, WeightsView};
@@ -35,10 +35,8 @@ impl Positions {
             let zero = || AtomicU32::new(0);
             self.copy = std::iter::repeat_with(zero).take(shared.padded()).collect();
         }
-        let [begin, end] = globals.own_range.each_ref().map(|word| word.load(Relaxed));
-        let own = begin as usize..end as usize;
         let copy = WeightsView::of(&self.copy);
-        copy_positions(state, shared.view(), &own, copy);
+        copy_positions(state, shared.view(), &globals.own_range(), copy);
         copy
     }
 }

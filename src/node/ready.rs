@@ -1,4 +1,4 @@
-//! What a solver waits for before its first step.
+//! When components on a buffer begin and end.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -30,4 +30,13 @@ pub(super) fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> boo
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// Whether the solvers of this buffer, and who tests, are to end.
+pub(super) fn is_finished(shared: &SharedWeights, stop: &AtomicBool) -> bool {
+    let globals = shared.globals();
+    let target = globals.target_iterations.load(Relaxed);
+    stop.load(Relaxed)
+        || globals.stop.load(Relaxed) != 0
+        || (target > 0 && globals.iterations() >= target)
 }

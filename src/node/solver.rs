@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use super::clock::{Clock, cpu_ns};
 use super::line::Line;
 use super::model::{NetError, bound_net, data_kind, train_batch};
-use super::positions::Positions;
-use super::ready::wait_until_ready;
+use super::ready::{is_finished, wait_until_ready};
 use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
+use super::testing::{Moment, Schedule, Testing};
 use super::turn::Turn;
 use crate::solver::data::{self, Batches, Images, Shard, Source};
 use crate::solver::{
     Caution, Cluster, Crew, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
 };
 use crate::watch::SolverMeter as Meter;
-use crate::watch::curve::{CurveRow, CurveWriter};
+use crate::watch::curve::CurveWriter;
 use crate::weights::{Expect, METERS, Manifest, Role, SharedWeights, SolverState};
 
 /// The spare word of the state file that holds the solver's time so far, ns.
@@ -99,17 +99,16 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         seed,
         cursor,
     )?;
-    let mut curve = match &job.curve {
-        Some(path) => Some(CurveWriter::append(path)?),
-        None => None,
-    };
-    let tester = if job.index == 0 && job.test_every > 0 {
-        Some(Tester::new(
-            &job.spec,
-            mean_from.test,
-            set.test,
-            job.test_images,
-        )?)
+    let testing = if job.index == 0 && job.test_every > 0 {
+        let tester = Tester::new(&job.spec, mean_from.test, set.test, job.test_images)?;
+        let curve = job.curve.as_deref().map(CurveWriter::append).transpose()?;
+        let schedule = Schedule {
+            node: job.node,
+            index: job.index,
+            every: job.test_every,
+            target_accuracy: job.target_accuracy,
+        };
+        Some(Testing::new(tester, curve, schedule, &shared))
     } else {
         None
     };
@@ -117,7 +116,6 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         job,
         shared: &shared,
         state: &state,
-        positions: Positions::default(),
         meters: slot.meters(),
         clock: Clock::start(),
         before_ns: state.spare()[ELAPSED].load(Relaxed),
@@ -127,23 +125,9 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         line: Line::new(slot.meters()[Meter::Iterations as usize].load(Relaxed)),
         turn: Turn::new(job.pace_steps, job.max_age, &shared),
     };
-    run.train(
-        &mut trainer,
-        &mut batches,
-        tester,
-        curve.as_mut(),
-        stop,
-        || slot.heartbeat(),
-    )
-}
-
-/// Whether the solvers of this buffer are to end.
-fn finished(shared: &SharedWeights, stop: &AtomicBool) -> bool {
-    let globals = shared.globals();
-    let target = globals.target_iterations.load(Relaxed);
-    stop.load(Relaxed)
-        || globals.stop.load(Relaxed) != 0
-        || (target > 0 && globals.iterations() >= target)
+    run.train(&mut trainer, &mut batches, testing, stop, || {
+        slot.heartbeat()
+    })
 }
 
 /// The smoothed loss after the newest.
@@ -154,10 +138,9 @@ pub(super) fn smoothed(before: Option<f32>, loss: f32) -> f32 {
 /// What the streamer of this buffer has told of the cluster.
 pub(super) fn cluster(shared: &SharedWeights, crew: &Crew) -> Cluster {
     let globals = shared.globals();
-    let [begin, end] = globals.own_range.each_ref().map(|word| word.load(Relaxed));
     Cluster {
         portion: globals.portion(),
-        own: begin as usize..end as usize,
+        own: globals.own_range(),
         crew: crew.size(),
     }
 }
@@ -195,7 +178,6 @@ struct Run<'a> {
     job: &'a SolverJob,
     shared: &'a SharedWeights,
     state: &'a SolverState,
-    positions: Positions,
     meters: &'a [AtomicU64; METERS],
     clock: Clock,
     /// Time that earlier processes of this solver have spent.
@@ -222,19 +204,15 @@ impl Run<'_> {
         &mut self,
         trainer: &mut Trainer,
         batches: &mut Batches,
-        mut tester: Option<Tester>,
-        mut curve: Option<&mut CurveWriter>,
+        mut testing: Option<Testing>,
         stop: &AtomicBool,
         heartbeat: impl Fn(),
     ) -> Result<(), SolverError> {
-        let mut next_test = self.cluster_iterations();
-        while !finished(self.shared, stop) {
-            if let Some(tester) = &mut tester
-                && self.cluster_iterations() >= next_test
+        while !is_finished(self.shared, stop) {
+            if let Some(testing) = &mut testing
+                && testing.is_due(self.shared)
             {
-                next_test =
-                    (self.cluster_iterations() / self.job.test_every + 1) * self.job.test_every;
-                self.test(tester, curve.as_deref_mut(), stop)?;
+                self.test(testing, stop)?;
                 continue;
             }
             let waited_ns = self.wait_for_turn(stop);
@@ -244,8 +222,8 @@ impl Run<'_> {
             let (loss, now_ns) = (self.loss, self.clock.now_ns());
             self.line.say(self.shared, self.meters, loss, now_ns);
         }
-        if let (Some(tester), false) = (&mut tester, stop.load(Relaxed)) {
-            self.test(tester, curve, stop)?;
+        if let (Some(testing), false) = (&mut testing, stop.load(Relaxed)) {
+            self.test(testing, stop)?;
         }
         Meter::CpuNs.set(self.meters, cpu_ns());
         Line::say_totals(self.meters);
@@ -255,7 +233,7 @@ impl Run<'_> {
     /// Waits until the next step may begin; the time that was waited for other nodes, ns.
     fn wait_for_turn(&mut self, stop: &AtomicBool) -> u64 {
         let (shared, clock) = (self.shared, self.clock);
-        self.turn.wait(shared, &clock, || finished(shared, stop))
+        self.turn.wait(shared, &clock, || is_finished(shared, stop))
     }
 
     fn step(&mut self, trainer: &mut Trainer, batches: &mut Batches) -> Result<(), SolverError> {
@@ -336,48 +314,15 @@ impl Run<'_> {
         );
     }
 
-    fn test(
-        &mut self,
-        tester: &mut Tester,
-        curve: Option<&mut CurveWriter>,
-        stop: &AtomicBool,
-    ) -> Result<(), SolverError> {
-        let iteration = self.cluster_iterations();
-        let Some(found) = tester.test(self.positions.of(self.shared), stop)? else {
-            return Ok(());
+    /// Tests, and says so in the curve.
+    fn test(&mut self, testing: &mut Testing, stop: &AtomicBool) -> Result<(), SolverError> {
+        let moment = Moment {
+            elapsed_ns: self.elapsed_ns(),
+            loss: self.loss,
         };
-        Meter::AccuracyBits.set(self.meters, u64::from(found.accuracy.to_bits()));
-        Meter::CpuNs.set(self.meters, cpu_ns());
-        log::info!(
-            "iteration {iteration}: test accuracy {:.2} %, test loss {:.4}",
-            found.accuracy * 100.0,
-            found.loss
-        );
-        if let Some(curve) = curve {
-            let row = CurveRow {
-                node: self.job.node,
-                solver: self.job.index,
-                iteration,
-                seconds: self.elapsed_ns() as f64 / 1e9,
-                loss: self.loss.map(f64::from),
-                test_loss: Some(f64::from(found.loss)),
-                test_accuracy: Some(f64::from(found.accuracy)),
-            };
-            // A full disk costs a row of the curve, not the training.
-            if let Err(error) = curve.write(&row) {
-                log::warn!("a row of the learning curve is lost: {error}; training goes on");
-            }
-        }
+        testing.test(self.shared, self.meters, moment, stop)?;
         // A snapshot takes the rows up to this time.
         self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
-        if self
-            .job
-            .target_accuracy
-            .is_some_and(|target| found.accuracy >= target)
-        {
-            log::info!("target accuracy reached");
-            self.shared.globals().stop.store(1, Relaxed);
-        }
         Ok(())
     }
 }

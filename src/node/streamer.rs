@@ -4,6 +4,7 @@
 //! positions, hand everything to the kernel; sleep only when there is nothing to do. It never
 //! waits for a peer.
 
+mod error;
 mod kinds;
 mod publish;
 mod say;
@@ -14,25 +15,26 @@ use std::time::Duration;
 
 use dogwild_net::{Link, ReceiveStats, Source};
 
+pub use self::error::StreamerError;
 use self::publish::Health;
 use self::say::Say;
 pub(crate) use self::say::{LINE_EVERY_ENV, line_every};
+use super::budget::Budget;
 use super::clock::Clock;
 use super::health::SILENT_NS;
 use super::port::{Paced, Port, lend};
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
-use super::transport::{TransportError, TransportSpec, open_link};
+use super::transport::{TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Merge, Streamer, chunk_weights_for};
 use crate::watch::StreamMeter as Meter;
-use crate::weights::{
-    Expect, METERS, OpenError, Role, SharedWeights, SlotError, StateError, StreamState,
-    StreamStateSpec, Writes,
-};
+use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, StreamStateSpec, Writes};
 use crate::wire::{Dtype, Frame};
 
 /// Positions sent before the loop looks at receiving again, at most; twice as many frames are taken
 /// before it looks at sending again.
 const MOST_BATCH: usize = 128;
+/// The same while solvers want the core: so much work, at most, lies between two naps.
+const BATCH_OF_A_NAP: usize = 16;
 /// A streamer without a rate looks for frames this long before it sleeps, ns.
 const SPIN_NS: u64 = 100_000;
 /// Time between two publications of the counters, ns.
@@ -49,6 +51,8 @@ pub struct StreamJob {
     pub node: u16,
     /// Number of nodes.
     pub nodes: u16,
+    /// Those of them that master a range: the first so many; `None`: all.
+    pub masters: Option<u16>,
     /// How to reach the others.
     pub transport: TransportSpec,
     /// What becomes of lost deltas.
@@ -67,43 +71,6 @@ pub struct StreamJob {
     pub window_bytes: Option<f64>,
 }
 
-/// Why a streamer could not start, or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum StreamerError {
-    /// The buffer.
-    #[error(transparent)]
-    Buffer(#[from] OpenError),
-    /// The component slot.
-    #[error(transparent)]
-    Slot(#[from] SlotError),
-    /// The streamer's own state file.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The transport.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
-    /// Node and nodes do not fit.
-    #[error("node {node} of {nodes}: nodes count from 0, there are 1 to 255 of them")]
-    Node {
-        /// Given.
-        node: u16,
-        /// Given.
-        nodes: u16,
-    },
-    /// The MTU holds no chunk.
-    #[error("frames of {mtu} bytes are too small for one chunk: raise --mtu")]
-    Mtu {
-        /// Bytes of a frame.
-        mtu: usize,
-    },
-    /// The kernel will not take capabilities back.
-    #[error("cannot give up capabilities: {0}")]
-    Privileges(#[from] caps::errors::CapsError),
-    /// The transport broke.
-    #[error("the transport failed: {0}")]
-    Io(#[from] std::io::Error),
-}
-
 /// Runs the streamer of one node until `stop` is set. Once all is open, this thread gives up its
 /// capabilities.
 pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerError> {
@@ -112,6 +79,10 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
             node: job.node,
             nodes: job.nodes,
         });
+    }
+    let (masters, nodes) = (job.masters.unwrap_or(job.nodes), job.nodes);
+    if !(1..=nodes).contains(&masters) {
+        return Err(StreamerError::Masters { masters, nodes });
     }
     let shared = SharedWeights::open(&job.buffer, &Expect::default())?;
     let mut transport = job.transport.clone();
@@ -131,6 +102,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         identity: shared.identity(),
         node: config.node,
         nodes: config.nodes,
+        masters: config.masters,
         chunk_weights: config.chunk_weights,
         chunks: config.chunks,
         padded: shared.padded(),
@@ -164,6 +136,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         waiting_since_ns: None,
         waited_ns: 0,
         // Half of a short range, so that both nodes have something on the way all the time.
+        budget: Budget::new(),
         batch: (streamer.ranges().of(job.node).len() / 2).clamp(8, MOST_BATCH),
         streamer,
     };
@@ -222,6 +195,7 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         incarnation: shared.identity(),
         node: job.node,
         nodes: job.nodes,
+        masters: job.masters.unwrap_or(job.nodes),
         chunk_weights,
         chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
         deltas: job.deltas,
@@ -266,6 +240,8 @@ struct Loop<'a> {
     /// Until when `waited_ns` is counted, while nothing comes and nothing can be sent.
     waiting_since_ns: Option<u64>,
     waited_ns: u64,
+    /// How much CPU this thread takes.
+    budget: Budget,
     batch: usize,
 }
 
@@ -287,9 +263,10 @@ impl Loop<'_> {
             if let Some(pace) = &mut pace {
                 pace.note(now, link.tx.stats().bytes);
             }
+            self.budget.look(now, self.shared);
             let got = self.receive(now, link, pace.as_mut())?;
             let mut port = Port::new(link.tx.as_mut(), pace.as_mut());
-            let sent = self.streamer.poll_transmit(now, self.batch, &mut port);
+            let sent = self.streamer.poll_transmit(now, self.batch(), &mut port);
             // While frames come, more to send follows at once: full batches cost less per frame.
             // A transport whose batch is full does not wait for this.
             if got == 0 {
@@ -303,6 +280,11 @@ impl Loop<'_> {
             }
             let waiting = self.waiting_since_ns.take();
             self.waited_ns += waiting.map_or(0, |since| now - since);
+            if let Some(nap) = self.budget.nap(now) {
+                link.tx.flush()?;
+                std::thread::sleep(nap);
+                continue;
+            }
             if got > 0 || sent > 0 {
                 busy_ns = now;
                 continue;
@@ -310,7 +292,8 @@ impl Loop<'_> {
             // What the first idle turn handed to the kernel was work; the turns behind it only look.
             let since = waiting.map_or_else(|| self.clock.now_ns(), |_| now);
             self.waiting_since_ns = Some(since);
-            if pace.is_none() && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
+            let may_spin = pace.is_none() && !self.budget.is_limited();
+            if may_spin && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
                 // At full speed the answer is microseconds away, a wake-up costs more than that.
                 std::thread::yield_now();
             } else {
@@ -327,6 +310,15 @@ impl Loop<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Frames of a turn.
+    fn batch(&self) -> usize {
+        if self.budget.is_limited() {
+            self.batch.min(BATCH_OF_A_NAP)
+        } else {
+            self.batch
+        }
     }
 
     /// Tells solvers that wait for it how old the oldest chunk is. A node that is silent is not waited for.
@@ -353,8 +345,9 @@ impl Loop<'_> {
         mut pace: Option<&mut Paced>,
     ) -> Result<usize, StreamerError> {
         let Link { tx, rx } = link;
+        let most = self.batch();
         let (streamer, taken, sealed) = (&mut self.streamer, &mut self.taken, &mut self.sealed);
-        let got = rx.recv(2 * self.batch, &mut |source, bytes| {
+        let got = rx.recv(2 * most, &mut |source, bytes| {
             let mut port = Port::new(tx.as_mut(), pace.as_deref_mut());
             if let Some(sender) = streamer.handle_frame(now, bytes, &mut port) {
                 tx.learn(sender, source);

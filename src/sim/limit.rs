@@ -68,6 +68,17 @@ impl Limits {
         true
     }
 
+    /// Time that a frame of `from` would spend in its queue now, ns.
+    pub(super) fn queue_ns(&self, now_ns: u64, from: u16) -> u64 {
+        (self.free_ns[usize::from(from)] - now_ns as f64).max(0.0) as u64
+    }
+
+    /// Somebody else fills the queue of `from`, so that a frame spends `queue_ns` in it.
+    pub(super) fn fill(&mut self, now_ns: u64, from: u16, queue_ns: u64) {
+        let free_ns = &mut self.free_ns[usize::from(from)];
+        *free_ns = free_ns.max((now_ns + queue_ns) as f64);
+    }
+
     /// Time that the frame that was taken last spends in the queue; `None`: it was dropped there.
     pub(super) fn queued_ns(&self, now_ns: u64) -> Option<u64> {
         match self.last {

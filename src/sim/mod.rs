@@ -92,6 +92,7 @@ impl Fleet {
             identity: 1,
             node,
             nodes: config.nodes,
+            masters: config.masters,
             chunk_weights: config.chunk_weights,
             chunks: config.chunks,
             padded: config.chunks as usize * config.chunk_weights as usize,
@@ -268,6 +269,17 @@ impl<'a> World<'a> {
     pub fn at(mut self, now_ns: u64) -> Self {
         self.network.now_ns = now_ns;
         self
+    }
+
+    /// Time that a frame of `node` would spend in the queue of its shaper, ns.
+    pub fn queue_ns(&self, node: u16) -> u64 {
+        self.network.limits.queue_ns(self.network.now_ns, node)
+    }
+
+    /// Somebody else's frames fill the queue of `node`'s shaper up to `queue_ns`, as TCP does.
+    pub fn fill_queue(&mut self, node: u16, queue_ns: u64) {
+        let now_ns = self.network.now_ns;
+        self.network.limits.fill(now_ns, node, queue_ns);
     }
 
     /// One step of the clock: due frames are handled, each node sends a burst.

@@ -57,6 +57,7 @@ impl Streamer<'_> {
             incarnation: self.config.incarnation,
             chunk_weights: self.config.chunk_weights,
             chunks: self.config.chunks,
+            masters: self.config.masters,
             seen: (0..self.config.nodes).map(|node| self.seen(node)).collect(),
         };
         let header = Header {
@@ -75,6 +76,7 @@ impl Streamer<'_> {
             payload_len: Hello::len(self.config.nodes) as u32,
             content: 0,
             part: 0,
+            held: 0,
         };
         let went = out.send_hello(Dest::Group, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
@@ -202,6 +204,7 @@ impl Streamer<'_> {
             payload_len: 4 * weights.len() as u32,
             content: 0,
             part: piece,
+            held: 0,
         };
         let went = out.send(Dest::Node(node), header.frame_len(), &mut |slot| {
             let (_, payload) = header.emit(slot);

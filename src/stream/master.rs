@@ -163,6 +163,7 @@ impl Streamer<'_> {
             payload_len: self.config.chunk_weights * 4,
             content: 0,
             part: 0,
+            held: 0,
         }
     }
 

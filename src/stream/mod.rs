@@ -21,6 +21,7 @@ mod master;
 mod narrow;
 mod portion;
 mod positions;
+mod queue;
 mod range;
 mod report;
 mod shares;
@@ -142,6 +143,8 @@ pub struct Config {
     pub node: u16,
     /// Number of nodes, 1 to [`MAX_NODES`].
     pub nodes: u16,
+    /// Nodes that master a range, 1 to `nodes`: the first so many. The others are slaves of all weights.
+    pub masters: u16,
     /// Weights in a chunk, a multiple of 16.
     pub chunk_weights: u32,
     /// Number of chunks.

@@ -1,8 +1,8 @@
-//! Which node masters which chunks: `rank * chunks / nodes`, contiguous, for every rank.
+//! Which node masters which chunks: `rank * chunks / masters`, contiguous, for every rank below `masters`.
 
 use std::ops::Range;
 
-/// The split of `chunks` chunks over `nodes` masters.
+/// The split of chunks over the masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges {
     /// Where each node's range begins, and where the last ends: looked up for every frame.
@@ -10,16 +10,22 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// A split. `nodes` is at least 1.
-    pub fn new(chunks: u32, nodes: u16) -> Self {
-        assert!(nodes > 0, "a session has at least one node");
-        let start = |node: u16| (u64::from(node) * u64::from(chunks) / u64::from(nodes)) as u32;
+    /// A split of `chunks` over the first `masters` of `nodes`; the ranges of the others are empty.
+    ///
+    /// # Panics
+    /// If there is no master, or more than there are nodes.
+    pub fn new(chunks: u32, nodes: u16, masters: u16) -> Self {
+        assert!((1..=nodes).contains(&masters), "1 to all nodes are masters");
+        let start = |node: u16| {
+            let rank = u64::from(node.min(masters));
+            (rank * u64::from(chunks) / u64::from(masters)) as u32
+        };
         Self {
             starts: (0..=nodes).map(start).collect(),
         }
     }
 
-    /// The chunks that `node` masters; may be empty if there are fewer chunks than nodes.
+    /// The chunks that `node` masters; may be empty.
     pub fn of(&self, node: u16) -> Range<u32> {
         let node = usize::from(node);
         self.starts[node]..self.starts[node + 1]
@@ -43,8 +49,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_chunk_has_one_master(chunks in 0u32..2000, nodes in 1u16..40) {
-            let ranges = Ranges::new(chunks, nodes);
+        fn every_chunk_has_one_master(chunks in 0u32..2000, nodes in 1u16..40, slaves in 0u16..40) {
+            let masters = nodes.saturating_sub(slaves).max(1);
+            let ranges = Ranges::new(chunks, nodes, masters);
             let mut next = 0;
             for node in 0..nodes {
                 let range = ranges.of(node);
@@ -56,6 +63,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(next, chunks);
+            prop_assert!((masters..nodes).all(|node| ranges.of(node).is_empty()));
             prop_assert!((0..nodes).all(|node| !ranges.owns(node, chunks)));
         }
     }

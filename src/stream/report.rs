@@ -30,6 +30,13 @@ pub enum Difference {
         /// Here.
         ours: u16,
     },
+    /// Number of nodes that master a range.
+    Masters {
+        /// There.
+        theirs: u16,
+        /// Here.
+        ours: u16,
+    },
     /// Fingerprint of the model: names, shapes and offsets of tensors.
     Model {
         /// There.
@@ -184,6 +191,10 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nodes { theirs, ours } => write!(f, "{theirs} nodes there, {ours} here"),
+            Self::Masters { theirs, ours } => write!(
+                f,
+                "{theirs} masters there, {ours} here (give all nodes the same --masters)"
+            ),
             Self::Model { theirs, ours } => {
                 write!(f, "model {theirs:016x} there, {ours:016x} here")
             }

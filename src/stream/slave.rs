@@ -155,6 +155,7 @@ impl Streamer<'_> {
             payload_len: self.config.chunk_weights * 4,
             content: 0,
             part: 0,
+            held: self.looks.held_units(),
         }
     }
 

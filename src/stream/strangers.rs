@@ -148,6 +148,12 @@ impl Streamer<'_> {
                 ours: own.nodes,
             });
         }
+        if hello.masters != own.masters {
+            return Some(Difference::Masters {
+                theirs: hello.masters,
+                ours: own.masters,
+            });
+        }
         if hello.fingerprint != own.fingerprint {
             return Some(Difference::Model {
                 theirs: hello.fingerprint,

@@ -9,6 +9,7 @@ use super::heal::Keeping;
 use super::hello::Standing;
 use super::narrow::Narrow;
 use super::portion::Portion;
+use super::queue::Looks;
 use super::report::Reports;
 use super::shares::Shares;
 use super::sparse::Sparse;
@@ -69,6 +70,7 @@ pub struct Streamer<'a> {
     /// Positions sent; unlike the counter it also orders the flow window.
     pub(super) sent_positions: u64,
     pub(super) window: Window,
+    pub(super) looks: Looks,
     pub(super) shares: Shares,
     pub(super) hello_due_ns: u64,
     pub(super) claims_due_ns: u64,
@@ -111,7 +113,7 @@ impl<'a> Streamer<'a> {
             "buffer shorter than its chunks"
         );
         assert!(config.node < config.nodes && config.nodes <= super::MAX_NODES);
-        let ranges = Ranges::new(config.chunks, config.nodes);
+        let ranges = Ranges::new(config.chunks, config.nodes, config.masters);
         let mut streamer = Self {
             weights,
             state,
@@ -120,6 +122,7 @@ impl<'a> Streamer<'a> {
             cursor: ranges.of(config.node).start,
             sent_positions: 0,
             window: Window::new(config.window_frames, ranges.of(config.node).len()),
+            looks: Looks::default(),
             shares: Shares::new(config.nodes),
             hello_due_ns: 0,
             claims_due_ns: 0,
@@ -238,6 +241,7 @@ impl<'a> Streamer<'a> {
         bytes: &[u8],
         out: &mut impl Outbox,
     ) -> Option<u16> {
+        self.looks.note_frame(now_ns);
         match self.accept(now_ns, bytes, out) {
             Ok(sender) => Some(sender),
             Err(reason) => {
@@ -305,6 +309,7 @@ impl<'a> Streamer<'a> {
         if self.config.nodes == 1 {
             return 0;
         }
+        self.looks.note_turn(now_ns);
         let ready = self.ready();
         let just_ready = ready && !self.was_ready;
         self.was_ready = ready;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 mod finite;
+mod masters;
 mod merge;
 mod narrow;
 mod strangers;
@@ -24,6 +25,7 @@ fn config(deltas: Deltas) -> Config {
         incarnation: 0,
         node: 0,
         nodes: NODES,
+        masters: NODES,
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
         deltas,
@@ -282,6 +284,7 @@ fn another_model_under_the_same_session_is_named() {
         incarnation: 0,
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
+        masters: NODES,
         seen: vec![crate::wire::RangeSeen::Nothing; NODES as usize],
     };
     let header = crate::wire::Header {
@@ -300,6 +303,7 @@ fn another_model_under_the_same_session_is_named() {
         payload_len: crate::wire::Hello::len(NODES) as u32,
         content: 0,
         part: 0,
+        held: 0,
     };
     let mut bytes = vec![0; header.frame_len()];
     hello.emit(header.emit(&mut bytes).1);

@@ -4,9 +4,13 @@
 //! answers. Both show here as positions without an answer, so the window shrinks while more of them stay unanswered than
 //! do anyway, and grows again. Frames that get lost by chance do so with a short window too: that share is learnt there.
 //!
-//! Invariant: bounds queues, not correctness. The slave that is furthest on counts, so that no slow or
-//! silent one is waited for.
+//! A queue that is not full shows as delay ([`super::queue`]). The window keeps it short: so it finds the rate of a link
+//! without filling its queue, and leaves the link to others who do fill it (TCP).
+//!
+//! Invariant: bounds queues, not correctness. Of the slaves that learn, the one that is furthest on counts, so that no
+//! slow or silent one is waited for.
 
+use super::queue::{Delay, Looks};
 use super::{Streamer, streamer::Peer};
 use crate::wire::Header;
 
@@ -14,14 +18,30 @@ use crate::wire::Header;
 /// twice as long, up to the second figure: a peer that is not scheduled gains nothing from more frames.
 const REOPENS_NS: u64 = 1_000_000;
 const REOPENS_NS_MAX: u64 = 32_000_000;
+/// A node that was heard so lately lives, ns.
+const LIVES_NS: u64 = 1_000_000_000;
 /// Longest round trip that is believed, ns: what takes longer is a pause.
 const ROUND_TRIP_NS_MAX: u64 = 200_000_000;
 /// The shortest window, frames. What is lost with it is lost by chance.
 const SHORTEST: u64 = 8;
 /// Positions over which the share of answers is taken, at least.
 const ROUND: u64 = 64;
-/// Share of positions without an answer, beyond what is lost by chance, that makes the window shorter.
-const CONGESTED: f64 = 0.15;
+/// The window at the start, frames. It doubles with each round until a queue or a loss shows.
+const FIRST: u64 = 32;
+/// Share of positions without an answer that makes the window shorter, beyond what is lost by chance and this many
+/// standard deviations of that.
+const CONGESTED: f64 = 0.1;
+const DEVIATIONS: f64 = 2.5;
+/// Time that frames may lie in queues of the network: enough that a link never idles for want of them, ns.
+const QUEUE_NS: u64 = 5_000_000;
+/// Who gets this share of what it once got is taken to be alone.
+const ALONE: f64 = 0.95;
+/// Share of it that is left to a stream that gets next to nothing of the link.
+const LEAST_QUEUE: f64 = 0.1;
+/// Time over which a rate is smoothed, ns.
+const RATE_OVER_NS: f64 = 100e6;
+/// What is left of the highest rate after each interval in which a queue stood.
+const FADES: f64 = 0.95;
 
 /// The window and what it is adapted by.
 #[derive(Clone, Debug)]
@@ -30,6 +50,8 @@ pub(super) struct Window {
     most: u64,
     /// Frames, now.
     frames: u64,
+    /// No queue and no loss has shown yet.
+    starting: bool,
     /// Share of positions that stay unanswered with the shortest window.
     by_chance: f64,
     /// When a slave last answered, or the window was opened by silence.
@@ -42,6 +64,40 @@ pub(super) struct Window {
     round_trip_ns: u64,
     /// A position whose answer is timed: its number, when it went.
     timed: Option<(u64, u64)>,
+    delay: Delay,
+    rate: Rate,
+    /// How long frames of the last round lay in queues, ns.
+    queued_ns: u64,
+}
+
+/// How many positions are answered per time, and how many once were.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    since_ns: u64,
+    /// Positions per ns, smoothed.
+    now: f64,
+    most: f64,
+}
+
+impl Rate {
+    /// Notes that `positions` were answered since the last call.
+    fn note(&mut self, now_ns: u64, positions: u64) {
+        let passed_ns = now_ns.saturating_sub(self.since_ns).max(1);
+        self.since_ns = now_ns;
+        // Rounds are as long as a window: the longer one took, the more it says.
+        let weight = (passed_ns as f64 / RATE_OVER_NS).min(1.0);
+        self.now += weight * (positions as f64 / passed_ns as f64 - self.now);
+        self.most = self.most.max(self.now);
+    }
+
+    /// The present rate as a share of the highest.
+    fn share(self) -> f64 {
+        if self.most > 0.0 {
+            self.now / self.most
+        } else {
+            1.0
+        }
+    }
 }
 
 /// What one slave answered.
@@ -66,13 +122,17 @@ impl Window {
         };
         Self {
             most,
-            frames: most,
+            frames: most.min(FIRST),
+            starting: true,
             by_chance: 0.0,
             progress_ns: 0,
             silence_ns: REOPENS_NS,
             given_up: 0,
             round_trip_ns: 0,
             timed: None,
+            delay: Delay::new(),
+            rate: Rate::default(),
+            queued_ns: 0,
         }
     }
 
@@ -81,12 +141,16 @@ impl Window {
         self.timed.get_or_insert((number, now_ns));
     }
 
-    /// Notes that position number `reached` was answered.
-    fn note_reached(&mut self, now_ns: u64, reached: u64) {
+    /// Notes that position number `reached` was answered; `looks` and `held`: for how long neither end looked.
+    fn note_reached(&mut self, now_ns: u64, reached: u64, looks: Looks, held: u8) {
         if let Some((number, sent_ns)) = self.timed
             && reached >= number
         {
-            let trip_ns = now_ns.saturating_sub(sent_ns).min(ROUND_TRIP_NS_MAX);
+            let trip_ns = now_ns.saturating_sub(sent_ns);
+            if let Some(on_network_ns) = looks.on_network_ns(trip_ns, held) {
+                self.delay.note(on_network_ns);
+            }
+            let trip_ns = trip_ns.min(ROUND_TRIP_NS_MAX);
             let smoothed_ns = (7 * self.round_trip_ns + trip_ns) / 8;
             self.round_trip_ns = smoothed_ns.max(trip_ns);
             self.timed = None;
@@ -99,17 +163,53 @@ impl Window {
         silent_ns >= self.silence_ns + 2 * self.round_trip_ns
     }
 
-    /// Takes note of a round in which so much of what was sent stayed unanswered.
-    fn adapt(&mut self, unanswered: f64) {
+    /// Takes note of a round of `sent` positions of which a share of `unanswered` was not answered.
+    fn adapt(&mut self, now_ns: u64, sent: u64, unanswered: f64) {
         let shortest = SHORTEST.min(self.most);
         if self.frames == shortest {
             self.by_chance += (unanswered - self.by_chance) / 4.0;
         }
-        self.frames = if unanswered > self.by_chance + CONGESTED {
-            (self.frames / 2).max(shortest)
+        if let Some(queued_ns) = self.delay.end_round() {
+            self.queued_ns = queued_ns;
+        }
+        let deviation = (self.by_chance * (1.0 - self.by_chance) / sent as f64).sqrt();
+        let lost = unanswered > self.by_chance + CONGESTED + DEVIATIONS * deviation;
+        self.rate.note(now_ns, sent);
+        // Who gets less than it once did is not alone: it lets the queue be shorter, and so leaves more to others.
+        let share = (self.rate.share() / ALONE).min(1.0);
+        let queue_ns = (QUEUE_NS as f64 * share.powi(3).max(LEAST_QUEUE)) as u64;
+        self.starting &= !lost && self.queued_ns < queue_ns / 2;
+        self.frames = if lost {
+            self.frames / 2
+        } else if self.queued_ns > queue_ns {
+            (self.frames as f64 * self.share_for(queue_ns / 2)) as u64
         } else {
-            (self.frames + self.frames / 8 + 1).min(self.most)
+            self.frames + self.growth(queue_ns) + 1
         };
+        // A queue of ours that stands is drained now and then: without that nobody sees how long the way is.
+        if let Some(longest_ns) = self.delay.next_interval(now_ns)
+            && longest_ns > QUEUE_NS / 2
+        {
+            self.frames = shortest;
+            self.rate.most *= FADES;
+        }
+        self.frames = self.frames.clamp(shortest, self.most);
+    }
+
+    /// The share of the window that fills the way and a queue of `queue_ns`; not less than a half.
+    fn share_for(&self, queue_ns: u64) -> f64 {
+        let way_ns = self.delay.way_ns();
+        let share = (way_ns + queue_ns) as f64 / (way_ns + self.queued_ns) as f64;
+        share.max(0.5)
+    }
+
+    /// Frames by which the window grows: slowly beside a queue, so that others who shorten it for us get the room.
+    fn growth(&self, queue_ns: u64) -> u64 {
+        match self.queued_ns {
+            _ if self.starting => self.frames,
+            short if short < queue_ns / 4 => self.frames / 8,
+            _ => self.frames / 64,
+        }
     }
 }
 
@@ -126,19 +226,33 @@ impl Streamer<'_> {
             Some(number) if lag == 0 => number,
             _ => self.sent_positions.saturating_sub(since),
         };
+        if !self.sets_the_pace(now_ns, header.sender) {
+            return;
+        }
         self.window.progress_ns = now_ns;
         self.window.silence_ns = REOPENS_NS;
-        self.window.note_reached(now_ns, reached);
+        let looks = self.looks;
+        self.window
+            .note_reached(now_ns, reached, looks, header.held);
         let answers = &mut self.peers[header.sender as usize].answers;
         answers.count += 1;
         if reached > answers.reached {
             answers.reached = reached;
-            self.close_round(header.sender);
+            self.close_round(now_ns, header.sender);
         }
     }
 
+    /// Whether the window goes by the answers of `node`: where others learn, one without solvers, which has all its time
+    /// for answers, would have us send more than those others can take.
+    fn sets_the_pace(&self, now_ns: u64, node: u16) -> bool {
+        let learns = |peer: &Peer| peer.iterations > 0;
+        let lives = |peer: &Peer| now_ns.saturating_sub(peer.heard_ns) < LIVES_NS;
+        learns(&self.peers[usize::from(node)])
+            || !self.peers.iter().any(|peer| learns(peer) && lives(peer))
+    }
+
     /// Adapts the window if `node`, the slave that is furthest on, has answered a round.
-    fn close_round(&mut self, node: u16) {
+    fn close_round(&mut self, now_ns: u64, node: u16) {
         let Answers {
             reached,
             count,
@@ -152,7 +266,7 @@ impl Streamer<'_> {
             return;
         }
         let answered = (count - began.1) as f64 / round as f64;
-        self.window.adapt(1.0 - answered.min(1.0));
+        self.window.adapt(now_ns, round, 1.0 - answered.min(1.0));
         self.begin_round();
     }
 
@@ -182,11 +296,24 @@ impl Streamer<'_> {
             return 0;
         }
         // Silence: what is on the way is lost or nobody listens. Go on with a fresh window.
+        let again = self.window.silence_ns > REOPENS_NS;
         self.window.silence_ns = (self.window.silence_ns * 2).min(REOPENS_NS_MAX);
         self.window.progress_ns = now_ns;
         self.window.given_up = self.sent_positions;
         self.begin_round();
+        // And another silence: where frames go as trains (segmentation offload) a queue may drop the whole window, and
+        // would again. A short one gets through.
+        if again && self.reached() > 0 {
+            let shortest = SHORTEST.min(self.window.most);
+            self.window.frames = (self.window.frames / 2).max(shortest);
+            self.window.starting = false;
+        }
         self.window.frames as usize
+    }
+
+    /// Time that frames lay in queues of the network of late, ns.
+    pub fn queued_ns(&self) -> u64 {
+        self.window.queued_ns
     }
 
     /// Frames that positions may run ahead of answers at present; 0: no limit.

@@ -149,6 +149,14 @@ meters! {
         ClusterStepsP99 = "cluster_steps_p99",
         /// What this node's deltas are multiplied by, millionths.
         PortionMillionths = "portion_millionths",
+        /// Share of a core that the streamer takes at most, since solvers want it, thousandths.
+        CpuSharePermille = "cpu_share_permille",
+        /// Share of the time that a solver of this buffer waited for a core of late, thousandths.
+        SolversWaitPermille = "solvers_wait_permille",
+        /// Time that frames lay in queues of the network of late, µs.
+        QueuedUs = "queued_us",
+        /// Frames of positions that may be on the way without an answer at present.
+        WindowFrames = "window_frames",
     }
 }
 
@@ -274,7 +282,7 @@ impl SyncMeter {
 }
 
 /// First word of the streamer's drop counters, one for each [`DropReason`].
-pub const DROPS_AT: usize = 51;
+pub const DROPS_AT: usize = 80;
 
 const _: () = assert!(DROPS_AT + DropReason::ALL.len() <= METERS);
 const _: () = assert!(StreamMeter::ALL.len() <= DROPS_AT);

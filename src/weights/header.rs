@@ -5,7 +5,7 @@
 //!           `checksum` and then `state` change afterwards, once, when the weights are ready)
 //!      256  Globals: counters and switches, one cache line per writer
 //!     4096  64 slots of components
-//!    40960  manifest, JSON
+//!    57344  manifest, JSON
 //!  n*2 MiB  weights, then zeros
 //! ```
 //! Invariant: offsets are computed from the lengths, and a file whose header says
@@ -24,7 +24,7 @@ use super::slots::{SLOTS, SlotRecord};
 use super::{METERS, padded_len};
 
 /// Version of this layout; it changes with every change of this file or of `slots.rs`.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 pub(super) const MAGIC: [u8; 8] = *b"DOGWILD\0";
 pub(super) const BYTE_ORDER: u32 = 0x0102_0304;
@@ -202,6 +202,13 @@ impl Globals {
         } else {
             1.0
         }
+    }
+
+    /// The weights that this node masters; empty until a streamer has said it.
+    pub fn own_range(&self) -> std::ops::Range<usize> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let [begin, end] = self.own_range.each_ref().map(|word| word.load(Relaxed));
+        begin as usize..end as usize
     }
 
     /// True if iterations were done since the weights were last saved.

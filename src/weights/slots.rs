@@ -21,7 +21,7 @@ use super::process::Process;
 /// Component slots of a buffer.
 pub const SLOTS: usize = 64;
 /// Meters of a slot; `watch` says what each counts.
-pub const METERS: usize = 64;
+pub const METERS: usize = 96;
 
 /// What a component does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

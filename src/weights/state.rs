@@ -52,6 +52,8 @@ pub struct StreamStateSpec {
     pub node: u16,
     /// Nodes of the job.
     pub nodes: u16,
+    /// Those of them that master a range.
+    pub masters: u16,
     /// Weights per chunk: a multiple of 16, at most [`MAX_CHUNK`].
     pub chunk_weights: u32,
     /// Chunks of the model.
@@ -62,11 +64,15 @@ pub struct StreamStateSpec {
 
 impl StreamStateSpec {
     /// The numbers that must agree.
-    fn shape(&self) -> [(&'static str, u64); 5] {
+    fn shape(&self) -> [(&'static str, u64); 6] {
         [
             ("node", u64::from(self.node)),
             ("number of nodes", self.nodes.into()),
-            ("chunk size", self.chunk_weights.into()),
+            ("number of masters", self.masters.into()),
+            (
+                "chunk size (from --mtu and --precision)",
+                self.chunk_weights.into(),
+            ),
             ("number of chunks", self.chunks.into()),
             ("padded length", self.padded as u64),
         ]
@@ -147,7 +153,8 @@ impl StreamState {
     /// # Errors
     /// As [`StreamState::open_or_create`], but for the lock; and the file must be there.
     pub fn look(path: &Path, buffer: BufferId, padded: usize) -> Result<Self, StateError> {
-        let [node, nodes, chunk_weights, chunks, ..] = StateFile::shape_of(path, *MAGIC, buffer)?;
+        let [node, nodes, masters, chunk_weights, chunks, _] =
+            StateFile::shape_of(path, *MAGIC, buffer)?;
         let not_ours = || StateError::NotOurs {
             path: path.into(),
             why: "it says of itself what cannot be".into(),
@@ -159,6 +166,7 @@ impl StreamState {
             identity: buffer.identity,
             node: small(node)?,
             nodes: small(nodes)?,
+            masters: small(masters)?,
             chunk_weights: chunk_weights.try_into().map_err(|_| not_ours())?,
             chunks: chunks.try_into().map_err(|_| not_ours())?,
             padded,

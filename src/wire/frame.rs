@@ -92,8 +92,8 @@ pub enum ParseError {
     /// Unknown kind.
     #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// Unknown flags or a reserved field that is not zero.
-    #[error("unknown flags or reserved bits are set")]
+    /// Unknown flags.
+    #[error("unknown flags are set")]
     Reserved,
     /// Unknown dtype, or one that does not go with the kind.
     #[error("dtype {0} does not go with this kind of frame")]
@@ -123,7 +123,7 @@ struct RawHeader {
     payload_len: U32,
     content: U16,
     part: u8,
-    reserved: u8,
+    held: u8,
 }
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
@@ -161,7 +161,13 @@ pub struct Header {
     pub content: u16,
     /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Else 0.
     pub part: u8,
+    /// Of a delta: how long the position that it answers may have lain unread at the slave, in units of
+    /// [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.
+    pub held: u8,
 }
+
+/// Unit of [`Header::held`], ns.
+pub const HELD_UNIT_NS: u64 = 1 << 18;
 
 /// Bytes that `acks` ack bytes take in a frame.
 pub const fn acks_len(acks: u8) -> usize {
@@ -228,7 +234,7 @@ impl Header {
             payload_len: self.payload_len.into(),
             content: self.content.into(),
             part: self.part,
-            reserved: 0,
+            held: self.held,
         };
         for line in acks.as_chunks_mut::<ACK_ALIGN>().0 {
             *line = [0; ACK_ALIGN];
@@ -288,7 +294,7 @@ impl RawHeader {
             return Err(ParseError::Version(self.version));
         }
         let kind = Kind::from_byte(self.kind).ok_or(ParseError::Kind(self.kind))?;
-        if self.flags & !flags::KNOWN != 0 || self.reserved != 0 {
+        if self.flags & !flags::KNOWN != 0 {
             return Err(ParseError::Reserved);
         }
         let dtype = Dtype::from_byte(self.dtype)
@@ -319,6 +325,7 @@ impl RawHeader {
             payload_len,
             content: self.content.get(),
             part: self.part,
+            held: self.held,
         })
     }
 }
@@ -354,6 +361,7 @@ mod tests {
                 payload_len: chunk.3 * 4,
                 content: ids.2,
                 part: codes.2,
+                held: codes.3,
             }
         })
     }
@@ -411,6 +419,7 @@ mod tests {
             payload_len: 64,
             content: 0,
             part: 0,
+            held: 0,
         };
         let mut good = vec![0; header.frame_len()];
         header.emit(&mut good);
@@ -423,7 +432,6 @@ mod tests {
         assert_eq!(with(2, 9), ParseError::Version(9));
         assert_eq!(with(3, 77), ParseError::Kind(77));
         assert_eq!(with(4, 0x80), ParseError::Reserved);
-        assert_eq!(with(47, 1), ParseError::Reserved);
         assert_eq!(with(5, 0), ParseError::Dtype(0));
         assert_eq!(with(40, 63), ParseError::Payload(63));
         assert_eq!(with(42, 255), ParseError::Payload(64 + (255 << 16)));

@@ -37,7 +37,8 @@ struct RawHello {
     chunk_weights: U32,
     chunks: U32,
     nodes: U16,
-    reserved: [u8; 6],
+    masters: U16,
+    reserved: [u8; 4],
 }
 
 const FIXED_LEN: usize = size_of::<RawHello>();
@@ -57,6 +58,8 @@ pub struct Hello {
     pub chunk_weights: u32,
     /// Chunks in the buffer.
     pub chunks: u32,
+    /// Nodes that master a range: the first so many.
+    pub masters: u16,
     /// For each node, how much of its range the sender has seen.
     pub seen: Vec<RangeSeen>,
 }
@@ -77,7 +80,8 @@ impl Hello {
             chunk_weights: self.chunk_weights.into(),
             chunks: self.chunks.into(),
             nodes: (self.seen.len() as u16).into(),
-            reserved: [0; 6],
+            masters: self.masters.into(),
+            reserved: [0; 4],
         };
         let (fixed, seen) = out.split_at_mut(FIXED_LEN);
         fixed.copy_from_slice(raw.as_bytes());
@@ -99,6 +103,7 @@ impl Hello {
             incarnation: raw.incarnation.get(),
             chunk_weights: raw.chunk_weights.get(),
             chunks: raw.chunks.get(),
+            masters: raw.masters.get(),
             seen: rest
                 .iter()
                 .map(|b| RangeSeen::from_byte(*b))
@@ -115,18 +120,19 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_emitted_is_parsed(
-            words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32,
+            words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16,
             seen in proptest::collection::vec(0u8..3, 0..40),
         ) {
             let seen: Vec<_> = seen.into_iter().map(|b| RangeSeen::from_byte(b).unwrap()).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
-            let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, seen };
+            let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, masters, seen };
             let mut out = vec![0; Hello::len(hello.seen.len() as u16)];
             hello.emit(&mut out);
             // Each field stands where the table of docs/protocol.md has it.
             for (at, word) in [0, 8, 16, 24].into_iter().zip(words) {
                 prop_assert!(out[at..at + 8] == word.to_le_bytes());
             }
+            prop_assert!(out[42..44] == masters.to_le_bytes());
             prop_assert_eq!(out.len(), 48 + hello.seen.len());
             prop_assert_eq!(Hello::parse(&out), Some(hello));
             // One byte less or more is no hello, nor is one of version 1.

@@ -13,7 +13,7 @@
 //! 16 epoch u32  20 sender u16  22 range u16
 //! 24 chunk u32  28 chunk_version u32
 //! 32 iterations u64
-//! 40 payload_len u32           44 content u16   46 part u8   47 reserved u8 (zero)
+//! 40 payload_len u32           44 content u16   46 part u8   47 held u8
 //! 48 acks bytes, padded with zeros to a multiple of 16
 //!    payload (payload_len bytes)
 //!    tag (16 bytes, only with flag SEALED)
@@ -26,8 +26,8 @@ mod pack;
 
 pub use drop_reason::DropReason;
 pub use frame::{
-    ACK_ALIGN, Dtype, Frame, HEADER_LEN, Header, Kind, MAGIC, MAX_PAYLOAD, ParseError, TAG_LEN,
-    VERSION, acks_len, flags, of_any_version,
+    ACK_ALIGN, Dtype, Frame, HEADER_LEN, HELD_UNIT_NS, Header, Kind, MAGIC, MAX_PAYLOAD,
+    ParseError, TAG_LEN, VERSION, acks_len, flags, of_any_version,
 };
 pub use hello::{Hello, RangeSeen};
 pub use pack::{SCALE_BLOCK, pack, power_of_two, scale_exponent, unpack};

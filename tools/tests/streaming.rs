@@ -177,3 +177,25 @@ fn one_frame_serves_all_slaves() {
     }
     println!("bytes per cycle with 2, 4 and 8 slaves: {bytes_per_cycle:?}");
 }
+
+/// The stream finds the rate of a thin link, and TCP beside it keeps at least half of it. BBR needs some 5 s to get there.
+#[test]
+fn tcp_keeps_half_of_a_thin_link() {
+    for (congestion, seconds, keeps) in [("cubic", "4", 0.5), ("bbr", "10", 0.4)] {
+        let args = ["tcp", "--transport", "udp", "--link", "50mbit"];
+        let rest = ["--seconds", seconds, "--congestion", congestion];
+        let Some(report) = rawbench(&[args.as_slice(), &rest].concat()) else {
+            return;
+        };
+        assert!(number(&report["tcp_keeps"]) >= keeps, "{report}");
+        assert!(
+            number(&report["stream_beside_bytes_per_s"]) > 0.0,
+            "{report}"
+        );
+        // 50 Mbit/s less headers; the link is full when the stream has it alone, before and after.
+        for alone in ["stream_alone_bytes_per_s", "stream_after_bytes_per_s"] {
+            assert!(number(&report[alone]) > 4.5e6, "{alone}: {report}");
+        }
+        assert!(number(&report["positions_lost_share"]) < 0.02, "{report}");
+    }
+}

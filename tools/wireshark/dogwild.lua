@@ -30,6 +30,7 @@ local f = {
   payload_len = ProtoField.uint32("dogwild.payload_len", "Payload length"),
   content = ProtoField.uint16("dogwild.content", "Content"),
   part = ProtoField.uint8("dogwild.part", "Part"),
+  held = ProtoField.uint8("dogwild.held", "Held, 0.26 ms"),
   acks = ProtoField.bytes("dogwild.acks", "Last delta of each node"),
   payload = ProtoField.bytes("dogwild.payload", "Payload"),
   tag = ProtoField.bytes("dogwild.tag", "Tag"),
@@ -85,6 +86,7 @@ local function add_header(tree, buffer)
   tree:add_le(f.payload_len, buffer(40, 4))
   tree:add_le(f.content, buffer(44, 2))
   tree:add_le(f.part, buffer(46, 1))
+  tree:add_le(f.held, buffer(47, 1))
 end
 
 -- What is behind a frame: nothing, padding of Ethernet (zeros), or a seal with its own padding.

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::job::Solvers;
 use crate::solver::Caution;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -69,7 +70,7 @@ pub(in crate::job) struct Record {
     /// Nodes.
     pub(in crate::job) nodes: u16,
     /// Solvers on each node.
-    pub(in crate::job) solvers_per_node: u32,
+    pub(in crate::job) solvers_per_node: Solvers,
     /// Iterations of the cluster.
     pub(in crate::job) iterations: u64,
     /// Iterations that the job was asked for; 0: no end.

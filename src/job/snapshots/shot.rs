@@ -127,7 +127,7 @@ impl Shot {
         shared: &SharedWeights,
     ) -> Result<Vec<SolverRecord>> {
         let mut solvers = Vec::new();
-        for solver in 0..self.job.solvers_per_node {
+        for solver in 0..self.job.solvers_per_node.of(node) {
             let path = SolverState::path_beside(shared.path(), solver);
             let state = match look(shared, &path) {
                 Ok(state) => state,

@@ -5,6 +5,7 @@ use std::fs;
 
 use super::record::{FileRecord, NodeRecord, Reason};
 use super::*;
+use crate::job::Solvers;
 
 const NO_TIME: Duration = Duration::ZERO;
 
@@ -54,7 +55,7 @@ fn record() -> Record {
         train_images: 10,
         seed: 1,
         nodes: 1,
-        solvers_per_node: 1,
+        solvers_per_node: Solvers::Each(1),
         iterations: 12,
         iterations_asked: 0,
         per_node: vec![NodeRecord {

@@ -123,6 +123,11 @@ impl Loop<'_> {
         Meter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
         Meter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
         Meter::AgeMax.set(self.meters, ages.max());
+        self.publish_state();
+    }
+
+    /// What is so at present, and what is no count.
+    fn publish_state(&self) {
         let steps = self.streamer.age_steps();
         for (meter, value) in [
             (Meter::AgeStepsP50, steps.local.value_at_quantile(0.5)),
@@ -133,6 +138,13 @@ impl Loop<'_> {
                 Meter::ClusterStepsP99,
                 steps.cluster.value_at_quantile(0.99),
             ),
+            (Meter::CpuSharePermille, (self.budget.share() * 1e3) as u64),
+            (
+                Meter::SolversWaitPermille,
+                (self.budget.solvers_wait() * 1e3) as u64,
+            ),
+            (Meter::QueuedUs, self.streamer.queued_ns() / 1_000),
+            (Meter::WindowFrames, self.streamer.window_frames()),
             (
                 Meter::PortionMillionths,
                 (self.streamer.portion() * 1e6) as u64,

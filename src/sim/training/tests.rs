@@ -32,6 +32,7 @@ fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
         incarnation: 1,
         node: 0,
         nodes,
+        masters: nodes,
         chunk_weights,
         chunks: weights.div_ceil(chunk_weights as usize) as u32,
         deltas: Deltas::ExactlyOnce,

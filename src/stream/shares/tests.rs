@@ -18,6 +18,7 @@ fn config(nodes: u16) -> Config {
         incarnation: 0,
         node: 0,
         nodes,
+        masters: nodes,
         chunk_weights: CHUNK_WEIGHTS,
         chunks: 400,
         deltas: Deltas::ExactlyOnce,
@@ -212,4 +213,64 @@ fn loss_by_chance_does_not_close_the_window() {
     // The range has 200 chunks; 8 frames in each 100 µs would be 16,000 at most.
     assert!(widest > 100, "{widest} frames");
     assert!(sent > 20_000, "{sent} positions in 200 ms");
+}
+
+const QUEUES_MS: u64 = 80;
+
+/// Share of its link that node 0 of two fills in `ms`, and the time that frames spend in its queue, ms, while somebody
+/// else fills it up to `others_ms`.
+fn share_of_link(world: &mut World<'_>, ms: u64, others_ms: u64) -> (f64, f64) {
+    let frames = |world: &World<'_>| {
+        let counters = world.streamer(0).unwrap().counters();
+        counters.positions_sent + counters.deltas_sent
+    };
+    let before = frames(world);
+    let mut queued_ns = 0;
+    for _ in 0..ms {
+        for _ in 0..1_000_000 / STEP_NS {
+            if others_ms > 0 {
+                world.fill_queue(0, others_ms * 1_000_000);
+            }
+            world.step();
+        }
+        queued_ns += world.queue_ns(0);
+    }
+    let bytes = (frames(world) - before) as f64 * frame_bytes(2) as f64;
+    let link = BYTES_PER_S * ms as f64 / 1e3;
+    (bytes / link, queued_ns as f64 / ms as f64 / 1e6)
+}
+
+/// A link's rate is found without its queue being filled; who fills it gets the link, and gives it back.
+#[test]
+fn a_queue_is_kept_short_and_left_to_who_fills_it() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let config = Config {
+        chunks: 2000,
+        ..config(2)
+    };
+    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let deep = Limit {
+        burst_bytes: (BYTES_PER_S * QUEUES_MS as f64 / 1e3) as usize,
+        ..shaper()
+    };
+    let mut world = World::new(&fleet, faults(deep), 1);
+    world.burst = 64;
+    run(&mut world, 2000);
+    let (share, queued_ms) = share_of_link(&mut world, 20_000, 0);
+    assert!(share > 0.9, "{share} of the link");
+    assert!(queued_ms < 10.0, "{queued_ms} ms in the queue");
+    run_beside(&mut world, 1000);
+    let (share, _) = share_of_link(&mut world, 2000, QUEUES_MS / 2);
+    assert!(
+        (0.01..0.3).contains(&share),
+        "{share} of the link beside TCP"
+    );
+    run(&mut world, 1000);
+    let (share, queued_ms) = share_of_link(&mut world, 1000, 0);
+    assert!(share > 0.9, "{share} of the link, afterwards");
+    assert!(queued_ms < 10.0, "{queued_ms} ms in the queue, afterwards");
+}
+
+fn run_beside(world: &mut World<'_>, ms: u64) {
+    share_of_link(world, ms, QUEUES_MS / 2);
 }

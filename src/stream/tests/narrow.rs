@@ -180,7 +180,7 @@ fn a_restore_that_is_not_f32_is_refused() {
         let shapes = streamer.counters().dropped_for(DropReason::Shape);
         (streamer.ready(), shapes)
     };
-    let chunk = Ranges::new(CHUNKS, NODES).of(1).start;
+    let chunk = Ranges::new(CHUNKS, NODES, NODES).of(1).start;
     let piece = CHUNK_WEIGHTS as usize / 2;
     let header = crate::wire::Header {
         kind: Kind::Restore,
@@ -198,6 +198,7 @@ fn a_restore_that_is_not_f32_is_refused() {
         payload_len: Dtype::Int8.payload_len(piece) as u32,
         content: 0,
         part: 0,
+        held: 0,
     };
     let mut bytes = vec![0; header.frame_len()];
     header.emit(&mut bytes);

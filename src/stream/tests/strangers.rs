@@ -4,7 +4,11 @@ use super::*;
 use crate::wire::{Dtype, Frame, Header, Hello, Kind, RangeSeen};
 
 /// A hello as `sender` of a job like `config` would send it, with `change` made to both parts.
-fn hello(config: &Config, sender: u16, change: impl FnOnce(&mut Header, &mut Hello)) -> Vec<u8> {
+pub(super) fn hello(
+    config: &Config,
+    sender: u16,
+    change: impl FnOnce(&mut Header, &mut Hello),
+) -> Vec<u8> {
     let mut hello = Hello {
         fingerprint: config.fingerprint,
         data: config.data,
@@ -12,6 +16,7 @@ fn hello(config: &Config, sender: u16, change: impl FnOnce(&mut Header, &mut Hel
         incarnation: config.incarnation + u64::from(sender) + 1,
         chunk_weights: config.chunk_weights,
         chunks: config.chunks,
+        masters: config.masters,
         seen: vec![RangeSeen::Nothing; config.nodes.into()],
     };
     let mut header = Header {
@@ -30,6 +35,7 @@ fn hello(config: &Config, sender: u16, change: impl FnOnce(&mut Header, &mut Hel
         payload_len: Hello::len(config.nodes) as u32,
         content: 0,
         part: 0,
+        held: 0,
     };
     change(&mut header, &mut hello);
     let mut bytes = vec![0; header.frame_len()];
@@ -238,7 +244,7 @@ fn a_node_with_other_data_is_named_and_nothing_is_taken_from_it() {
         acks: NODES as u8,
         epoch: 1,
         range: 1,
-        chunk: Ranges::new(CHUNKS, NODES).of(1).start,
+        chunk: Ranges::new(CHUNKS, NODES, NODES).of(1).start,
         chunk_version: 1,
         payload_len: CHUNK_WEIGHTS * 4,
         ..Frame::parse(&hello(&other, 1, |_, _| {})).unwrap().header

@@ -28,6 +28,7 @@ fn spec() -> StreamStateSpec {
         identity: 7,
         node: 1,
         nodes: 3,
+        masters: 3,
         chunk_weights: 352,
         chunks: 10,
         padded: 20480,
@@ -146,6 +147,13 @@ fn another_job_is_refused_by_name() {
         (
             StreamStateSpec { nodes: 4, ..spec() },
             "number of nodes 0x3",
+        ),
+        (
+            StreamStateSpec {
+                masters: 1,
+                ..spec()
+            },
+            "number of masters 0x3",
         ),
         (
             StreamStateSpec {
@@ -308,7 +316,7 @@ fn other_files_are_refused() {
         "{}",
         refusal()
     );
-    file.write_all_at(&2u32.to_le_bytes(), 12).unwrap();
+    file.write_all_at(&3u32.to_le_bytes(), 12).unwrap();
     file.set_len(5000).unwrap();
     assert!(
         matches!(refusal(), StateError::Truncated { has: 5000, .. }),

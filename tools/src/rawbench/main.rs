@@ -14,6 +14,7 @@ mod measure;
 mod raw;
 mod rounds;
 mod stream;
+mod tcp;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ enum Command {
     Sweep(measure::SweepArgs),
     /// How fast buffers are kept in step, beside the raw rate of the transport and memcpy
     Stream(stream::Args),
+    /// What a TCP flow keeps of a thin link beside the stream, and how soon the stream finds the link's rate
+    Tcp(tcp::Args),
     /// Whether anything that is added gets lost or doubled on the way
     Conserve(conserve::Args),
     /// How many updates racing solvers lose to each other
@@ -62,6 +65,8 @@ enum Part {
     Stream(Box<dogwild::cli::stream::Args>),
     Raw(raw::Args),
     Adder(conserve::AdderArgs),
+    TcpFlow(tcp::FlowArgs),
+    TcpSink(tcp::SinkArgs),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         Command::Ping(args) => args.run(),
         Command::Sweep(args) => args.run(),
         Command::Stream(args) => args.run(),
+        Command::Tcp(args) => args.run(),
         Command::Conserve(args) => args.run(),
         Command::Hogwild(args) => hogwild::run(&args),
         Command::Gpu(args) => args.run(),
@@ -86,6 +92,12 @@ fn main() -> ExitCode {
         } => args.run(),
         Command::Component {
             part: Part::Adder(args),
+        } => args.run(),
+        Command::Component {
+            part: Part::TcpFlow(args),
+        } => args.run(),
+        Command::Component {
+            part: Part::TcpSink(args),
         } => args.run(),
     };
     finish("dogwild-rawbench", result)

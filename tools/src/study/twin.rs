@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=255))]
     nodes: u16,
+    /// Nodes that master a part of the weights, the first so many [default: all]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
+    masters: Option<u16>,
     /// Solvers on each node
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     solvers: u16,
@@ -100,6 +103,7 @@ impl Args {
             incarnation: 1,
             node: 0,
             nodes: self.nodes,
+            masters: self.masters.unwrap_or(self.nodes),
             chunk_weights,
             chunks: weights.div_ceil(chunk_weights as usize) as u32,
             deltas: Deltas::ExactlyOnce,

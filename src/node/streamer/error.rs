@@ -1,0 +1,49 @@
+//! Why a streamer ends.
+
+use super::super::transport::TransportError;
+use crate::weights::{OpenError, SlotError, StateError};
+
+/// Why a streamer could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamerError {
+    /// The buffer.
+    #[error(transparent)]
+    Buffer(#[from] OpenError),
+    /// The component slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+    /// The streamer's own state file.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The transport.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// Node and nodes do not fit.
+    #[error("node {node} of {nodes}: nodes count from 0, there are 1 to 255 of them")]
+    Node {
+        /// Given.
+        node: u16,
+        /// Given.
+        nodes: u16,
+    },
+    /// More masters than nodes, or none.
+    #[error("--masters {masters} of {nodes} nodes: give 1 to {nodes}, the same on all nodes")]
+    Masters {
+        /// Given.
+        masters: u16,
+        /// Given.
+        nodes: u16,
+    },
+    /// The MTU holds no chunk.
+    #[error("frames of {mtu} bytes are too small for one chunk: raise --mtu")]
+    Mtu {
+        /// Bytes of a frame.
+        mtu: usize,
+    },
+    /// The kernel will not take capabilities back.
+    #[error("cannot give up capabilities: {0}")]
+    Privileges(#[from] caps::errors::CapsError),
+    /// The transport broke.
+    #[error("the transport failed: {0}")]
+    Io(#[from] std::io::Error),
+}
