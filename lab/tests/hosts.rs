@@ -278,7 +278,14 @@ fn an_ordinary_user_can_do_all_this() {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open.clone()).unwrap();
     let program = folder.path().join("hosts");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: what tests on other threads start meanwhile would inherit the copy, open for writing, and
+    // a program that is open for writing cannot be run (ETXTBSY).
+    let copied = Command::new("cp")
+        .arg(std::env::current_exe().unwrap())
+        .arg(&program)
+        .status()
+        .unwrap();
+    assert!(copied.success(), "cp: {copied}");
     std::fs::set_permissions(&program, open).unwrap();
     let status = Command::new(&program)
         .args(["--skip", "an_ordinary_user"])

@@ -146,7 +146,7 @@ impl Budget {
         self.noted_ns = now_ns;
         self.left_ns = (self.left_ns + earned_ns).min(SAVED_NS) - spent_ns;
         self.left_ns = self.left_ns.max(-OWED_NS);
-        // The kernel counts a thread's time when the thread leaves its core, or at a tick: until then nobody knows.
+        // The kernel counts a thread's time when the thread leaves its core, or at a tick: until then it is not known.
         let untold = now_ns.saturating_sub(self.told_ns) as f64 > SAVED_NS;
         (self.left_ns < 0.0 || untold).then(|| {
             let nap_ns = (-self.left_ns / self.share).clamp(NAP_NS, NAP_NS_MAX);

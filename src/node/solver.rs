@@ -314,7 +314,7 @@ impl Run<'_> {
         );
     }
 
-    /// Tests, and says so in the curve.
+    /// Tests, with a row in the curve.
     fn test(&mut self, testing: &mut Testing, stop: &AtomicBool) -> Result<(), SolverError> {
         let moment = Moment {
             elapsed_ns: self.elapsed_ns(),

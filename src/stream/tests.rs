@@ -162,25 +162,30 @@ fn what_the_adapter_has_not_read_takes_no_delta() {
     assert!(refused > 1000, "{refused}");
 }
 
+/// Kills a node, starts it again, and adds all the while, so many times; then waits for everything to arrive.
+fn kill_and_settle(world: &mut World<'_>, fleet: &Fleet, times: usize, seed: u64) {
+    wait_ready(world, seed);
+    let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
+    for _ in 0..times {
+        let victim = world.random_below(NODES as usize) as u16;
+        world.kill(victim);
+        let more = add_for_a_while(world, fleet, 80);
+        world.restart(victim);
+        let still_more = add_for_a_while(world, fleet, 80);
+        for (sum, (a, b)) in added.iter_mut().zip(more.iter().zip(&still_more)) {
+            *sum += a + b;
+        }
+    }
+    settle(world, fleet, &added, seed);
+}
+
 #[test]
 fn killed_streamers_lose_and_double_nothing() {
     for seed in 0..60 {
         let folder = folder();
         let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
         let mut world = World::new(&fleet, storm(seed), seed);
-        wait_ready(&mut world, seed);
-        let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
-        for _ in 0..6 {
-            let victim = world.random_below(NODES as usize) as u16;
-            world.kill(victim);
-            let more = add_for_a_while(&mut world, &fleet, 80);
-            world.restart(victim);
-            let still_more = add_for_a_while(&mut world, &fleet, 80);
-            for (sum, (a, b)) in added.iter_mut().zip(more.iter().zip(&still_more)) {
-                *sum += a + b;
-            }
-        }
-        settle(&mut world, &fleet, &added, seed);
+        kill_and_settle(&mut world, &fleet, 6, seed);
     }
 }
 

@@ -203,7 +203,7 @@ impl Window {
         share.max(0.5)
     }
 
-    /// Frames by which the window grows: slowly beside a queue, so that others who shorten it for us get the room.
+    /// Frames by which the window grows: slowly while a queue stands, so that others who shorten it for us get the room.
     fn growth(&self, queue_ns: u64) -> u64 {
         match self.queued_ns {
             _ if self.starting => self.frames,

@@ -16,19 +16,7 @@ fn slaves_of_all_weights_lose_and_double_nothing() {
         let folder = folder();
         let fleet = Fleet::new(&with_masters(1 + (seed % 2) as u16), folder.path()).unwrap();
         let mut world = World::new(&fleet, storm(seed), seed);
-        wait_ready(&mut world, seed);
-        let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
-        for _ in 0..4 {
-            let victim = world.random_below(NODES as usize) as u16;
-            world.kill(victim);
-            let more = add_for_a_while(&mut world, &fleet, 80);
-            world.restart(victim);
-            let still_more = add_for_a_while(&mut world, &fleet, 80);
-            for (sum, (a, b)) in added.iter_mut().zip(more.iter().zip(&still_more)) {
-                *sum += a + b;
-            }
-        }
-        settle(&mut world, &fleet, &added, seed);
+        kill_and_settle(&mut world, &fleet, 4, seed);
         let sent = |node| world.streamer(node).unwrap().counters().positions_sent;
         assert!(sent(0) > 0);
         assert_eq!(sent(2), 0, "a slave sends no positions");
