@@ -107,5 +107,6 @@ fn shard(text: &str) -> Result<Shard, String> {
         let (index, of) = (index.parse().ok()?, of.parse().ok()?);
         (index < of).then_some(Shard { index, of })
     };
-    parse().ok_or_else(|| format!("`{text}` is no share: write K/N with K from 0 to N - 1, as 2/5"))
+    parse()
+        .ok_or_else(|| format!("`{text}` is not a share: write K/N with K from 0 to N - 1, as 2/5"))
 }

@@ -71,7 +71,7 @@ impl FromStr for Solvers {
         let number = |text: &str| match text.trim().parse() {
             Ok(number) if number <= MOST => Ok(number),
             _ => Err(format!(
-                "`{text}` is no number of solvers: write 0 to {MOST}, for all nodes (2) or for each (0,1,1)"
+                "`{text}` is not a number of solvers: write 0 to {MOST}, for all nodes (2) or for each (0,1,1)"
             )),
         };
         if !text.contains(',') {

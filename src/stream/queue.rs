@@ -98,8 +98,8 @@ impl Delay {
         }
     }
 
-    /// Begins a new interval when it is time to. Gives the longest queue of the old one then: while one stands, nobody
-    /// sees how long the way is without it.
+    /// Begins a new interval when it is time to. Gives the longest queue of the old one then: while one stands, it is not
+    /// seen how long the way is without it.
     pub(super) fn next_interval(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns.saturating_sub(self.began_ns) < INTERVAL_NS {
             return None;

@@ -186,7 +186,7 @@ impl Window {
         } else {
             self.frames + self.growth(queue_ns) + 1
         };
-        // A queue of ours that stands is drained now and then: without that nobody sees how long the way is.
+        // A queue of ours that stands is drained now and then: without that it is not seen how long the way is.
         if let Some(longest_ns) = self.delay.next_interval(now_ns)
             && longest_ns > QUEUE_NS / 2
         {
