@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The MAC of `seal`, written from docs/protocol.md with Python's integers and openssl's AES.
+"""The MAC of `seal`, written from docs/reference/seal.md with Python's integers and openssl's AES.
 
 `python3 tools/seal_tag.py` prints the vectors in net/src/seal/mac.rs; needs `openssl`.
 """

@@ -247,7 +247,7 @@ fn every_gpu_gets_the_synchronous_sum_bit_for_bit() {
     let found = match gpus() {
         Ok(found) => found,
         Err(error) => {
-            let place = "where there is a GPU (docs/accumulate.md)";
+            let place = "where there is a GPU (docs/reference/accumulate.md)";
             return dogwild_lab::skip::elsewhere(&error.to_string(), place);
         }
     };

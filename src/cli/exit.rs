@@ -1,4 +1,4 @@
-//! Exit codes of errors. The table for users is in `docs/guide-train.md`.
+//! Exit codes of errors. The table for users is in `docs/guide/train.md`.
 
 use anyhow::Error;
 

@@ -154,7 +154,10 @@ fn a_gpu_keeps_what_every_device_promises() {
         }
         Err(error) => {
             assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
-            dogwild_lab::skip::elsewhere(&error.to_string(), "where there is a GPU (docs/gpu.md)");
+            dogwild_lab::skip::elsewhere(
+                &error.to_string(),
+                "where there is a GPU (docs/guide/gpu.md)",
+            );
         }
     }
 }

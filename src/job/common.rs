@@ -1,4 +1,4 @@
-//! What the summaries of both paths share. Every field is documented in `docs/guide-train.md`.
+//! What the summaries of both paths share. Every field is documented in `docs/reference/summary-json.md`.
 
 use serde::Serialize;
 

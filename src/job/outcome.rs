@@ -1,4 +1,4 @@
-//! How a job ends, in a word and as an exit code. The table for users is in `docs/guide-train.md`.
+//! How a job ends, in a word and as an exit code. The table for users is in `docs/guide/train.md`.
 
 use std::path::PathBuf;
 

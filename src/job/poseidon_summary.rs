@@ -1,6 +1,6 @@
 //! What a finished job of the reliable path reports: `summary.json` and the table on the terminal.
 //!
-//! Every field is documented in `docs/poseidon.md`; units are in the names.
+//! Every field is documented in `docs/reference/summary-json.md`; units are in the names.
 
 use std::fs;
 

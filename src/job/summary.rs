@@ -1,6 +1,6 @@
 //! What a finished job reports: `summary.json` and the table on the terminal.
 //!
-//! Every field is documented in `docs/guide-train.md`; units are in the names.
+//! Every field is documented in `docs/reference/summary-json.md`; units are in the names.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;

@@ -7,7 +7,7 @@
 //!
 //! May touch weights through a view, and bytes. No sockets, no clocks, no threads, no random
 //! numbers, and no solver: its arithmetic is brought along ([`Arithmetic`]). `node::poseidon`
-//! drives these state machines over TCP; `docs/poseidon.md` has the protocol.
+//! drives these state machines over TCP; `docs/reference/reliable-protocol.md` has the protocol.
 
 mod arithmetic;
 mod bandwidth;

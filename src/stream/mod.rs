@@ -10,7 +10,7 @@
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
 //! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and
-//! slave of all others. `docs/protocol.md` has the rules and why they lose and double nothing.
+//! slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and double nothing.
 
 mod age;
 mod claims;

@@ -5,7 +5,7 @@
 //!
 //! The deltas of all nodes, each times its portion, make one mean. A node whose solvers step by
 //! 1 / portion walks as fast as the whole cluster will, and is put right when the others' work
-//! arrives: so no delay makes the cluster unstable (docs/merging.md).
+//! arrives: so no delay makes the cluster unstable (docs/reference/merging.md).
 
 /// Iterations of this node over which the portion is measured.
 const WINDOW: u64 = 8;

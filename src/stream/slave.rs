@@ -1,6 +1,6 @@
 //! The slave: takes a position and returns what local solvers did since the last one.
 //!
-//! The rules (`docs/protocol.md`), per weight, in one pass over memory:
+//! The rules (`docs/reference/stream-protocol.md`), per weight, in one pass over memory:
 //!
 //! ```text
 //! new = w - last

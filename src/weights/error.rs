@@ -254,7 +254,7 @@ pub enum StateError {
         needs: u64,
     },
     /// A bit of its header is not as it was written.
-    #[error("{}: damaged: its header does not have the checksum it was written with; remove this file, and the component begins without it (docs/guide-hosts.md, \"Files beside a buffer\")", .path.display())]
+    #[error("{}: damaged: its header does not have the checksum it was written with; remove this file, and the component begins without it (docs/guide/two-hosts.md, \"Files next to a buffer\")", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

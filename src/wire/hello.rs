@@ -128,7 +128,7 @@ mod tests {
             let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, masters, seen };
             let mut out = vec![0; Hello::len(hello.seen.len() as u16)];
             hello.emit(&mut out);
-            // Each field stands where the table of docs/protocol.md has it.
+            // Each field stands where the table of docs/reference/stream-protocol.md has it.
             for (at, word) in [0, 8, 16, 24].into_iter().zip(words) {
                 prop_assert!(out[at..at + 8] == word.to_le_bytes());
             }

@@ -2,11 +2,11 @@
 //! to do.
 //!
 //! Reads files of the repository; runs nothing. `source` finds and lexes them, `rust` holds the
-//! rules for source files, `arrows` who may name whom, `papers` those for documents.
+//! rules for source files, `arrows` who may name whom, `documents` those for documents.
 //! `DOGWILD_TIDY_ROOT` names another tree to look at.
 
 mod arrows;
-mod papers;
+mod documents;
 mod rust;
 mod source;
 

@@ -1,4 +1,4 @@
--- Wireshark dissector of dogwild frames, version 2 (docs/protocol.md).
+-- Wireshark dissector of dogwild frames, version 2 (docs/reference/stream-protocol.md).
 --
 -- Use: tshark -X lua_script:tools/wireshark/dogwild.lua -r FILE, or copy it to the folder of
 -- personal Lua plugins (Help > About > Folders). It takes EtherType 0x88B5, the UDP ports of

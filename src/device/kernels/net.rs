@@ -260,7 +260,7 @@ pub static PRODUCT: Kernel = Kernel {
         let right = steps(numbers[4].u(), inner, columns);
         // SAFETY: the three views are as long as the sizes say (checked by `plan`); the crate reads and
         // writes them by plain loads and stores that stand for relaxed ones: a racing writer changes
-        // which value is read, as Hogwild allows (docs/memory-model.md).
+        // which value is read, as Hogwild allows (docs/reference/memory-model.md).
         unsafe {
             gemm::gemm(
                 rows,

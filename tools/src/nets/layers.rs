@@ -1,6 +1,6 @@
 //! The layers of a net as the plan sees them: name, matrix, floating-point operations.
 //!
-//! Reads layer tables (CSV, docs/plan.md) and Caffe nets. Invariants: layers stand in forward order,
+//! Reads layer tables (CSV, docs/guide/planning.md) and Caffe nets. Invariants: layers stand in forward order,
 //! every one has weights, and their operations are above zero.
 
 mod net;
@@ -90,7 +90,9 @@ fn table(file: &str, text: &str) -> Result<Vec<Layer>> {
         if !headed {
             if row != *HEADER.as_slice() {
                 let header = HEADER.join(",");
-                bail!("{file}:{line}: the first row must be the header `{header}` (docs/plan.md)");
+                bail!(
+                    "{file}:{line}: the first row must be the header `{header}` (docs/guide/planning.md)"
+                );
             }
             headed = true;
             continue;

@@ -141,7 +141,7 @@ pub fn find(name: &str, input: Option<[usize; 3]>) -> Result<(Vec<Layer>, &'stat
     if !path.exists() {
         let known: Vec<_> = MODELS.iter().map(|model| model.name).collect();
         bail!(
-            "no net `{name}`{}: give a net prototxt, a layer table (.csv, docs/plan.md), or one of {}",
+            "no net `{name}`{}: give a net prototxt, a layer table (.csv, docs/guide/planning.md), or one of {}",
             near::hint(name, known.iter().copied()),
             known.join(", ")
         );

@@ -2,7 +2,7 @@
 //!
 //! Holds the command line. `dogwild_tools::nets` says what the net is, `cluster` who sends what,
 //! `schedule` how long an iteration takes, `emulate` runs it, `report` prints. The model is in
-//! docs/plan.md.
+//! docs/guide/planning.md.
 
 mod cluster;
 mod emulate;

@@ -1,6 +1,6 @@
 //! The time of an iteration, by playing it: compute, links, servers.
 //!
-//! The model (docs/plan.md): a worker spends the forward and then the backward times of its layers
+//! The model (docs/guide/planning.md): a worker spends the forward and then the backward times of its layers
 //! one after the other. A layer's messages set out when its backward pass ends, or, without
 //! overlap, when the whole backward pass has. Each node has one link out and one in, both of the
 //! same bandwidth and independent (full duplex). Messages leave in the order in which they were

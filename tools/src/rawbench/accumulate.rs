@@ -28,7 +28,7 @@ use report::{BUSY, NetReport, PaperReport, Report, RunReport};
 /// Waiting for gradients that are accumulated on the CPU.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Nets, with commas: alexnet, googlenet, vgg16 and others (docs/plan.md), a net prototxt, a layer table
+    /// Nets, with commas: alexnet, googlenet, vgg16 and others (docs/guide/planning.md), a net prototxt, a layer table
     /// (.csv), or a recording of real times (.json)
     #[arg(
         long,

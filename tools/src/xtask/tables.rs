@@ -41,7 +41,7 @@ struct Table {
 impl Table {
     fn new(title: &str, normalised: bool) -> Self {
         let text = format!(
-            "# {title}\n# Made by `cargo xtask tables`; the format is in docs/plan.md.\n\
+            "# {title}\n# Made by `cargo xtask tables`; the format is in docs/guide/planning.md.\n\
              layer,kind,m,n,bias,flops\n"
         );
         Self { text, normalised }

@@ -231,7 +231,7 @@ impl<'l> Lead<'l> {
             0 => "Lower base_lr",
             _ => {
                 "Lower base_lr, the momentum or --staleness: gradients of old weights need smaller steps, with \
-                 momentum many times smaller (docs/poseidon.md)"
+                 momentum many times smaller (docs/reference/reliable-protocol.md)"
             }
         }
     }

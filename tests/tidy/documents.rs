@@ -32,17 +32,17 @@ fn every_dependency_is_justified() {
 }
 
 #[test]
-fn the_papers_are_there() {
-    const PAPERS: [&str; 7] = [
+fn the_documents_are_there() {
+    const DOCUMENTS: [&str; 7] = [
         "README.md",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
         "docs/architecture.md",
-        "docs/protocol.md",
+        "docs/reference/stream-protocol.md",
         "docs/dependencies.md",
         ".ci/run",
     ];
-    let missing = PAPERS.iter().filter(|path| file(path).is_none());
+    let missing = DOCUMENTS.iter().filter(|path| file(path).is_none());
     no_complaints(
         missing
             .map(|path| format!("{path}: is missing: write it"))
@@ -53,13 +53,13 @@ fn the_papers_are_there() {
 #[test]
 fn links_lead_somewhere() {
     let mut complaints = Vec::new();
-    for paper in files("md") {
+    for document in files("md") {
         let folder = root()
-            .join(&paper.path)
+            .join(&document.path)
             .parent()
             .expect("a folder")
             .to_owned();
-        for (i, line) in paper.text.lines().enumerate() {
+        for (i, line) in document.text.lines().enumerate() {
             for link in line
                 .split("](")
                 .skip(1)
@@ -67,7 +67,11 @@ fn links_lead_somewhere() {
             {
                 let target = link.split('#').next().unwrap_or_default();
                 if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
-                    complaints.push(format!("{}:{}: no such file: {target}", paper.path, i + 1));
+                    complaints.push(format!(
+                        "{}:{}: no such file: {target}",
+                        document.path,
+                        i + 1
+                    ));
                 }
             }
         }
@@ -79,7 +83,7 @@ fn links_lead_somewhere() {
 fn the_readmes_commands_exist() {
     let Some(readme) = file("README.md") else {
         return;
-    }; // the_papers_are_there says so
+    }; // the_documents_are_there says so
     let mut complaints = Vec::new();
     let commands = commands(&readme);
     if !commands
@@ -110,10 +114,10 @@ fn the_readmes_commands_exist() {
 }
 
 /// Commands in the fenced blocks of a document, with their lines.
-fn commands(paper: &Source) -> Vec<(usize, String)> {
+fn commands(document: &Source) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut found = Vec::new();
-    for (i, line) in paper.text.lines().enumerate() {
+    for (i, line) in document.text.lines().enumerate() {
         if line.trim_start().starts_with("```") {
             fenced = !fenced;
         } else if fenced {
