@@ -13,7 +13,7 @@
 //! | 16 | tag | over everything before it: `mac.rs` says how, and why nobody without the key can make one |
 //!
 //! Payload and padding travel in clear: a seal says who wrote a frame, it hides nothing. The choice
-//! of the MAC is a measurement: docs/measurements/2026-11-21-lab-notes.md.
+//! of the MAC is a measurement: docs/measurements/2026-11-21-seal.md.
 //!
 //! Invariants:
 //! - A frame is lent only if its tag is right, its link is not our own, and its number has not been
