@@ -1,5 +1,5 @@
-//! Rules for documents: dependencies are justified, links lead somewhere, the README's commands
-//! are those that work.
+//! Rules for documents: dependencies are justified, links and paths lead somewhere, the README's
+//! commands are those that work.
 
 use crate::no_complaints;
 use crate::source::{Source, file, files, root};
@@ -33,13 +33,16 @@ fn every_dependency_is_justified() {
 
 #[test]
 fn the_documents_are_there() {
-    const DOCUMENTS: [&str; 7] = [
+    const DOCUMENTS: [&str; 10] = [
         "README.md",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
+        "docs/README.md",
         "docs/architecture.md",
-        "docs/reference/stream-protocol.md",
         "docs/dependencies.md",
+        "docs/glossary.md",
+        "docs/measurements/README.md",
+        "docs/reference/stream-protocol.md",
         ".ci/run",
     ];
     let missing = DOCUMENTS.iter().filter(|path| file(path).is_none());
@@ -50,33 +53,151 @@ fn the_documents_are_there() {
     );
 }
 
+/// True for the changelog, which names files and words of former days.
+pub(crate) fn is_history(path: &str) -> bool {
+    path == "CHANGELOG.md"
+}
+
+/// True for lab notes, which stay as they were written: their names begin with a date.
+pub(crate) fn is_dated(path: &str) -> bool {
+    path.strip_prefix("docs/measurements/")
+        .is_some_and(|name| name.starts_with('2'))
+}
+
+/// Targets of the links in `text` (inline code left out), with the numbers of their lines.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for (at, _) in line.match_indices("](") {
+            if line[..at].matches('`').count() % 2 == 0 {
+                let target = line[at + 2..].split(')').next().unwrap_or_default();
+                found.push((i + 1, target));
+            }
+        }
+    }
+    found
+}
+
+/// Anchors of the headings of a document, as GitHub makes them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let headings = text.lines().filter(|line| {
+        fenced ^= line.trim_start().starts_with("```");
+        !fenced && line.starts_with('#')
+    });
+    let keep = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|title| title.chars().filter(keep).collect::<String>())
+        .map(|title| title.replace(' ', "-"))
+        .collect()
+}
+
 #[test]
 fn links_lead_somewhere() {
     let mut complaints = Vec::new();
     for document in files("md") {
-        let folder = root()
-            .join(&document.path)
-            .parent()
-            .expect("a folder")
-            .to_owned();
-        for (i, line) in document.text.lines().enumerate() {
-            for link in line
-                .split("](")
-                .skip(1)
-                .filter_map(|rest| rest.split(')').next())
-            {
-                let target = link.split('#').next().unwrap_or_default();
-                if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
-                    complaints.push(format!(
-                        "{}:{}: no such file: {target}",
-                        document.path,
-                        i + 1
-                    ));
+        let path = root().join(&document.path);
+        let folder = path.parent().expect("a folder");
+        for (line, link) in links(&document.text) {
+            let (target, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if target.contains("://") {
+                continue;
+            }
+            let at = format!("{}:{line}", document.path);
+            let full = match target {
+                "" => path.clone(),
+                _ => folder.join(target),
+            };
+            if !full.exists() {
+                complaints.push(format!("{at}: no such file: {target}"));
+            } else if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&full).unwrap_or_default();
+                if !anchors(&text).iter().any(|known| known == anchor) {
+                    complaints.push(format!("{at}: no heading of {target} makes #{anchor}"));
                 }
             }
         }
     }
     no_complaints(complaints);
+}
+
+/// Folders whose files documents name by their path from the root.
+const FOLDERS: [&str; 11] = [
+    "src/",
+    "net/",
+    "lab/",
+    "tools/",
+    "tests/",
+    "docs/",
+    "models/",
+    "benches/",
+    "fuzz/",
+    "examples/",
+    ".ci/",
+];
+
+/// Paths in `text` that begin with one of `folders`, with the numbers of their lines. Those with a
+/// placeholder are left out.
+fn paths<'a>(text: &'a str, folders: &[&str]) -> Vec<(usize, &'a str)> {
+    let part = |c: char| c.is_alphanumeric() || "_-./*<>{}:".contains(c);
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for word in line.split(|c| !part(c)) {
+            let word = word.trim_end_matches(['.', ':']);
+            let word = word.split("::").next().unwrap_or_default();
+            let named = folders.iter().any(|folder| word.starts_with(folder));
+            if named && !word.contains(['*', '<', '>', '{', '}', ':']) {
+                found.push((i + 1, word));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn paths_in_documents_exist() {
+    let mut complaints = Vec::new();
+    for document in files("md") {
+        if is_history(&document.path) || is_dated(&document.path) {
+            continue;
+        }
+        for (line, path) in paths(&document.text, &FOLDERS) {
+            // Links are relative to their document: `links_lead_somewhere` looks at them.
+            let inside = root().join(&document.path).with_file_name(path);
+            if !root().join(path).exists() && !inside.exists() {
+                complaints.push(format!("{}:{line}: no such file: {path}", document.path));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn documents_that_source_names_exist() {
+    let mut complaints = Vec::new();
+    for extension in ["rs", "py", "lua", "toml"] {
+        for source in files(extension) {
+            for (line, path) in paths(&source.text, &["docs/"]) {
+                if !root().join(path).exists() {
+                    complaints.push(format!("{}:{line}: no such document: {path}", source.path));
+                }
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn links_anchors_and_paths_are_found() {
+    let text = "a [b](c.md#d) `](no)` [e](#f)\n```\n# no\n```\n## What it's, `x` 2\n";
+    assert_eq!(links(text), [(1, "c.md#d"), (1, "#f")]);
+    assert_eq!(anchors(text), ["what-its-x-2"]);
+    let text = "see `lab/a.rs`, (net/b/).\nlab/<k>.rs http://x/lab/c lab/d::e";
+    let found = [(1, "lab/a.rs"), (1, "net/b/"), (2, "lab/d")];
+    assert_eq!(paths(text, &["lab/", "net/"]), found);
+    let note = |name: &str| format!("docs/measurements/{name}");
+    assert!(is_dated(&note("2026-11-21-x.md")) && !is_dated(&note("README.md")));
 }
 
 #[test]

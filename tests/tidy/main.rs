@@ -2,11 +2,12 @@
 //! to do.
 //!
 //! Reads files of the repository; runs nothing. `source` finds and lexes them, `rust` holds the
-//! rules for source files, `arrows` who may name whom, `documents` those for documents.
-//! `DOGWILD_TIDY_ROOT` names another tree to look at.
+//! rules for source files, `arrows` who may name whom, `documents` what documents hold, `language`
+//! how they are written. `DOGWILD_TIDY_ROOT` names another tree to look at.
 
 mod arrows;
 mod documents;
+mod language;
 mod rust;
 mod source;
 
