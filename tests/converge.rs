@@ -242,6 +242,28 @@ fn nodes_may_master_learn_or_test_only() {
     assert!(rows.iter().all(|row| row.starts_with("3,")), "{curve}");
 }
 
+/// A job with a node that only tests goes on, and tests from where it was.
+#[test]
+fn a_job_with_a_tester_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let first = ["--tester", "--iterations", "60", "--test-every", "20"];
+    train_into(&out, &first);
+    let on = ["--resume", "--tester", "--iterations", "160"];
+    let summary = train_into(&out, &[&on[..], &["--test-every", "20"]].concat());
+    assert!(number(&summary["iterations"]) >= 160.0, "{summary}");
+    assert!(
+        number(&summary["resumed_from_iteration"]) >= 60.0,
+        "{summary}"
+    );
+    let curve = std::fs::read_to_string(out.join("curve.csv")).expect("a curve");
+    let rows: Vec<&str> = curve.lines().skip(1).collect();
+    assert!(rows.iter().all(|row| row.starts_with("2,")), "{curve}");
+    let iterations = |row: &str| row.split(',').nth(2)?.parse::<u64>().ok();
+    let last = rows.last().and_then(|row| iterations(row));
+    assert!(last >= Some(100), "{curve}");
+}
+
 #[test]
 fn roles_that_cannot_be_are_refused() {
     for (args, says) in [
@@ -254,4 +276,6 @@ fn roles_that_cannot_be_are_refused() {
         let said = refusal(&args);
         assert!(said.contains(says), "{args:?}: {said}");
     }
+    let said = refusal(&["--nodes", "64", "--tester"]);
+    assert!(said.contains("give 63 nodes at most"), "{said}");
 }

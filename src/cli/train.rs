@@ -27,6 +27,9 @@ use crate::wire::Dtype;
 /// built-in digits, and over in less than a minute.
 const DEFAULT_ITERATIONS: u64 = 3000;
 
+/// Nodes of a job: progress and warnings keep one bit for each.
+const MOST_NODES: u16 = 64;
+
 /// Tests that a curve needs at least.
 const CURVE_TESTS: u64 = 20;
 
@@ -35,7 +38,7 @@ const CURVE_TESTS: u64 = 20;
 #[command(after_help = exit::TABLE)]
 pub(super) struct Args {
     /// Number of nodes, each with its own buffer
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_NODES)))]
     nodes: u16,
     /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node: 0,1,1 (a node without
     /// solvers only masters its part of the weights)
@@ -129,7 +132,7 @@ impl Args {
             bail!("--masters {masters} of {} nodes: give 1 to {0}", self.nodes);
         }
         if self.tester {
-            self.add_tester();
+            self.add_tester()?;
         }
         if self.lab {
             self.enter_lab();
@@ -171,10 +174,17 @@ impl Args {
     }
 
     /// One more node, which masters nothing.
-    fn add_tester(&mut self) {
+    fn add_tester(&mut self) -> Result<()> {
+        if self.nodes == MOST_NODES {
+            bail!(
+                "--nodes {MOST_NODES} --tester: the node that tests is one of the {MOST_NODES}; give {} nodes at most",
+                MOST_NODES - 1
+            );
+        }
         self.stream.masters.get_or_insert(self.nodes);
         self.solvers = self.solvers.and_none(self.nodes);
         self.nodes += 1;
+        Ok(())
     }
 
     /// How weights are to travel, by the age that they would have.

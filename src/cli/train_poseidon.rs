@@ -22,9 +22,13 @@ pub(super) enum Sync {
 }
 
 /// Arguments of one path only.
-const STREAM_ONLY: [&str; 25] = [
+const STREAM_ONLY: [&str; 29] = [
     "--nodes",
     "--solvers",
+    "--tester",
+    "--masters",
+    "--precision",
+    "--sparse",
     "--snapshot-every",
     "--lab",
     "--transport",
@@ -214,4 +218,35 @@ pub(super) fn report(ended: &Ended<PoseidonSummary>) {
             tested: summary.test_images,
         },
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{FaultArgs, TransportArgs};
+    use crate::cli::stream_args::StreamArgs;
+
+    #[test]
+    fn every_argument_of_one_path_is_refused_on_the_other() {
+        fn names<A: clap::Args>() -> Vec<String> {
+            let command = A::augment_args(clap::Command::new("x"));
+            let longs = command.get_arguments().filter_map(|arg| arg.get_long());
+            longs.map(|long| format!("--{long}")).collect()
+        }
+        let stream = [
+            names::<StreamArgs>(),
+            names::<TransportArgs>(),
+            names::<FaultArgs>(),
+        ];
+        // Both paths seal.
+        let stream = stream.concat().into_iter().filter(|n| n != "--key-file");
+        for (own, of) in [
+            (&STREAM_ONLY[..], stream.collect::<Vec<_>>()),
+            (&POSEIDON_ONLY, names::<PoseidonArgs>()),
+        ] {
+            for name in of {
+                assert!(own.contains(&name.as_str()), "{name} is in no list");
+            }
+        }
+    }
 }

@@ -106,6 +106,10 @@ fn arguments_of_the_other_path_are_refused() {
             &["--sync", "poseidon", "--deltas=exactly-once"],
             "--deltas means nothing with --sync poseidon",
         ),
+        (
+            &["--sync", "poseidon", "--tester"],
+            "--tester means nothing with --sync poseidon",
+        ),
         (&["--sync", "poseidon", "--bandwidth", "0"], "--bandwidth 0"),
         (&["--sync", "poseidon", "--scheme", "best"], "hybcomm, sacp"),
         (

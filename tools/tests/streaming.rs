@@ -33,7 +33,7 @@ fn number(value: &Value) -> f64 {
 
 /// Exactly-once under 30 % loss, with the streamer killed on the way: the atomic run is exact (rawbench
 /// itself fails if it is not), replicas end equal.
-fn assert_conserves(nodes: &str, transport: &str, precision: &str) {
+fn assert_conserves(nodes: &str, transport: &str, precision: &str, merge: &str) {
     let args = [
         "conserve",
         "--nodes",
@@ -44,6 +44,8 @@ fn assert_conserves(nodes: &str, transport: &str, precision: &str) {
         transport,
         "--precision",
         precision,
+        "--merge",
+        merge,
     ];
     let faults = [
         "--loss",
@@ -73,23 +75,30 @@ fn assert_conserves(nodes: &str, transport: &str, precision: &str) {
 
 #[test]
 fn two_nodes_conserve_over_raw_ethernet() {
-    assert_conserves("2", "packet_mmap", "f32");
+    assert_conserves("2", "packet_mmap", "f32", "sum");
 }
 
 #[test]
 fn three_nodes_conserve_over_raw_ethernet() {
-    assert_conserves("3", "packet_mmap", "f32");
+    assert_conserves("3", "packet_mmap", "f32", "sum");
 }
 
 #[test]
 fn two_nodes_conserve_over_udp() {
-    assert_conserves("2", "udp", "f32");
+    assert_conserves("2", "udp", "f32", "sum");
+}
+
+/// In a mean the portion of each addition arrives, once.
+#[test]
+fn portions_are_conserved() {
+    assert_conserves("2", "packet_mmap", "f32", "mean");
+    assert_conserves("4", "udp", "int8", "mean");
 }
 
 #[test]
 fn two_nodes_conserve_in_narrow_payloads() {
-    assert_conserves("2", "packet_mmap", "bf16");
-    assert_conserves("3", "udp", "int8");
+    assert_conserves("2", "packet_mmap", "bf16", "sum");
+    assert_conserves("3", "udp", "int8", "sum");
 }
 
 #[test]

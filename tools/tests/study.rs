@@ -105,3 +105,58 @@ fn what_cannot_be_is_refused_by_name() {
         assert!(!said.contains("panicked"), "{said}");
     }
 }
+
+fn repeat(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-study"));
+    dogwild_lab::process::die_with_parent(&mut command);
+    command.arg("repeat").args(args).stdin(Stdio::null());
+    command.output().expect("it starts")
+}
+
+#[test]
+fn runs_of_several_seeds_make_a_table() {
+    if !std::path::Path::new(env!("CARGO_BIN_EXE_dogwild-study"))
+        .with_file_name("dogwild")
+        .is_file()
+    {
+        return dogwild_lab::skip::skip("dogwild is not built: cargo test --workspace builds it");
+    }
+    let train = [
+        "--data",
+        "digits:1,train=400,test=200",
+        "--iterations",
+        "40",
+    ];
+    let seeds = ["--seeds", "2", "--seed", "7", "--"];
+    let target = ["--test-every", "10", "--target-accuracy"];
+    let output = repeat(&[&seeds[..], &train, &target, &["1%"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}\n{notes}");
+    for row in ["accuracy at the end", "iterations/s", "s to the target"] {
+        let line = said.lines().find(|line| line.contains(row));
+        let line = line.unwrap_or_else(|| panic!("no row `{row}`:\n{said}\n{notes}"));
+        assert!(line.trim_end().ends_with("2 │"), "{line}");
+    }
+    assert!(
+        notes.contains("seed 7: ") && notes.contains("seed 8: "),
+        "{notes}"
+    );
+    // What no run reaches is said, and is a failure.
+    let output = repeat(&[&seeds[..], &train, &target, &["100%"]].concat());
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains("seed 8 did not reach the target"), "{notes}");
+}
+
+#[test]
+fn what_repeat_sets_itself_is_refused() {
+    let refused = |args: &[&str], part: &str| {
+        let output = repeat(args);
+        let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && notes.contains(part), "{notes}");
+    };
+    refused(&["--", "--seed=3"], "--seed is set for each run");
+    refused(&["--", "--out", "x"], "--out is set for each run");
+    refused(&[], "ARGUMENTS");
+}

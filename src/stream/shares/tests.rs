@@ -274,3 +274,38 @@ fn a_queue_is_kept_short_and_left_to_who_fills_it() {
 fn run_beside(world: &mut World<'_>, ms: u64) {
     share_of_link(world, ms, QUEUES_MS / 2);
 }
+
+/// A node without solvers has all its time for answers: it does not set the pace as long as a node that learns lives.
+#[test]
+fn the_window_goes_by_the_answers_of_nodes_that_learn() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let fleet = Fleet::new(&config(3), folder.path()).unwrap();
+    let mut world = World::new(&fleet, faults(shaper()), 1);
+    world.set_iterations(1, 1);
+    run(&mut world, 1000);
+    let sent = |world: &mut World<'_>, ms: u64| {
+        let positions = |world: &World<'_>| {
+            let streamer = world.streamer(0).expect("it lives");
+            streamer.counters().positions_sent
+        };
+        let before = positions(world);
+        run(world, ms);
+        positions(world) - before
+    };
+    let both = sent(&mut world, 400);
+    // The node that learns is silent; the idle one goes on answering.
+    world.kill(1);
+    sent(&mut world, 100);
+    let idle = sent(&mut world, 400);
+    assert!(
+        idle * 2 < both,
+        "{idle} positions by answers of an idle node, {both} before"
+    );
+    // It is dead after a second: the idle one is all there is.
+    sent(&mut world, 1000);
+    let alone = sent(&mut world, 400);
+    assert!(
+        alone > both / 2,
+        "{alone} positions for an idle node alone, {both} before"
+    );
+}

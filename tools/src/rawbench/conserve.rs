@@ -5,10 +5,13 @@
 //! stream under the given faults. Then it stops; once every replica is equal, the sum of the
 //! weights is held against what was added. Three runs: racy writes without faults (what racing
 //! writes alone lose), racy writes with faults, atomic writes with faults (what the wire loses).
+//!
+//! What is conserved: in a sum, what was added; in a mean, what was added times the node's portion.
 
 mod settle;
 mod verdict;
 
+use std::ops::Range;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -38,6 +41,9 @@ pub(crate) struct Args {
     /// What becomes of lost deltas: exactly-once or fire-and-forget
     #[arg(long, default_value = "exactly-once", value_parser = ["exactly-once", "fire-and-forget"])]
     deltas: String,
+    /// How deltas are merged; mean: what is added counts times the portion of the node, 1 / nodes
+    #[arg(long, default_value = "sum", value_parser = ["sum", "mean"])]
+    merge: String,
     /// Seconds of adding in each run
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
     seconds: f64,
@@ -66,13 +72,16 @@ pub(crate) struct AdderArgs {
     seconds: f64,
     #[arg(long)]
     atomic: bool,
+    /// Add only the node's portion to what it masters, as solvers do
+    #[arg(long)]
+    mean: bool,
 }
 
 /// One run.
 #[derive(Debug, Serialize)]
 struct Outcome {
     run: &'static str,
-    /// 1.0 times this many, summed over all weights.
+    /// What was added, summed over all weights; in a mean times the portion of the node that added.
     added: f64,
     /// Sum of the weights once all replicas were equal (of node 0 if they never were).
     arrived: f64,
@@ -99,6 +108,7 @@ struct Report {
     duplicate: String,
     reorder: String,
     deltas: String,
+    merge: String,
     kills_per_run: u32,
     runs: Vec<Outcome>,
     /// What it means, in words.
@@ -107,6 +117,13 @@ struct Report {
 
 impl Args {
     pub(crate) fn run(self) -> Result<()> {
+        let nodes = self.fleet.nodes;
+        if self.merge == "mean" && !nodes.is_power_of_two() {
+            bail!(
+                "--merge mean counts exactly with 2, 4, 8 ... nodes only: a portion of 1/{nodes} is \
+                 rounded; choose another --nodes, or --merge sum"
+            );
+        }
         let faults = [
             "--loss",
             &self.loss,
@@ -124,6 +141,7 @@ impl Args {
             duplicate: self.duplicate.clone(),
             reorder: self.reorder.clone(),
             deltas: self.deltas.clone(),
+            merge: self.merge.clone(),
             kills_per_run: self.kills,
             runs: vec![
                 self.one("racing writes, no faults", &[], false)?,
@@ -148,7 +166,8 @@ impl Args {
 
     fn one(&self, run: &'static str, faults: &[&str], atomic: bool) -> Result<Outcome> {
         let mut stream_args: Vec<String> = faults.iter().map(|arg| (*arg).to_owned()).collect();
-        stream_args.extend(["--deltas", &self.deltas, "--rate", "max"].map(str::to_owned));
+        stream_args.extend(["--deltas", &self.deltas, "--merge", &self.merge].map(str::to_owned));
+        stream_args.extend(["--rate", "max"].map(str::to_owned));
         if atomic {
             stream_args.push("--atomic".into());
         }
@@ -165,7 +184,11 @@ impl Args {
         let arrived: f64 = (0..shared.used())
             .map(|i| f64::from(shared.view().load(i)))
             .sum();
-        let added = passes as f64 * shared.used() as f64;
+        let portion = match self.merge.as_str() {
+            "mean" => 1.0 / f64::from(self.fleet.nodes),
+            _ => 1.0,
+        };
+        let added = passes as f64 * shared.used() as f64 * portion;
         let readings = fleet.read();
         let sum = |meter: Meter| readings.iter().map(|reading| reading.now(meter)).sum();
         Ok(Outcome {
@@ -195,6 +218,9 @@ impl Args {
         if atomic {
             command.arg("--atomic");
         }
+        if self.merge == "mean" {
+            command.arg("--mean");
+        }
         let adder = command
             .stdout(Stdio::piped())
             .stdin(Stdio::null())
@@ -215,17 +241,20 @@ impl Args {
 }
 
 impl AdderArgs {
-    /// Adds 1.0 to every weight, pass after pass; prints how many passes.
+    /// Adds to every weight, pass after pass; prints how many passes.
     pub(crate) fn run(self) -> Result<()> {
         let shared = SharedWeights::open(&self.buffer, &Expect::default())?;
-        let w = shared.view().slice(0, shared.used());
+        let parts = self.parts(&shared);
         let start = Instant::now();
         let mut passes = 0u64;
         while start.elapsed().as_secs_f64() < self.seconds {
-            if self.atomic {
-                kernels::atomic_add_scalar(w, 1.0);
-            } else {
-                kernels::racy_add_scalar(w, 1.0);
+            for (range, step) in &parts {
+                let w = shared.view().slice(range.start, range.len());
+                if self.atomic {
+                    kernels::atomic_add_scalar(w, *step);
+                } else {
+                    kernels::racy_add_scalar(w, *step);
+                }
             }
             passes += 1;
             // f32 counts exactly up to 2^24.
@@ -236,17 +265,28 @@ impl AdderArgs {
         dogwild_lab::say!("{passes}");
         Ok(())
     }
+
+    /// What is added to which weights: 1.0, but in a mean only the portion to what the node masters.
+    /// There weights are the positions themselves; elsewhere the streamer multiplies what it sends.
+    fn parts(&self, shared: &SharedWeights) -> [(Range<usize>, f32); 3] {
+        let globals = shared.globals();
+        let (own, used) = (globals.own_range(), shared.used());
+        let portion = if self.mean { globals.portion() } else { 1.0 };
+        let (begin, end) = (own.start.min(used), own.end.min(used));
+        [(0..begin, 1.0), (begin..end, portion), (end..used, 1.0)]
+    }
 }
 
 impl Report {
     fn table(&self) -> String {
         let title = format!(
-            "{} nodes, {} weights,\n{} at MTU {}, {};\nfaults: {} loss,\n{} duplicated, {} reordered",
+            "{} nodes, {} weights,\n{} at MTU {},\n{}, {};\nfaults: {} loss,\n{} duplicated, {} reordered",
             self.nodes,
             self.weights,
             self.transport,
             self.mtu,
             self.deltas,
+            self.merge,
             self.loss,
             self.duplicate,
             self.reorder

@@ -188,7 +188,9 @@ impl Fleet {
             &self.args.mtu.to_string(),
         ]);
         // What is added is counted, not learnt from.
-        command.args(["--merge", "sum"]);
+        if !stream_args.iter().any(|arg| arg == "--merge") {
+            command.args(["--merge", "sum"]);
+        }
         command.args(["--precision", self.args.precision.dtype()?.name()]);
         if let Some(iface) = self.args.iface(node) {
             command.args(["--iface", &iface]);

@@ -1,9 +1,10 @@
 //! `dogwild-study`: what loss, delay and the number of nodes do to learning.
 //!
 //! `twin` trains in virtual time: the streamers that run for real, and real gradients, under a clock of which
-//! one seed decides everything.
+//! one seed decides everything. `repeat` runs `dogwild train`, processes in real time, with many seeds.
 
 mod course;
+mod repeat;
 mod seeds;
 mod twin;
 
@@ -26,12 +27,15 @@ struct Cli {
 enum Action {
     /// Train in virtual time: the same seed gives the same run, to the bit
     Twin(twin::Args),
+    /// Run `dogwild train` once for each seed: median and range of what came of it
+    Repeat(repeat::Args),
 }
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let result = match Cli::parse().action {
         Action::Twin(args) => args.run(),
+        Action::Repeat(args) => args.run(),
     };
     dogwild::cli::finish("dogwild-study", result)
 }

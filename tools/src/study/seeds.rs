@@ -81,7 +81,9 @@ fn table(courses: &[(u64, Course)]) -> Columns {
             .filter_map(|(_, c)| c.points.get(at))
             .collect();
         let accuracies = there.iter().map(|point| point.accuracy * 100.0).collect();
-        let (low, median, high) = spread(accuracies);
+        let Some((low, median, high)) = spread(accuracies) else {
+            continue;
+        };
         table.row([
             there[0].iteration.to_string(),
             format!("{median:.2} %"),
@@ -90,10 +92,9 @@ fn table(courses: &[(u64, Course)]) -> Columns {
         ]);
     }
     let reached: Vec<_> = courses.iter().filter_map(|(_, c)| c.reached()).collect();
-    if !reached.is_empty() {
-        let its = reached.iter().map(|point| point.iteration as f64).collect();
-        let (low, median, high) = spread(its);
-        let (quick, s, slow) = spread(reached.iter().map(|point| point.s).collect());
+    let its = reached.iter().map(|point| point.iteration as f64).collect();
+    let times = reached.iter().map(|point| point.s).collect();
+    if let (Some((low, median, high)), Some((quick, s, slow))) = (spread(its), spread(times)) {
         table.row([
             "to the target".to_owned(),
             format!("{median} ({s:.1} s)"),
@@ -104,12 +105,9 @@ fn table(courses: &[(u64, Course)]) -> Columns {
     table
 }
 
-/// Least, median (the lower one of two) and most.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
+/// Least, median (the lower one of two) and most; `None`: there are no values.
+pub(crate) fn spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.sort_by(f64::total_cmp);
-    (
-        values[0],
-        values[(values.len() - 1) / 2],
-        values[values.len() - 1],
-    )
+    let median = *values.get(values.len().saturating_sub(1) / 2)?;
+    Some((*values.first()?, median, *values.last()?))
 }

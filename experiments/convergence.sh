@@ -1,0 +1,86 @@
+#!/bin/sh
+# The rows of docs/merging.md: one name, one command. Five or ten seeds, median and range, full test set.
+#
+#   experiments/convergence.sh              names the rows
+#   experiments/convergence.sh solvers-4    runs one
+#
+# DOGWILD_DATA holds mnist/ (the four .gz files), DOGWILD_CIFAR10 the unpacked binary batches.
+# Rows of `twin` are virtual time and may share the machine; rows of `repeat` are real processes
+# and need it for themselves. Ages follow from the rate: bytes of a pass / rate / time of a step.
+set -eu
+cd "$(dirname "$0")/.."
+bin=${DOGWILD_BIN:-target/release}
+mnist="mnist:${DOGWILD_DATA:-../shared/data}/mnist"
+cifar10="cifar10:${DOGWILD_CIFAR10:-../cifar10}"
+
+twin() { "$bin/dogwild-study" twin --test-every 50 "$@"; }
+repeat() { "$bin/dogwild-study" repeat "$@"; }
+to_985() { twin --data "$mnist" --iterations 4000 --target-accuracy 98.5% "$@"; }
+# 2,000 iterations of LeNet, 1,000 of CIFAR-10 quick: the same samples at each age.
+lenet() { twin --data "$mnist" --seeds 5 --iterations 2000 --test-every 2000 "$@"; }
+quick() {
+  twin --data "$cifar10" --solver cifar10_quick --seeds 5 --iterations 1000 --test-every 1000 "$@"
+}
+# Four paced nodes, each behind a cable of 100 Mbit/s; solvers alone make 60 steps a second.
+thin() {
+  repeat --seeds 5 -- --lab --nodes 4 --pace 100Mbit --pace-steps 15 --data "$mnist" \
+    --iterations 4000 --test-every 50 --tester --target-accuracy 98.5% "$@"
+}
+
+row() {
+  case $1 in
+  # Solvers to 98.5 %, 10 ms a step, 400 MB/s for each node; and 125 MB/s (1 Gbit).
+  solvers-1) to_985 --seeds 5 --nodes 1 ;;
+  solvers-2) to_985 --seeds 5 --nodes 2 --rate 400MB ;;
+  solvers-4) to_985 --seeds 5 --nodes 4 --rate 400MB ;;
+  solvers-8) to_985 --seeds 5 --nodes 8 --rate 400MB ;;
+  solvers-16) to_985 --seeds 5 --nodes 16 --rate 400MB ;;
+  solvers-8x2) to_985 --seeds 5 --nodes 8 --solvers 2 --rate 400MB ;;
+  solvers-4-1gbit) to_985 --seeds 5 --nodes 4 --rate 125MB ;;
+  solvers-8-1gbit) to_985 --seeds 5 --nodes 8 --rate 125MB ;;
+  # Ages in local steps, four nodes.
+  lenet-alone) lenet --nodes 1 ;;
+  lenet-age-0.1) lenet --nodes 4 --rate 1800MB ;;
+  lenet-age-1) lenet --nodes 4 --rate 180MB ;;
+  lenet-age-8) lenet --nodes 4 --rate 22MB ;;
+  lenet-age-32) lenet --nodes 4 --rate 5.6MB ;;
+  lenet-age-128) lenet --nodes 4 --rate 1.4MB ;;
+  quick-alone) quick --nodes 1 ;;
+  quick-age-0.1) quick --nodes 4 --rate 600MB ;;
+  quick-age-1) quick --nodes 4 --rate 60MB ;;
+  quick-age-8) quick --nodes 4 --rate 7.6MB ;;
+  quick-age-32) quick --nodes 4 --rate 1.9MB ;;
+  quick-age-128) quick --nodes 4 --rate 0.475MB ;;
+  # Nothing paced, real processes on this machine.
+  unpaced-4x1) repeat --seeds 10 -- --nodes 4 --data "$mnist" --iterations 900 ;;
+  unpaced-3x2) repeat --seeds 10 -- --nodes 3 --solvers 2 --data "$mnist" --iterations 900 ;;
+  # A thin link that loses, in turn with a clean one.
+  thin-0) thin ;;
+  thin-1) thin --loss 1% ;;
+  thin-10) thin --loss 10% ;;
+  thin-30) thin --loss 30% ;;
+  # Bursts of ten frames, a tenth of all lost.
+  thin-bursts) thin --loss-burst 0.0111,0.1 ;;
+  # Two nodes beside one, to 98 %.
+  to-98-1) repeat --seeds 5 -- --nodes 1 --data "$mnist" --test-every 100 --target-accuracy 98% ;;
+  to-98-2) repeat --seeds 5 -- --nodes 2 --data "$mnist" --test-every 100 --target-accuracy 98% ;;
+  # Synchronous training: two workers, one server, each step waits.
+  to-98-synchronous)
+    repeat --seeds 5 -- --sync poseidon --workers 2 --data "$mnist" --test-every 50 \
+      --target-accuracy 98%
+    ;;
+  *)
+    echo "$0: no row $1; without an argument it names all" >&2
+    exit 2
+    ;;
+  esac
+}
+
+if [ $# -eq 0 ]; then
+  sed -n 's/^  \([a-z0-9.x-]*\)) .*/\1/p; s/^  \(to-98-synchronous\))$/\1/p' "$0"
+else
+  for name in "$@"; do
+    echo "# $name"
+    row "$name"
+  done
+fi
