@@ -16,8 +16,8 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use dogwild::weights::kernels::Kernels;
 use dogwild::weights::{
-    BLOCK, BufferSpec, Created, Existing, Kind, MAX_CHUNK, Manifest, SharedWeights, StreamState,
-    StreamStateSpec, WeightsView, Writes,
+    BLOCK, BufferSpec, Created, Existing, JournalOp, MAX_CHUNK, Manifest, SharedWeights,
+    StreamState, StreamStateSpec, WeightsView, Writes,
 };
 
 #[derive(Parser)]
@@ -117,7 +117,7 @@ const KERNELS: [(&str, u64, Run); 17] = [
     }),
     ("take_unconfirmed", 7, |k, c| {
         let j = c.state.journal();
-        j.begin(Kind::Unconfirmed, 0, 0, 0, 0);
+        j.begin(JournalOp::Unconfirmed, 0, 0, 0, 0);
         black_box(k.take_unconfirmed(
             c.w,
             c.last,
@@ -132,7 +132,7 @@ const KERNELS: [(&str, u64, Run); 17] = [
     }),
     ("take_keep", 5, |k, c| {
         let j = c.state.journal();
-        j.begin(Kind::Keep, 0, 0, 0, 0);
+        j.begin(JournalOp::Keep, 0, 0, 0, 0);
         black_box(k.take_keep(c.w, c.last, c.pos, j, Writes::Racy));
         j.end();
     }),
@@ -154,14 +154,14 @@ const KERNELS: [(&str, u64, Run); 17] = [
 
 fn take_confirmed(k: Kernels, c: Chunk, writes: Writes) {
     let j = c.state.journal();
-    j.begin(Kind::Confirmed, 0, 0, 0, 0);
+    j.begin(JournalOp::Confirmed, 0, 0, 0, 0);
     black_box(k.take_confirmed(c.w, c.last, c.sent, c.pos, c.out, 1.0, j, writes));
     j.end();
 }
 
 fn apply(k: Kernels, c: Chunk, writes: Writes) {
     let j = c.state.journal();
-    j.begin(Kind::Apply, 0, 0, 0, 0);
+    j.begin(JournalOp::Apply, 0, 0, 0, 0);
     k.apply_delta(c.w, c.pos, 0, j, writes);
     j.end();
 }

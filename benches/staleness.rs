@@ -96,15 +96,7 @@ fn train(
     let (mut net, _) = bound.unwrap_or_else(|error| fail(&error.to_string()));
     let transform = Transforms::of(spec, &set.train).train;
     let shard = Shard { index: 0, of: 1 };
-    let batches = Batches::new(
-        images.clone(),
-        transform,
-        data::Phase::Train,
-        batch,
-        shard,
-        1,
-        0,
-    );
+    let batches = Batches::new(images.clone(), transform, Phase::Train, batch, shard, 1, 0);
     let mut batches = batches.unwrap_or_else(|error| fail(&error.to_string()));
     let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
     let (w, history) = (zeros(net.extent()), zeros(net.extent()));

@@ -14,8 +14,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use dogwild::stream::{Config, Deltas, Dest, Merge, Outbox, Streamer};
 use dogwild::weights::{
-    BLOCK, BufferSpec, Created, Existing, Kind, MAX_CHUNK, Manifest, SharedWeights, StreamState,
-    StreamStateSpec, Writes, kernels,
+    BLOCK, BufferSpec, Created, Existing, JournalOp, MAX_CHUNK, Manifest, SharedWeights,
+    StreamState, StreamStateSpec, Writes, kernels,
 };
 use dogwild::wire::Dtype;
 
@@ -213,7 +213,7 @@ fn kernels_alone(nodes: &[Node; 2], pipes: &mut [Pipe; 2]) -> f64 {
                 slave.state.sent().slice(c * chunk, chunk),
             );
             assert!(!kernels::any_non_finite(pos));
-            journals[1].begin(Kind::Confirmed, 0, 0, 0, 0);
+            journals[1].begin(JournalOp::Confirmed, 0, 0, 0, 0);
             kernels::take_confirmed(mine, last, sent, pos, delta, 1.0, journals[1], Writes::Racy);
             journals[1].end();
         }
@@ -221,7 +221,7 @@ fn kernels_alone(nodes: &[Node; 2], pipes: &mut [Pipe; 2]) -> f64 {
             let delta = &to_master.slots[payload(c, to_master)];
             let w = master.weights.view().slice(c * chunk, chunk);
             assert!(!kernels::any_non_finite(delta));
-            journals[0].begin(Kind::Apply, 0, 0, 0, 0);
+            journals[0].begin(JournalOp::Apply, 0, 0, 0, 0);
             kernels::apply_delta(w, delta, 0, journals[0], Writes::Racy);
             journals[0].end();
         }

@@ -16,10 +16,10 @@ cifar10="cifar10:${DOGWILD_CIFAR10:-../cifar10}"
 twin() { "$bin/dogwild-study" twin --test-every 50 "$@"; }
 repeat() { "$bin/dogwild-study" repeat "$@"; }
 to_985() { twin --data "$mnist" --iterations 4000 --target-accuracy 98.5% "$@"; }
-# 2,000 iterations of LeNet, 1,000 of CIFAR-10 quick: the same samples at each age.
+# 2,000 iterations of LeNet, 600 of CIFAR-10 quick: the same samples at each age.
 lenet() { twin --data "$mnist" --seeds 5 --iterations 2000 --test-every 2000 "$@"; }
 quick() {
-  twin --data "$cifar10" --solver cifar10_quick --seeds 5 --iterations 1000 --test-every 1000 "$@"
+  twin --data "$cifar10" --solver cifar10_quick --seeds 5 --iterations 600 --test-every 600 "$@"
 }
 # Four paced nodes, each behind a cable of 100 Mbit/s; solvers alone make 60 steps a second.
 thin() {
@@ -29,15 +29,15 @@ thin() {
 
 row() {
   case $1 in
-  # Solvers to 98.5 %, 10 ms a step, 400 MB/s for each node; and 125 MB/s (1 Gbit).
+  # Solvers to 98.5 %, 10 ms a step; links of 10 Gbit/s, and of 1 Gbit/s.
   solvers-1) to_985 --seeds 5 --nodes 1 ;;
-  solvers-2) to_985 --seeds 5 --nodes 2 --rate 400MB ;;
-  solvers-4) to_985 --seeds 5 --nodes 4 --rate 400MB ;;
-  solvers-8) to_985 --seeds 5 --nodes 8 --rate 400MB ;;
-  solvers-16) to_985 --seeds 5 --nodes 16 --rate 400MB ;;
-  solvers-8x2) to_985 --seeds 5 --nodes 8 --solvers 2 --rate 400MB ;;
+  solvers-2) to_985 --seeds 5 --nodes 2 --rate 1250MB ;;
+  solvers-4) to_985 --seeds 5 --nodes 4 --rate 1250MB ;;
+  solvers-8) to_985 --seeds 5 --nodes 8 --rate 1250MB ;;
+  solvers-8x2) to_985 --seeds 5 --nodes 8 --solvers 2 --rate 1250MB ;;
   solvers-4-1gbit) to_985 --seeds 5 --nodes 4 --rate 125MB ;;
   solvers-8-1gbit) to_985 --seeds 5 --nodes 8 --rate 125MB ;;
+  solvers-16-1gbit) to_985 --seeds 5 --nodes 16 --rate 125MB ;;
   # Ages in local steps, four nodes.
   lenet-alone) lenet --nodes 1 ;;
   lenet-age-0.1) lenet --nodes 4 --rate 1800MB ;;

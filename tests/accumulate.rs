@@ -98,7 +98,7 @@ fn batches(images: &Arc<Images>, spec: &SolverSpec, index: usize, of: usize) -> 
     };
     let transform = Transforms::of(spec, images).train;
     let seed = SEED ^ index as u64;
-    let phase = data::Phase::Train;
+    let phase = Phase::Train;
     Batches::new(images.clone(), transform, phase, BATCH, shard, seed, 0).expect("batches")
 }
 

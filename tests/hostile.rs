@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dogwild::cli::args::session;
 use dogwild::node::job_group;
-use dogwild::watch::StreamMeter as Meter;
+use dogwild::watch::StreamMeter;
 use dogwild::weights::{Expect, METERS, Role, SharedWeights};
 use dogwild_net::{Link, To, seal, udp};
 use rand::{Rng, RngExt, SeedableRng};
@@ -81,10 +81,10 @@ impl Node {
     fn refused(&self) -> u64 {
         let meters = self.meters();
         [
-            Meter::SealBadTag,
-            Meter::SealReplayed,
-            Meter::SealTruncated,
-            Meter::SealTooManyLinks,
+            StreamMeter::SealBadTag,
+            StreamMeter::SealReplayed,
+            StreamMeter::SealTruncated,
+            StreamMeter::SealTooManyLinks,
         ]
         .map(|meter| meter.of(&meters))
         .iter()
@@ -163,7 +163,7 @@ fn hostile_frames_change_no_weight() {
         }
     }
     // Genuine ones still come through, and nothing has changed.
-    let taken = |node: &Node| Meter::PositionsTaken.of(&node.meters());
+    let taken = |node: &Node| StreamMeter::PositionsTaken.of(&node.meters());
     let then = nodes.each_ref().map(taken);
     let start = Instant::now();
     while nodes
@@ -179,7 +179,11 @@ fn hostile_frames_change_no_weight() {
     }
     for node in &nodes {
         let meters = node.meters();
-        for meter in [Meter::SealBadTag, Meter::SealReplayed, Meter::SealTruncated] {
+        for meter in [
+            StreamMeter::SealBadTag,
+            StreamMeter::SealReplayed,
+            StreamMeter::SealTruncated,
+        ] {
             assert!(meter.of(&meters) > 0, "{meter:?}");
         }
         assert!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dogwild::cli::args::session;
 use dogwild::node::job_group;
 use dogwild::stream::chunk_weights_for;
-use dogwild::watch::StreamMeter as Meter;
+use dogwild::watch::StreamMeter;
 use dogwild::weights::{
     BufferSpec, Created, DataKind, Existing, Expect, METERS, Role, SharedWeights,
 };
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    fn meter(&self, meter: Meter) -> u64 {
+    fn meter(&self, meter: StreamMeter) -> u64 {
         let slots = self.weights.slots();
         let slot = slots.iter().find(|slot| slot.role == Role::Stream);
         meter.of(&slot.map_or([0; METERS], |slot| slot.meters))
@@ -180,7 +180,7 @@ fn a_node_with_other_data_is_named_on_both_sides_and_taken_from_by_neither() {
         let shown = String::from_utf8_lossy(&status.expect("status").stdout).into_owned();
         let line = format!("data        {own}\n");
         assert!(shown.contains(&line), "{shown}");
-        assert_eq!(node.meter(Meter::PositionsTaken), 0, "{}", node.name);
+        assert_eq!(node.meter(StreamMeter::PositionsTaken), 0, "{}", node.name);
         assert!(!node.ready(), "{}", node.name);
     }
 }
@@ -257,7 +257,7 @@ fn forged_iterations_end_no_job() {
         |nodes| {
             forge();
             nodes.iter().all(|node| {
-                node.meter(Meter::RefusedClaims) >= 5
+                node.meter(StreamMeter::RefusedClaims) >= 5
                     && node.says("claim 18446744073709551615 iterations")
             })
         },
@@ -294,8 +294,8 @@ fn nan_in_a_masters_own_range_heals() {
         },
     );
     wait(&mut nodes, "both count and name it", |nodes| {
-        nodes
-            .iter()
-            .all(|node| node.meter(Meter::HealedWeights) >= 1 && node.says("were NaN or infinite"))
+        nodes.iter().all(|node| {
+            node.meter(StreamMeter::HealedWeights) >= 1 && node.says("were NaN or infinite")
+        })
     });
 }

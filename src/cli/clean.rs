@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::job::{Leftover, LeftoverState as State, Maker, age, leftovers};
+use crate::job::{Leftover, LeftoverState, Maker, age, leftovers};
 
 /// Arguments of `dogwild clean`.
 #[derive(Debug, clap::Args)]
@@ -59,10 +59,10 @@ impl Args {
 /// Whether it may be removed at all, and if so, whether that loses unsaved weights.
 fn goes(leftover: &Leftover) -> Option<bool> {
     match (&leftover.state, leftover.maker) {
-        (State::InUse(_), _) => None,
+        (LeftoverState::InUse(_), _) => None,
         (_, Maker::Person) if !leftover.orphan => None,
-        (State::Free, _) => Some(false),
-        (State::Unsaved(_) | State::Unreadable(_), _) => Some(true),
+        (LeftoverState::Free, _) => Some(false),
+        (LeftoverState::Unsaved(_) | LeftoverState::Unreadable(_), _) => Some(true),
     }
 }
 
@@ -78,8 +78,8 @@ fn describe(leftover: &Leftover) -> String {
 fn advice(leftover: &Leftover) -> String {
     let path = leftover.path.display();
     match (&leftover.state, leftover.maker) {
-        (State::InUse(by), _) => format!("in use by {by}"),
-        (State::Unsaved(iterations), maker) => {
+        (LeftoverState::InUse(by), _) => format!("in use by {by}"),
+        (LeftoverState::Unsaved(iterations), maker) => {
             let remove = match maker {
                 Maker::Person => format!("rm {path}*"),
                 _ => "dogwild clean --yes --unsaved".into(),
@@ -90,16 +90,16 @@ fn advice(leftover: &Leftover) -> String {
                  remove: {remove}"
             )
         }
-        (State::Unreadable(why), Maker::Person) => {
+        (LeftoverState::Unreadable(why), Maker::Person) => {
             format!("cannot be read: {why}\n    remove: rm {path}*")
         }
-        (State::Unreadable(why), _) => {
+        (LeftoverState::Unreadable(why), _) => {
             format!("cannot be read: {why}\n    remove: dogwild clean --yes --unsaved")
         }
-        (State::Free, _) if leftover.orphan => "free: its buffer is gone".into(),
-        (State::Free, Maker::Person) => {
+        (LeftoverState::Free, _) if leftover.orphan => "free: its buffer is gone".into(),
+        (LeftoverState::Free, Maker::Person) => {
             format!("free; made by hand, so it stays (rm {path}*)")
         }
-        (State::Free, _) => "free, nothing unsaved in it".into(),
+        (LeftoverState::Free, _) => "free, nothing unsaved in it".into(),
     }
 }

@@ -43,7 +43,7 @@ pub enum Maker {
 
 /// What may be done with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LeftoverState {
     /// A process uses it.
     InUse(String),
     /// Free, with nothing in it that is not saved.
@@ -68,7 +68,7 @@ pub struct Leftover {
     /// Who has made it.
     pub maker: Maker,
     /// What may be done with it.
-    pub state: State,
+    pub state: LeftoverState,
     /// True for a file that meant something only beside a buffer, which is gone.
     pub orphan: bool,
 }
@@ -121,7 +121,7 @@ impl Leftover {
             bytes: 0,
             age: Duration::ZERO,
             maker,
-            state: State::Free,
+            state: LeftoverState::Free,
             orphan: false,
         }
     }
@@ -163,9 +163,9 @@ impl Leftover {
         let age = |at: SystemTime| now.duration_since(at).unwrap_or_default();
         self.age = changed.map(age).min().unwrap_or_default();
         if let Err(by) = self.lock() {
-            self.state = State::InUse(by);
+            self.state = LeftoverState::InUse(by);
         } else if self.path.is_dir() && self.age < YOUNG {
-            self.state = State::InUse("a tool that has just begun".into());
+            self.state = LeftoverState::InUse("a tool that has just begun".into());
         } else if !self.orphan && self.maker != Maker::Tool {
             self.state = self.contents();
         }
@@ -194,19 +194,19 @@ impl Leftover {
     }
 
     /// What a free buffer holds.
-    fn contents(&mut self) -> State {
+    fn contents(&mut self) -> LeftoverState {
         let info = match look(&self.path) {
             Ok(Look::Buffer(info)) => info,
             Ok(Look::Damaged { why, .. } | Look::NotOurs { why }) => {
-                return State::Unreadable(why);
+                return LeftoverState::Unreadable(why);
             }
-            Ok(Look::Missing) => return State::Free,
-            Err(error) => return State::Unreadable(error.to_string()),
+            Ok(Look::Missing) => return LeftoverState::Free,
+            Err(error) => return LeftoverState::Unreadable(error.to_string()),
         };
         match (info.in_use, info.unsaved()) {
-            (true, _) => State::InUse(info.users_text()),
-            (_, true) => State::Unsaved(info.iterations),
-            _ => State::Free,
+            (true, _) => LeftoverState::InUse(info.users_text()),
+            (_, true) => LeftoverState::Unsaved(info.iterations),
+            _ => LeftoverState::Free,
         }
     }
 
@@ -264,22 +264,22 @@ pub(super) fn before_a_job() {
     let mut removed = (0, 0);
     for leftover in ours {
         match &leftover.state {
-            State::Free => {
+            LeftoverState::Free => {
                 if leftover.remove().is_ok() {
                     removed = (removed.0 + leftover.files.len(), removed.1 + leftover.bytes);
                 }
             }
-            State::Unsaved(iterations) => log::warn!(
+            LeftoverState::Unsaved(iterations) => log::warn!(
                 "an earlier job left {} ({iterations} iterations, not saved, {} old): save it with \
                  `dogwild snapshot --buffer {} --out FILE.safetensors`, or remove it with `dogwild clean`",
                 leftover.path.display(),
                 age(leftover.age),
                 leftover.path.display(),
             ),
-            State::Unreadable(why) => log::warn!(
+            LeftoverState::Unreadable(why) => log::warn!(
                 "an earlier job left what cannot be read: {why} (`dogwild clean` removes it)"
             ),
-            State::InUse(_) => {}
+            LeftoverState::InUse(_) => {}
         }
     }
     if removed.0 > 0 {

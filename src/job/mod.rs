@@ -37,7 +37,7 @@ mod whole;
 pub use buffer::{BufferError, BufferPlan, make_buffer};
 pub use common::{Common, Net, Pictures};
 pub use experiment::{Experiment, Host, json};
-pub use leftovers::{Leftover, Maker, State as LeftoverState, age, leftovers};
+pub use leftovers::{Leftover, LeftoverState, Maker, age, leftovers};
 pub use out::{DEFAULT_OUT, Old, OutError, OutFolder};
 pub use outcome::{Ended, NotAsAsked, Outcome, codes};
 pub use poseidon::{PoseidonPlan, train_poseidon};

@@ -15,7 +15,7 @@ use super::snapshots::{
     CURVE, HOME, MANIFEST, NodeRecord, Record, SolverRecord, WEIGHTS, folders, hex,
 };
 use super::train::TrainPlan;
-use crate::node::{CAUTION, ELAPSED, LOSS, bound_net};
+use crate::node::bound_net;
 use crate::snapshot;
 use crate::solver::Phase;
 use crate::solver::data::{DataSet, Source};
@@ -215,15 +215,13 @@ impl Resume {
         if let Some(before) = before {
             let file = self.folder.join(&before.file);
             snapshot::load(&file, shared.manifest(), state.history())?;
-            state.iteration().store(before.iterations, Relaxed);
-            state.cursor().store(before.cursor, Relaxed);
-            state.spare()[LOSS].store(before.loss_bits, Relaxed);
-            for (at, word) in CAUTION.into_iter().zip(before.caution) {
-                state.spare()[at].store(word, Relaxed);
-            }
+            state.progress().iteration.store(before.iterations, Relaxed);
+            state.progress().cursor.store(before.cursor, Relaxed);
+            state.progress().loss_bits.store(before.loss_bits, Relaxed);
+            state.progress().set_caution(before.caution);
         }
         let elapsed_ns = before.map_or(self.record.elapsed_ns(), |before| before.elapsed_ns);
-        state.spare()[ELAPSED].store(elapsed_ns, Relaxed);
+        state.progress().elapsed_ns.store(elapsed_ns, Relaxed);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::line_every;
-use crate::watch::SolverMeter as Meter;
+use crate::watch::SolverMeter;
 use crate::weights::{METERS, SharedWeights};
 
 /// When the last line was, and what it said.
@@ -40,7 +40,7 @@ impl Line {
         {
             return;
         }
-        let iterations = meters[Meter::Iterations as usize].load(Relaxed);
+        let iterations = meters[SolverMeter::Iterations as usize].load(Relaxed);
         let per_s = (iterations - self.before) as f64 * 1e9 / passed_ns as f64;
         (self.said_ns, self.before) = (now_ns, iterations);
         let globals = shared.globals();
@@ -58,18 +58,18 @@ impl Line {
     /// Prints all counters: the solver ends.
     pub(super) fn say_totals(meters: &[AtomicU64; METERS]) {
         let words = meters.each_ref().map(|word| word.load(Relaxed));
-        let float = |meter: Meter| f32::from_bits(meter.of(&words) as u32);
+        let float = |meter: SolverMeter| f32::from_bits(meter.of(&words) as u32);
         log::info!(
             "counters at the end: iterations {}, images {}, loss {:.4}, rate {}, stride {:.2}, accuracy {:.4}, \
              train_s {:.1}, cpu_s {:.1}",
-            Meter::Iterations.of(&words),
-            Meter::Images.of(&words),
-            float(Meter::LossBits),
-            float(Meter::RateBits),
-            float(Meter::StrideBits),
-            float(Meter::AccuracyBits),
-            Meter::TrainNs.of(&words) as f64 / 1e9,
-            Meter::CpuNs.of(&words) as f64 / 1e9,
+            SolverMeter::Iterations.of(&words),
+            SolverMeter::Images.of(&words),
+            float(SolverMeter::LossBits),
+            float(SolverMeter::RateBits),
+            float(SolverMeter::StrideBits),
+            float(SolverMeter::AccuracyBits),
+            SolverMeter::TrainNs.of(&words) as f64 / 1e9,
+            SolverMeter::CpuNs.of(&words) as f64 / 1e9,
         );
     }
 }

@@ -36,7 +36,7 @@ pub use model::{NetError, bound_net, data_kind, train_batch};
 pub use only_tests::{TesterJob, run_tester};
 pub use positions::Positions;
 pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
-pub use solver::{CAUTION, ELAPSED, LOSS, SolverJob, run_solver};
+pub use solver::{SolverJob, run_solver};
 pub use solver_error::SolverError;
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
 pub(crate) use streamer::{LINE_EVERY_ENV, line_every};

@@ -14,7 +14,7 @@ use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
 use crate::solver::data::Source;
 use crate::solver::{Phase, SolverSpec};
-use crate::watch::SolverMeter as Meter;
+use crate::watch::SolverMeter;
 use crate::watch::curve::CurveWriter;
 use crate::weights::{Expect, Role, SharedWeights};
 
@@ -69,10 +69,10 @@ pub fn run_tester(job: &TesterJob, stop: &AtomicBool) -> Result<(), SolverError>
     let mut testing = Testing::new(tester, curve, schedule, &shared);
     let (clock, meters) = (Clock::start(), slot.meters());
     // Time that earlier processes of this tester have spent.
-    let before_ns = meters[Meter::TrainNs as usize].load(Relaxed);
+    let before_ns = meters[SolverMeter::TrainNs as usize].load(Relaxed);
     let moment = || {
         let elapsed_ns = before_ns + clock.now_ns();
-        Meter::TrainNs.set(meters, elapsed_ns);
+        SolverMeter::TrainNs.set(meters, elapsed_ns);
         Moment {
             elapsed_ns,
             loss: None,

@@ -16,20 +16,14 @@ use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
 use super::turn::Turn;
-use crate::solver::data::{self, Batches, Images, Shard, Source};
+use crate::solver::data::{Batches, Images, Shard, Source};
 use crate::solver::{
     Caution, Cluster, Crew, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
 };
-use crate::watch::SolverMeter as Meter;
+use crate::watch::SolverMeter;
 use crate::watch::curve::CurveWriter;
 use crate::weights::{Expect, METERS, Manifest, Role, SharedWeights, SolverState};
 
-/// The spare word of the state file that holds the solver's time so far, ns.
-pub const ELAPSED: usize = 0;
-/// The one that holds its smoothed loss, as f32 bits; 0: none yet.
-pub const LOSS: usize = 1;
-/// Those that hold what it knows of the rise of its loss ([`Caution::to_words`]).
-pub const CAUTION: [usize; Caution::WORDS] = [2, 3, 4];
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
 
@@ -81,19 +75,19 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
     if resumed {
         log::info!(
             "going on at batch {} with the momentum left by the last solver",
-            state.cursor().load(Relaxed)
+            state.progress().cursor.load(Relaxed)
         );
     }
     if !wait_until_ready(&shared, stop) {
         return Ok(());
     }
     let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let cursor = state.cursor().load(Relaxed);
+    let cursor = state.progress().cursor.load(Relaxed);
     trainer.seed_dropout(seed, cursor);
     let mut batches = Batches::new(
         Arc::new(set.train),
         mean_from.train,
-        data::Phase::Train,
+        Phase::Train,
         trainer.net.batch_size(),
         job.shard,
         seed,
@@ -118,11 +112,11 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         state: &state,
         meters: slot.meters(),
         clock: Clock::start(),
-        before_ns: state.spare()[ELAPSED].load(Relaxed),
-        loss: Some(f32::from_bits(state.spare()[LOSS].load(Relaxed) as u32)).filter(|l| *l != 0.0),
-        caution: Caution::from_words(CAUTION.map(|at| state.spare()[at].load(Relaxed))),
+        before_ns: state.progress().elapsed_ns.load(Relaxed),
+        loss: state.progress().loss(),
+        caution: Caution::from_words(state.progress().caution_words()),
         crew: Crew::default(),
-        line: Line::new(slot.meters()[Meter::Iterations as usize].load(Relaxed)),
+        line: Line::new(slot.meters()[SolverMeter::Iterations as usize].load(Relaxed)),
         turn: Turn::new(job.pace_steps, job.max_age, &shared),
     };
     run.train(&mut trainer, &mut batches, testing, stop, || {
@@ -216,7 +210,7 @@ impl Run<'_> {
                 continue;
             }
             let waited_ns = self.wait_for_turn(stop);
-            Meter::WaitedNs.add(self.meters, waited_ns);
+            SolverMeter::WaitedNs.add(self.meters, waited_ns);
             self.step(trainer, batches)?;
             heartbeat();
             let (loss, now_ns) = (self.loss, self.clock.now_ns());
@@ -225,7 +219,7 @@ impl Run<'_> {
         if let (Some(testing), false) = (&mut testing, stop.load(Relaxed)) {
             self.test(testing, stop)?;
         }
-        Meter::CpuNs.set(self.meters, cpu_ns());
+        SolverMeter::CpuNs.set(self.meters, cpu_ns());
         Line::say_totals(self.meters);
         Ok(())
     }
@@ -260,7 +254,7 @@ impl Run<'_> {
             };
             images += batch.labels.len() as u64;
             train_ns += self.clock.now_ns() - start;
-            self.state.cursor().store(batch.cursor, Relaxed);
+            self.state.progress().cursor.store(batch.cursor, Relaxed);
         }
         loss /= self.job.spec.iter_size as f32;
         if !loss.is_finite() {
@@ -273,9 +267,7 @@ impl Run<'_> {
             self.say_caution(loss);
             halve_momentum(self.state.history());
         }
-        for (at, word) in CAUTION.into_iter().zip(self.caution.to_words()) {
-            self.state.spare()[at].store(word, Relaxed);
-        }
+        self.state.progress().set_caution(self.caution.to_words());
         let rate = rate * self.caution.factor();
         let start = self.clock.now_ns();
         let stride = update_in_cluster(
@@ -288,23 +280,26 @@ impl Run<'_> {
             &cluster(self.shared, &self.crew),
         );
         let all = globals.local_iterations.fetch_add(1, Relaxed);
-        let own = self.state.iteration().fetch_add(1, Relaxed);
+        let own = self.state.progress().iteration.fetch_add(1, Relaxed);
         self.crew.note(own, all);
-        self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
+        self.state
+            .progress()
+            .elapsed_ns
+            .store(self.elapsed_ns(), Relaxed);
         let smoothed = smoothed(self.loss, loss);
         self.loss = Some(smoothed);
-        self.state.spare()[LOSS].store(u64::from(smoothed.to_bits()), Relaxed);
-        Meter::Iterations.add(self.meters, 1);
-        Meter::Images.add(self.meters, images);
-        Meter::TrainNs.add(self.meters, train_ns + self.clock.now_ns() - start);
-        Meter::LossBits.set(self.meters, u64::from(smoothed.to_bits()));
-        Meter::RateBits.set(self.meters, u64::from(rate.to_bits()));
-        Meter::StrideBits.set(self.meters, u64::from(stride.to_bits()));
+        self.state.progress().set_loss(smoothed);
+        SolverMeter::Iterations.add(self.meters, 1);
+        SolverMeter::Images.add(self.meters, images);
+        SolverMeter::TrainNs.add(self.meters, train_ns + self.clock.now_ns() - start);
+        SolverMeter::LossBits.set(self.meters, u64::from(smoothed.to_bits()));
+        SolverMeter::RateBits.set(self.meters, u64::from(rate.to_bits()));
+        SolverMeter::StrideBits.set(self.meters, u64::from(stride.to_bits()));
         Ok(())
     }
 
     fn say_caution(&self, loss: f32) {
-        Meter::Halvings.add(self.meters, 1);
+        SolverMeter::Halvings.add(self.meters, 1);
         log::warn!(
             "the loss rises (now {loss:.4}, {:.4} on average): steps are halved to {:.3} of the solver file's at \
              iteration {} of the cluster",
@@ -322,7 +317,10 @@ impl Run<'_> {
         };
         testing.test(self.shared, self.meters, moment, stop)?;
         // A snapshot takes the rows up to this time.
-        self.state.spare()[ELAPSED].store(self.elapsed_ns(), Relaxed);
+        self.state
+            .progress()
+            .elapsed_ns
+            .store(self.elapsed_ns(), Relaxed);
         Ok(())
     }
 }

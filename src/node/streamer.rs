@@ -26,7 +26,7 @@ use super::port::{Paced, Port, lend};
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::transport::{TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Merge, Streamer, chunk_weights_for};
-use crate::watch::StreamMeter as Meter;
+use crate::watch::StreamMeter;
 use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, StreamStateSpec, Writes};
 use crate::wire::{Dtype, Frame};
 
@@ -112,9 +112,9 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
     drop_privileges_after_opening(transport.transport)?;
     let chunk_weights = config.chunk_weights;
-    Meter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
-    Meter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
-    Meter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
+    StreamMeter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
+    StreamMeter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
+    StreamMeter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
     let streamer = Streamer::new(config, shared.view(), &state);
     say_start(job, &shared, chunk_weights, resumed);
     tell_own_range(&shared, &streamer, job.node);

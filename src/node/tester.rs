@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::model::{bound_net, transform};
 use super::solver_error::SolverError;
-use crate::solver::data::{self, Batches, Images, Shard, Transform};
+use crate::solver::data::{Batches, Images, Shard, Transform};
 use crate::solver::{Evaluation, Net, Phase, SolverSpec};
 use crate::weights::WeightsView;
 
@@ -119,15 +119,7 @@ impl Tester {
     ) -> Result<TestResult, SolverError> {
         let batch = self.net.batch_size();
         let (images, transform) = (self.images.clone(), self.transform.clone());
-        let mut batches = Batches::new(
-            images,
-            transform,
-            data::Phase::Test,
-            batch,
-            Shard::WHOLE,
-            0,
-            0,
-        )?;
+        let mut batches = Batches::new(images, transform, Phase::Test, batch, Shard::WHOLE, 0, 0)?;
         let mut found = Evaluation::default();
         for _ in 0..self.most / batch {
             if !go_on(found.count) {

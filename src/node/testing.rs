@@ -8,7 +8,7 @@ use super::clock::cpu_ns;
 use super::positions::Positions;
 use super::solver_error::SolverError;
 use super::tester::Tester;
-use crate::watch::SolverMeter as Meter;
+use crate::watch::SolverMeter;
 use crate::watch::curve::{CurveRow, CurveWriter};
 use crate::weights::{METERS, SharedWeights};
 
@@ -82,8 +82,8 @@ impl Testing {
         let Some(found) = self.tester.test(self.positions.of(shared), stop)? else {
             return Ok(());
         };
-        Meter::AccuracyBits.set(meters, u64::from(found.accuracy.to_bits()));
-        Meter::CpuNs.set(meters, cpu_ns());
+        SolverMeter::AccuracyBits.set(meters, u64::from(found.accuracy.to_bits()));
+        SolverMeter::CpuNs.set(meters, cpu_ns());
         log::info!(
             "iteration {iteration}: test accuracy {:.2} %, test loss {:.4}",
             found.accuracy * 100.0,

@@ -13,7 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::{Faults, Fleet, World};
 use crate::node::{NetError, Transforms, bound_net, train_batch};
-use crate::solver::data::{self, Batches, BatchesError, DataSet, Shard};
+use crate::solver::data::{Batches, BatchesError, DataSet, Shard};
 use crate::solver::{
     Caution, Cluster, Evaluation, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
 };
@@ -145,15 +145,8 @@ impl<'a> Training<'a> {
                 ..of
             };
             let pictures = Transforms::of(&how.spec, &train).train;
-            let batches = Batches::new(
-                train.clone(),
-                pictures,
-                data::Phase::Train,
-                batch,
-                shard,
-                seed,
-                0,
-            )?;
+            let batches =
+                Batches::new(train.clone(), pictures, Phase::Train, batch, shard, seed, 0)?;
             let extent = net.extent();
             solvers.push(Solver {
                 node: index / how.per_node,
@@ -323,7 +316,7 @@ impl<'a> Training<'a> {
         let images_there = images.len();
         let pictures = Transforms::of(spec, &data.train).test;
         let (mut net, _) = bound_net(&spec.net, Phase::Test, batch, images.shape, images.classes)?;
-        let phase = data::Phase::Test;
+        let phase = Phase::Test;
         let mut batches = Batches::new(images, pictures, phase, batch, Shard::WHOLE, 0, 0)?;
         let mut found = Evaluation::default();
         for _ in 0..most.min(images_there) / batch {

@@ -29,11 +29,11 @@ pub const LAYER_TYPES: [&str; 15] = [
 ];
 
 /// Training or testing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Forward, backward, update.
+    /// Forward, backward, update. Pictures are shuffled anew each epoch, cropped and mirrored at random.
     Train,
-    /// Forward only.
+    /// Forward only. Pictures come in the order of the file, cropped in the centre.
     Test,
 }
 

@@ -195,7 +195,7 @@ impl Streamer<'_> {
             acks: 0,
             seq: 0,
             session: self.config.session,
-            epoch: u32::from(state.spare.load(Relaxed)),
+            epoch: u32::from(state.epoch.load(Relaxed)),
             sender: self.config.node,
             range: node,
             chunk,

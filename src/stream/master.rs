@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::heal::{Healed, heal};
 use super::streamer::chunk_flags::KEPT;
 use super::{Dest, Outbox, Streamer};
-use crate::weights::{ChunkState, Kind as Work, kernels};
+use crate::weights::{ChunkState, JournalOp, kernels};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind, flags};
 
 /// A delta that answers a position this many versions back is refused: its 8-bit sequence
@@ -248,7 +248,7 @@ impl Streamer<'_> {
             0
         };
         journal.begin_at(
-            Work::Apply,
+            JournalOp::Apply,
             header.chunk,
             header.sender,
             header.seq,

@@ -281,7 +281,7 @@ impl Streamer<'_> {
         let ahead = header
             .chunk_version
             .wrapping_sub(state.version.load(Relaxed));
-        let same_life = joined && state.spare.load(Relaxed) == header.epoch as u16;
+        let same_life = joined && state.epoch.load(Relaxed) == header.epoch as u16;
         let seen = self
             .narrow
             .seen

@@ -21,7 +21,7 @@ use zerocopy::IntoBytes;
 use super::hello::Standing;
 use super::streamer::chunk_flags::{GIVEN, JOINED, OUTSTANDING};
 use super::{Dest, Outbox, Streamer};
-use crate::weights::{ChunkState, Kind as Work, Taken, kernels};
+use crate::weights::{ChunkState, JournalOp, Taken, kernels};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
 
 /// True if `version` comes after `than`, modulo 2^32.
@@ -87,7 +87,7 @@ impl Streamer<'_> {
         let peer = &mut self.peers[header.sender as usize];
         peer.epoch = header.epoch;
         peer.streamed_ns = now_ns.max(1);
-        if joined && state.spare.load(Relaxed) != header.epoch as u16 {
+        if joined && state.epoch.load(Relaxed) != header.epoch as u16 {
             // It streams again, so it asks for nothing any more.
             self.peers[header.sender as usize].standing = Standing::Holds;
             self.rejoin(header.chunk, header.epoch);
@@ -118,7 +118,7 @@ impl Streamer<'_> {
         let (w, last, sent) = self.chunk_views(header.chunk);
         kernels::adopt(w, last, sent, pos);
         let state = self.state.chunk(header.chunk);
-        state.spare.store(header.epoch as u16, Relaxed);
+        state.epoch.store(header.epoch as u16, Relaxed);
         self.note_taken(state, header.chunk_version, Some(ack), false);
         self.narrow.note_exact(header.chunk);
         self.peers[header.sender as usize].joined_chunks += 1;
@@ -171,7 +171,7 @@ impl Streamer<'_> {
         let went = self.shares.may_answer()
             && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
                 let (_, payload) = delta.emit(slot);
-                journal.begin(Work::Confirmed, delta.chunk, delta.range, seq, version);
+                journal.begin(JournalOp::Confirmed, delta.chunk, delta.range, seq, version);
                 taken = kernels::take_confirmed(
                     w,
                     last,
@@ -188,7 +188,7 @@ impl Streamer<'_> {
             self.counters.deltas_sent += 1;
             self.shares.answer_sent();
         } else {
-            journal.begin(Work::Keep, delta.chunk, delta.range, seq, version);
+            journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);
             taken = kernels::take_keep(w, last, pos, journal, self.writes());
             self.note_taken(state, version, None, false);
             self.counters.deltas_kept += 1;
@@ -205,7 +205,13 @@ impl Streamer<'_> {
         let version = header.chunk_version;
         let delta = self.delta_header(header, seq);
         let journal = self.state.journal();
-        journal.begin(Work::Unconfirmed, delta.chunk, delta.range, seq, version);
+        journal.begin(
+            JournalOp::Unconfirmed,
+            delta.chunk,
+            delta.range,
+            seq,
+            version,
+        );
         let mut taken = Taken::default();
         let went = self.shares.may_answer()
             && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
@@ -255,7 +261,7 @@ impl Streamer<'_> {
         let went = self.shares.may_answer()
             && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
                 let (_, payload) = delta.emit(slot);
-                journal.begin(Work::Rounded, delta.chunk, delta.range, seq, version);
+                journal.begin(JournalOp::Rounded, delta.chunk, delta.range, seq, version);
                 taken = kernels::take_rounded(
                     w,
                     last,
@@ -276,7 +282,7 @@ impl Streamer<'_> {
             self.counters.deltas_sent += 1;
             self.shares.answer_sent();
         } else {
-            journal.begin(Work::Keep, delta.chunk, delta.range, seq, version);
+            journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);
             taken = kernels::take_keep(w, last, pos, journal, self.writes());
             narrow.note_exact(header.chunk);
             self.note_taken(state, version, None, false);
@@ -307,7 +313,13 @@ impl Streamer<'_> {
                 wire::pack(dtype, goes, delta.emit(slot).1);
             });
         let journal = self.state.journal();
-        journal.begin(Work::Unconfirmed, delta.chunk, delta.range, seq, version);
+        journal.begin(
+            JournalOp::Unconfirmed,
+            delta.chunk,
+            delta.range,
+            seq,
+            version,
+        );
         let taken =
             kernels::take_unconfirmed(w, last, sent, pos, None, 1.0, journal, self.writes());
         if went {
@@ -358,7 +370,7 @@ impl Streamer<'_> {
     /// the chunk was given back for a new epoch, not of the one before.
     fn epoch_fits(&self, state: &ChunkState, epoch: u32) -> bool {
         // A chunk keeps the low 16 bits of its epoch; 32,768 losses of a range lie between doubts.
-        let ahead = (epoch as u16).wrapping_sub(state.spare.load(Relaxed)) as i16;
+        let ahead = (epoch as u16).wrapping_sub(state.epoch.load(Relaxed)) as i16;
         let given = state.flags.load(Relaxed) & GIVEN != 0;
         ahead > 0 || (ahead == 0 && !given)
     }
@@ -375,6 +387,6 @@ impl Streamer<'_> {
         }
         state.flags.store(JOINED, Relaxed);
         state.seq.store(0, Relaxed);
-        state.spare.store(epoch as u16, Relaxed);
+        state.epoch.store(epoch as u16, Relaxed);
     }
 }

@@ -16,7 +16,7 @@ use super::sparse::Sparse;
 use super::strangers::Life;
 use super::window::{Answers, Window};
 use super::{Config, Counters, Deltas, Merge, Outbox, Ranges, Report};
-use crate::weights::{ChunkState, Interrupted, Kind as Work, StreamState, WeightsView, Writes};
+use crate::weights::{ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError};
 
 /// Bits of [`ChunkState::flags`].
@@ -183,15 +183,15 @@ impl<'a> Streamer<'a> {
     fn finish(&self, state: &ChunkState, was: &Interrupted) {
         use std::sync::atomic::Ordering::Relaxed;
         match was.kind {
-            Work::Confirmed | Work::Rounded => {
+            JournalOp::Confirmed | JournalOp::Rounded => {
                 self.note_taken(state, was.version, Some(was.seq), true)
             }
-            Work::Unconfirmed => self.note_taken(state, was.version, None, true),
-            Work::Keep => self.note_taken(state, was.version, None, false),
-            Work::Apply
+            JournalOp::Unconfirmed => self.note_taken(state, was.version, None, true),
+            JournalOp::Keep => self.note_taken(state, was.version, None, false),
+            JournalOp::Apply
                 if was.progress < self.config.chunk_weights && self.state.remember_partial(was) => {
             }
-            Work::Apply => {
+            JournalOp::Apply => {
                 self.state.applied(was.chunk)[usize::from(was.peer)].store(was.seq, Relaxed);
                 self.state.forget_partial(was.chunk, was.peer);
             }

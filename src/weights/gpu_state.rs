@@ -14,7 +14,7 @@ use std::sync::atomic::{
 
 use super::BLOCK;
 use super::error::StateError;
-use super::journal::{Journal, Kind};
+use super::journal::{Journal, JournalOp};
 use super::kernels::{self, Writes};
 use super::mapping::{Mapping, Shared};
 use super::state::{LAST_IN_PAGE, in_page};
@@ -150,7 +150,7 @@ impl GpuState {
     /// If nothing has landed there, or it does not lie within `w`.
     pub fn apply(&self, slot: usize, w: WeightsView<'_>, writes: Writes) {
         assert_eq!(self.slots()[slot].state.load(Relaxed), LANDED);
-        self.journal().begin(Kind::Apply, slot as u32, 0, 0, 0);
+        self.journal().begin(JournalOp::Apply, slot as u32, 0, 0, 0);
         self.finish(slot, w, 0, writes);
     }
 
@@ -163,7 +163,7 @@ impl GpuState {
         let mut recovered = 0;
         if let Some(found) = self.journal().pending() {
             let slot = found.chunk as usize;
-            if found.kind != Kind::Apply || slot >= LANDING_SLOTS {
+            if found.kind != JournalOp::Apply || slot >= LANDING_SLOTS {
                 return Err(Damaged);
             }
             let part = self.part(slot, w).ok_or(Damaged)?;
@@ -314,7 +314,7 @@ mod tests {
             put(&state, 0, 3.0);
             state.land(0, 64, 64);
             // As far as a killed `apply` had come.
-            state.journal().begin(Kind::Apply, 0, 0, 0, 0);
+            state.journal().begin(JournalOp::Apply, 0, 0, 0, 0);
             let delta = state.landing().slice(LANDING_HEAD, done);
             kernels::apply_view(w.slice(64, done), delta, 0, state.journal(), Writes::Racy);
             drop(state);

@@ -25,7 +25,7 @@ use super::view::WeightsView;
 /// What a kernel does to a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
+pub enum JournalOp {
     /// `take_confirmed`.
     Confirmed = 1,
     /// `take_unconfirmed`.
@@ -38,7 +38,7 @@ pub enum Kind {
     Rounded = 5,
 }
 
-impl Kind {
+impl JournalOp {
     fn from_code(code: u32) -> Option<Self> {
         [
             Self::Confirmed,
@@ -56,7 +56,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted {
     /// Which kernel it was in.
-    pub kind: Kind,
+    pub kind: JournalOp,
     /// On which chunk.
     pub chunk: u32,
     /// For which peer.
@@ -129,7 +129,7 @@ pub(super) const fn mark(progress: usize, unit: usize) -> u32 {
 impl Journal {
     /// Notes what is about to be done to a chunk. Call it before the kernel, and
     /// [`Journal::end`] after the chunk's own numbers (version, sequence) were stored.
-    pub fn begin(&self, kind: Kind, chunk: u32, peer: u16, seq: u8, version: u32) {
+    pub fn begin(&self, kind: JournalOp, chunk: u32, peer: u16, seq: u8, version: u32) {
         self.begin_at(kind, chunk, peer, seq, version, 0);
     }
 
@@ -137,7 +137,7 @@ impl Journal {
     /// repetition of a delta that was interrupted).
     pub fn begin_at(
         &self,
-        kind: Kind,
+        kind: JournalOp,
         chunk: u32,
         peer: u16,
         seq: u8,
@@ -168,7 +168,7 @@ impl Journal {
     /// caller must check that there is such a chunk and peer: this may be any file.
     pub fn pending(&self) -> Option<Interrupted> {
         // Partner: the Release store in `begin_at`.
-        let kind = Kind::from_code(self.kind.load(Acquire))?;
+        let kind = JournalOp::from_code(self.kind.load(Acquire))?;
         Some(Interrupted {
             kind,
             chunk: self.chunk.load(Relaxed),
@@ -225,18 +225,20 @@ impl Journal {
                     [&entry.before, &entry.after, &entry.third].map(|a| a[i % BLOCK].load(Relaxed));
                 finish::<M>(w.word(i), before, after);
                 match found.kind {
-                    Kind::Confirmed => {
+                    JournalOp::Confirmed => {
                         M::store(last.word(i), after);
                         if unit == 1 {
                             M::store(sent.word(i), third);
                         }
                     }
-                    Kind::Unconfirmed | Kind::Keep | Kind::Rounded => M::store(last.word(i), third),
-                    Kind::Apply => {}
+                    JournalOp::Unconfirmed | JournalOp::Keep | JournalOp::Rounded => {
+                        M::store(last.word(i), third)
+                    }
+                    JournalOp::Apply => {}
                 }
             }
         }
-        if matches!(found.kind, Kind::Confirmed | Kind::Rounded) {
+        if matches!(found.kind, JournalOp::Confirmed | JournalOp::Rounded) {
             // The position confirmed what was outstanding; behind `progress` nothing new is.
             for i in progress..sent.len() {
                 M::store(sent.word(i), 0);

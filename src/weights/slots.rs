@@ -76,7 +76,7 @@ pub(super) struct SlotRecord {
     /// 0: free. Stored last (Release) by a claim; loaded first (Acquire) by readers, who
     /// then see the start time of that same process.
     pid: AtomicU32,
-    _spare: AtomicU32,
+    _reserved: AtomicU32,
     start: AtomicU64,
     started_unix_ns: AtomicU64,
     heartbeat_unix_ns: AtomicU64,

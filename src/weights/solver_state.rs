@@ -5,16 +5,60 @@
 //! which is what Hogwild means.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::error::StateError;
-use super::mapping::Mapping;
+use super::mapping::{Mapping, Shared};
 use super::state::{HISTORY_IN_PAGE, in_page};
 use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
 use super::view::WeightsView;
 
-/// Words that the solver may use as it likes.
-const SPARE: usize = 16;
+/// How far a solver has got, as it lies in its file; zero at first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SolverProgress {
+    /// Iterations done.
+    pub iteration: AtomicU64,
+    /// The place in the data.
+    pub cursor: AtomicU64,
+    /// Training time so far, ns.
+    pub elapsed_ns: AtomicU64,
+    /// Smoothed loss, as f32 bits; 0: none yet.
+    pub loss_bits: AtomicU64,
+    /// What the solver knows of the rise of its loss: `Caution::to_words`.
+    pub caution: [AtomicU64; 3],
+    _reserved: [AtomicU64; 11],
+}
+
+// SAFETY: `repr(C)`, atomics only.
+unsafe impl Shared for SolverProgress {}
+
+impl SolverProgress {
+    /// The words of [`caution`](Self::caution).
+    pub fn caution_words(&self) -> [u64; 3] {
+        self.caution.each_ref().map(|word| word.load(Relaxed))
+    }
+
+    /// Stores the words of [`caution`](Self::caution).
+    pub fn set_caution(&self, words: [u64; 3]) {
+        for (to, word) in self.caution.iter().zip(words) {
+            to.store(word, Relaxed);
+        }
+    }
+
+    /// The smoothed loss; `None`: there is none yet.
+    pub fn loss(&self) -> Option<f32> {
+        match self.loss_bits.load(Relaxed) {
+            0 => None,
+            bits => Some(f32::from_bits(bits as u32)),
+        }
+    }
+
+    /// Stores the smoothed loss.
+    pub fn set_loss(&self, loss: f32) {
+        self.loss_bits.store(loss.to_bits().into(), Relaxed);
+    }
+}
 
 /// The state of one solver.
 #[derive(Debug)]
@@ -70,7 +114,10 @@ impl SolverState {
 
     /// Bytes of the file for `n` weights, and where the momentum begins.
     fn layout(path: &Path, n: usize) -> Result<(u64, usize), StateError> {
-        let history = in_page(STATE_HEAD_BYTES + (2 + SPARE) * 8, HISTORY_IN_PAGE);
+        let history = in_page(
+            STATE_HEAD_BYTES + size_of::<SolverProgress>(),
+            HISTORY_IN_PAGE,
+        );
         let ends = history.and_then(|h| Some((h, h.checked_add(n.checked_mul(4)?)?)));
         match ends.filter(|&(_, end)| i64::try_from(end).is_ok()) {
             Some((history, end)) => Ok((end as u64, history)),
@@ -86,19 +133,9 @@ impl SolverState {
         self.mapping.weights(self.history, self.weights)
     }
 
-    /// Iterations done.
-    pub fn iteration(&self) -> &AtomicU64 {
+    /// How far it has got.
+    pub fn progress(&self) -> &SolverProgress {
         self.mapping.at(STATE_HEAD_BYTES)
-    }
-
-    /// The place in the data.
-    pub fn cursor(&self) -> &AtomicU64 {
-        self.mapping.at(STATE_HEAD_BYTES + 8)
-    }
-
-    /// 16 words for whatever else the solver must keep; zero at first.
-    pub fn spare(&self) -> &[AtomicU64] {
-        self.mapping.slice(STATE_HEAD_BYTES + 16, SPARE)
     }
 }
 

@@ -102,8 +102,8 @@ pub struct ChunkState {
     pub seq: AtomicU8,
     /// Free for the streamer.
     pub flags: AtomicU8,
-    /// Free for the streamer.
-    pub spare: AtomicU16,
+    /// The low 16 bits of the epoch that the chunk is in: how often its master has lost its memory.
+    pub epoch: AtomicU16,
 }
 
 // SAFETY: `repr(C)`, atomics only.
@@ -117,7 +117,7 @@ struct Partial {
     chunk: AtomicU32,
     peer: AtomicU16,
     seq: AtomicU8,
-    _spare: AtomicU8,
+    _reserved: AtomicU8,
     progress: AtomicU32,
 }
 

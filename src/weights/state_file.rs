@@ -35,7 +35,7 @@ pub(super) struct StateHead {
     file_bytes: u64,
     /// Who has the lock now or had it last; only for messages.
     holder_pid: u32,
-    _spare: u32,
+    _reserved: u32,
     shape: [u64; SHAPE],
     identity: u64,
     /// Of everything above but the holder.
@@ -91,7 +91,7 @@ impl StateFile<'_> {
             fingerprint: self.buffer.fingerprint,
             file_bytes: self.file_bytes,
             holder_pid: std::process::id(),
-            _spare: 0,
+            _reserved: 0,
             shape,
             identity: self.buffer.identity,
             checksum: 0,

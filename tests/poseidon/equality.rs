@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use dogwild::node::poseidon::Overlap;
 use dogwild::node::{Transforms, bound_net};
 use dogwild::poseidon::{Partition, Policy, Scheme};
-use dogwild::solver::data::{self, Batches, Images, Shard};
+use dogwild::solver::data::{Batches, Images, Shard};
 use dogwild::solver::{Phase, SolverSpec, update};
 use dogwild::weights::WeightsView;
 
@@ -23,7 +23,7 @@ fn shares(setup: &Setup, images: &Arc<Images>, of: u32) -> Vec<Batches> {
         let seed = setup.seed ^ u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let shard = Shard { index, of };
         let (images, transform) = (images.clone(), transform.clone());
-        let phase = data::Phase::Train;
+        let phase = Phase::Train;
         Batches::new(images, transform, phase, batch, shard, seed, 0).expect("batches")
     };
     (0..of).map(share).collect()

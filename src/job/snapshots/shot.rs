@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use super::record::{
     CURVE, FileRecord, MANIFEST, NodeRecord, Reason, Record, SolverRecord, WEIGHTS, aside, folders,
 };
-use crate::node::{CAUTION, ELAPSED, LOSS, Positions};
+use crate::node::Positions;
 use crate::snapshot;
 use crate::watch::curve::{CurveRow, CurveWriter, read_rows};
 use crate::weights::{SharedWeights, SolverState, StateError};
@@ -141,11 +141,11 @@ impl Shot {
             };
             let record = SolverRecord {
                 solver,
-                iterations: state.iteration().load(Relaxed),
-                cursor: state.cursor().load(Relaxed),
-                elapsed_ns: state.spare()[ELAPSED].load(Relaxed),
-                loss_bits: state.spare()[LOSS].load(Relaxed),
-                caution: CAUTION.map(|at| state.spare()[at].load(Relaxed)),
+                iterations: state.progress().iteration.load(Relaxed),
+                cursor: state.progress().cursor.load(Relaxed),
+                elapsed_ns: state.progress().elapsed_ns.load(Relaxed),
+                loss_bits: state.progress().loss_bits.load(Relaxed),
+                caution: state.progress().caution_words(),
                 file: format!("node{node}-solver{solver}.safetensors"),
             };
             let metadata = [

@@ -18,7 +18,7 @@ use super::privileges::drop_privileges;
 use super::solver_error::SolverError;
 use crate::device::{Device, DeviceError};
 use crate::solver::DeviceNetError;
-use crate::watch::GpuMeter as Meter;
+use crate::watch::GpuMeter;
 use crate::weights::{
     Damaged, Expect, GpuState, METERS, OpenError, Role, SharedWeights, Slot, SlotError, StateError,
     Writes,
@@ -121,7 +121,7 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
     if recovered > 0 {
         log::info!("{recovered} delta(s) of a killed GPU component added to the buffer");
     }
-    Meter::DeltasRecovered.add(slot.meters(), recovered as u64);
+    GpuMeter::DeltasRecovered.add(slot.meters(), recovered as u64);
     let mut syncer = GpuSyncer::new(device, &shared, &state, job.writes)?;
     let _shared_handle = match job.ipc {
         true => Some(IpcFile::write(device, &syncer, job)?),
@@ -297,19 +297,19 @@ impl Publisher<'_> {
         self.last = Some(Instant::now());
         let counts = syncer.counts();
         let totals = [
-            (Meter::Cycles, counts.cycles),
-            (Meter::Chunks, counts.chunks),
-            (Meter::BytesUp, counts.bytes_up),
-            (Meter::BytesDown, counts.bytes_down),
-            (Meter::DeltasApplied, counts.deltas),
-            (Meter::HealedWeights, counts.healed),
-            (Meter::WaitNs, counts.wait_ns),
+            (GpuMeter::Cycles, counts.cycles),
+            (GpuMeter::Chunks, counts.chunks),
+            (GpuMeter::BytesUp, counts.bytes_up),
+            (GpuMeter::BytesDown, counts.bytes_down),
+            (GpuMeter::DeltasApplied, counts.deltas),
+            (GpuMeter::HealedWeights, counts.healed),
+            (GpuMeter::WaitNs, counts.wait_ns),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);
         }
-        Meter::ChunkWeights.set(self.meters, syncer.chunk() as u64);
-        Meter::CpuNs.set(self.meters, self.base[Meter::CpuNs as usize] + cpu_ns());
+        GpuMeter::ChunkWeights.set(self.meters, syncer.chunk() as u64);
+        GpuMeter::CpuNs.set(self.meters, self.base[GpuMeter::CpuNs as usize] + cpu_ns());
     }
 }
 

@@ -11,14 +11,14 @@ use std::time::Duration;
 use super::super::clock::{Clock, cpu_ns};
 use super::super::model::{bound_net, data_kind, train_batch};
 use super::super::ready::wait_until_ready;
-use super::super::solver::{CAUTION, cluster, smoothed};
+use super::super::solver::{cluster, smoothed};
 use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
 use super::GpuError;
 use crate::device::{Device, Stream};
 use crate::solver::data::{self, Batches, Shard, Source};
 use crate::solver::{Caution, Crew, DeviceNet, Net, Phase, SolverSpec};
-use crate::watch::SolverMeter as Meter;
+use crate::watch::SolverMeter;
 use crate::weights::{Expect, Role, SharedWeights, SolverState};
 
 /// What a solver on a device is started with.
@@ -82,16 +82,16 @@ impl<D: Device> DeviceSolver<D> {
         let batches = Batches::new(
             Arc::new(set.train),
             transforms.train,
-            data::Phase::Train,
+            Phase::Train,
             net.batch_size(),
             job.shard,
             seed,
-            state.cursor().load(Relaxed),
+            state.progress().cursor.load(Relaxed),
         );
         Ok(Self {
             net: DeviceNet::new(device, &job.spec, &net)?,
             batches: batches.map_err(SolverError::from)?,
-            caution: Caution::from_words(CAUTION.map(|at| state.spare()[at].load(Relaxed))),
+            caution: Caution::from_words(state.progress().caution_words()),
             crew: Crew::default(),
             halvings: 0,
             state,
@@ -127,17 +127,17 @@ impl<D: Device> DeviceSolver<D> {
             let (loss, rate, stride, images) = self.step(at)?;
             mean = Some(smoothed(mean, loss));
             let all = globals.local_iterations.fetch_add(1, Relaxed);
-            let own = self.state.iteration().fetch_add(1, Relaxed);
+            let own = self.state.progress().iteration.fetch_add(1, Relaxed);
             self.crew.note(own, all);
             let meters = slot.meters();
-            Meter::Iterations.add(meters, 1);
-            Meter::Images.add(meters, images);
-            Meter::TrainNs.add(meters, clock.now_ns() - start);
-            Meter::LossBits.set(meters, u64::from(mean.unwrap_or(loss).to_bits()));
-            Meter::RateBits.set(meters, u64::from(rate.to_bits()));
-            Meter::Halvings.set(meters, self.halvings);
-            Meter::StrideBits.set(meters, u64::from(stride.to_bits()));
-            Meter::CpuNs.set(meters, cpu_ns());
+            SolverMeter::Iterations.add(meters, 1);
+            SolverMeter::Images.add(meters, images);
+            SolverMeter::TrainNs.add(meters, clock.now_ns() - start);
+            SolverMeter::LossBits.set(meters, u64::from(mean.unwrap_or(loss).to_bits()));
+            SolverMeter::RateBits.set(meters, u64::from(rate.to_bits()));
+            SolverMeter::Halvings.set(meters, self.halvings);
+            SolverMeter::StrideBits.set(meters, u64::from(stride.to_bits()));
+            SolverMeter::CpuNs.set(meters, cpu_ns());
             slot.heartbeat();
         }
         // What is still on its way belongs to the last cycle.
@@ -160,7 +160,7 @@ impl<D: Device> DeviceSolver<D> {
                 .net
                 .gradients(at.weights, &batch.images, &batch.labels, keep)?;
             images += batch.labels.len() as u64;
-            self.state.cursor().store(batch.cursor, Relaxed);
+            self.state.progress().cursor.store(batch.cursor, Relaxed);
         }
         loss /= spec.iter_size as f32;
         if self.caution.note(loss) {
@@ -171,9 +171,7 @@ impl<D: Device> DeviceSolver<D> {
             self.net.halve_momentum(at.stream)?;
             self.halvings += 1;
         }
-        for (at, word) in CAUTION.into_iter().zip(self.caution.to_words()) {
-            self.state.spare()[at].store(word, Relaxed);
-        }
+        self.state.progress().set_caution(self.caution.to_words());
         let rate = rate * self.caution.factor();
         if !loss.is_finite() {
             let iteration = globals.iterations();

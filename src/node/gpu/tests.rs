@@ -280,7 +280,7 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
         let done = || {
             let slots = shared.slots();
             let slot = slots.iter().find(|slot| slot.role == Role::Gpu);
-            slot.map_or(0, |slot| Meter::Cycles.of(&slot.meters))
+            slot.map_or(0, |slot| GpuMeter::Cycles.of(&slot.meters))
         };
         while done() < 3 && !running.is_finished() {
             std::thread::yield_now();
@@ -310,8 +310,8 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
     let slots = shared.slots();
     let slot = slots.iter().find(|slot| slot.role == Role::Gpu).unwrap();
     assert_eq!((slot.index, slot.pid), (2, 0));
-    assert_eq!(Meter::DeltasRecovered.of(&slot.meters), 1);
-    assert_eq!(Meter::ChunkWeights.of(&slot.meters), 1024);
+    assert_eq!(GpuMeter::DeltasRecovered.of(&slot.meters), 1);
+    assert_eq!(GpuMeter::ChunkWeights.of(&slot.meters), 1024);
 }
 
 const LANDED: usize = 256;

@@ -8,7 +8,7 @@ use super::super::clock::cpu_ns;
 use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, Solvers, Trouble, What};
 use super::Loop;
 use super::say::Totals;
-use crate::watch::{DROPS_AT, StreamMeter as Meter};
+use crate::watch::{DROPS_AT, StreamMeter};
 
 /// What was seen of others and of the solvers of this buffer.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Loop<'_> {
     pub(super) fn finish(&mut self, link: &mut Link) {
         self.publish_globals();
         self.publish_counters(link);
-        let text: Vec<String> = Meter::ALL
+        let text: Vec<String> = StreamMeter::ALL
             .iter()
             .map(|meter| (meter.name(), self.meters[*meter as usize].load(Relaxed)))
             .chain(
@@ -80,39 +80,39 @@ impl Loop<'_> {
         let (sent, received) = (link.tx.stats(), link.rx.stats());
         let ages = self.streamer.ages_us();
         let totals = [
-            (Meter::Cycles, counters.cycles),
-            (Meter::PositionsSent, counters.positions_sent),
-            (Meter::PositionsTaken, counters.positions_taken),
-            (Meter::PositionsMissed, counters.positions_missed),
-            (Meter::DeltasSent, counters.deltas_sent),
-            (Meter::DeltasRepeated, counters.deltas_repeated),
-            (Meter::DeltasKept, counters.deltas_kept),
-            (Meter::DeltasApplied, counters.deltas_applied),
-            (Meter::HealedWeights, counters.healed_weights),
-            (Meter::HellosSent, counters.hellos_sent),
-            (Meter::RestoresSent, counters.restores_sent),
-            (Meter::RestoresTaken, counters.restores_taken),
-            (Meter::FramesSent, sent.frames),
-            (Meter::BytesSent, sent.bytes),
-            (Meter::FramesReceived, received.frames),
-            (Meter::BytesReceived, received.bytes),
-            (Meter::KernelDrops, received.kernel_drops),
-            (Meter::NoSlot, sent.no_slot),
-            (Meter::TransmitErrors, sent.errors + sent.dropped),
-            (Meter::FaultDropped, received.fault.dropped),
-            (Meter::FaultDuplicated, received.fault.duplicated),
-            (Meter::FaultReordered, received.fault.reordered),
-            (Meter::CpuNs, cpu_ns()),
-            (Meter::FramesTaken, self.taken),
-            (Meter::FaultCorrupted, received.fault.corrupted),
-            (Meter::SealBadTag, received.seal.bad_tag),
-            (Meter::SealReplayed, received.seal.replayed),
-            (Meter::SealTruncated, received.seal.truncated),
-            (Meter::SealTooManyLinks, received.seal.too_many_links),
-            (Meter::WaitedNs, self.waited_ns),
-            (Meter::RefusedSums, counters.refused_sums),
-            (Meter::RefusedClaims, counters.refused_claims),
-            (Meter::HeldBack, self.held_back + sent.paced),
+            (StreamMeter::Cycles, counters.cycles),
+            (StreamMeter::PositionsSent, counters.positions_sent),
+            (StreamMeter::PositionsTaken, counters.positions_taken),
+            (StreamMeter::PositionsMissed, counters.positions_missed),
+            (StreamMeter::DeltasSent, counters.deltas_sent),
+            (StreamMeter::DeltasRepeated, counters.deltas_repeated),
+            (StreamMeter::DeltasKept, counters.deltas_kept),
+            (StreamMeter::DeltasApplied, counters.deltas_applied),
+            (StreamMeter::HealedWeights, counters.healed_weights),
+            (StreamMeter::HellosSent, counters.hellos_sent),
+            (StreamMeter::RestoresSent, counters.restores_sent),
+            (StreamMeter::RestoresTaken, counters.restores_taken),
+            (StreamMeter::FramesSent, sent.frames),
+            (StreamMeter::BytesSent, sent.bytes),
+            (StreamMeter::FramesReceived, received.frames),
+            (StreamMeter::BytesReceived, received.bytes),
+            (StreamMeter::KernelDrops, received.kernel_drops),
+            (StreamMeter::NoSlot, sent.no_slot),
+            (StreamMeter::TransmitErrors, sent.errors + sent.dropped),
+            (StreamMeter::FaultDropped, received.fault.dropped),
+            (StreamMeter::FaultDuplicated, received.fault.duplicated),
+            (StreamMeter::FaultReordered, received.fault.reordered),
+            (StreamMeter::CpuNs, cpu_ns()),
+            (StreamMeter::FramesTaken, self.taken),
+            (StreamMeter::FaultCorrupted, received.fault.corrupted),
+            (StreamMeter::SealBadTag, received.seal.bad_tag),
+            (StreamMeter::SealReplayed, received.seal.replayed),
+            (StreamMeter::SealTruncated, received.seal.truncated),
+            (StreamMeter::SealTooManyLinks, received.seal.too_many_links),
+            (StreamMeter::WaitedNs, self.waited_ns),
+            (StreamMeter::RefusedSums, counters.refused_sums),
+            (StreamMeter::RefusedClaims, counters.refused_claims),
+            (StreamMeter::HeldBack, self.held_back + sent.paced),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);
@@ -120,9 +120,9 @@ impl Loop<'_> {
         for (i, dropped) in counters.dropped.iter().enumerate() {
             self.meters[DROPS_AT + i].store(self.base[DROPS_AT + i] + dropped, Relaxed);
         }
-        Meter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
-        Meter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
-        Meter::AgeMax.set(self.meters, ages.max());
+        StreamMeter::AgeP50.set(self.meters, ages.value_at_quantile(0.5));
+        StreamMeter::AgeP99.set(self.meters, ages.value_at_quantile(0.99));
+        StreamMeter::AgeMax.set(self.meters, ages.max());
         self.publish_state();
     }
 
@@ -130,23 +130,32 @@ impl Loop<'_> {
     fn publish_state(&self) {
         let steps = self.streamer.age_steps();
         for (meter, value) in [
-            (Meter::AgeStepsP50, steps.local.value_at_quantile(0.5)),
-            (Meter::AgeStepsP99, steps.local.value_at_quantile(0.99)),
-            (Meter::AgeStepsMax, steps.local.max()),
-            (Meter::ClusterStepsP50, steps.cluster.value_at_quantile(0.5)),
+            (StreamMeter::AgeStepsP50, steps.local.value_at_quantile(0.5)),
             (
-                Meter::ClusterStepsP99,
+                StreamMeter::AgeStepsP99,
+                steps.local.value_at_quantile(0.99),
+            ),
+            (StreamMeter::AgeStepsMax, steps.local.max()),
+            (
+                StreamMeter::ClusterStepsP50,
+                steps.cluster.value_at_quantile(0.5),
+            ),
+            (
+                StreamMeter::ClusterStepsP99,
                 steps.cluster.value_at_quantile(0.99),
             ),
-            (Meter::CpuSharePermille, (self.budget.share() * 1e3) as u64),
             (
-                Meter::SolversWaitPermille,
+                StreamMeter::CpuSharePermille,
+                (self.budget.share() * 1e3) as u64,
+            ),
+            (
+                StreamMeter::SolversWaitPermille,
                 (self.budget.solvers_wait() * 1e3) as u64,
             ),
-            (Meter::QueuedUs, self.streamer.queued_ns() / 1_000),
-            (Meter::WindowFrames, self.streamer.window_frames()),
+            (StreamMeter::QueuedUs, self.streamer.queued_ns() / 1_000),
+            (StreamMeter::WindowFrames, self.streamer.window_frames()),
             (
-                Meter::PortionMillionths,
+                StreamMeter::PortionMillionths,
                 (self.streamer.portion() * 1e6) as u64,
             ),
         ] {
@@ -161,23 +170,24 @@ impl Loop<'_> {
         let target = globals.target_iterations.load(Relaxed);
         let mut troubles = self.health.peers.look(&self.streamer, local, target, now);
         troubles.extend(self.health.solvers.look(self.shared, now));
-        let set = |meter: Meter, kinds: &[What]| meter.set(self.meters, mask(&troubles, kinds));
+        let set =
+            |meter: StreamMeter, kinds: &[What]| meter.set(self.meters, mask(&troubles, kinds));
         let unseen = self.streamer.others().filter(|node| *node < 64);
         let unseen = unseen.filter(|node| !self.streamer.has_joined(*node));
         let unseen = unseen.fold(0, |mask, node| mask | 1 << node);
-        Meter::UnseenRanges.set(self.meters, unseen);
-        set(Meter::SilentNodes, &[What::Silent]);
-        set(Meter::OldRanges, &[What::NoPositions, What::OldRange]);
-        set(Meter::StillNodes, &[What::StillNode]);
+        StreamMeter::UnseenRanges.set(self.meters, unseen);
+        set(StreamMeter::SilentNodes, &[What::Silent]);
+        set(StreamMeter::OldRanges, &[What::NoPositions, What::OldRange]);
+        set(StreamMeter::StillNodes, &[What::StillNode]);
         set(
-            Meter::StillSolvers,
+            StreamMeter::StillSolvers,
             &[What::SolverStopped, What::SolverStill],
         );
         let ages = self
             .streamer
             .others()
             .map(|node| self.streamer.range_age_ns(node, now));
-        Meter::OldestMs.set(self.meters, ages.max().unwrap_or(0) / 1_000_000);
+        StreamMeter::OldestMs.set(self.meters, ages.max().unwrap_or(0) / 1_000_000);
         let silent = troubles.iter().any(|one| one.what == What::Silent);
         self.say.troubles(troubles, now);
         if !self.said_ready && self.streamer.ready() {

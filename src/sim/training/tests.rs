@@ -1,12 +1,13 @@
 //! Trainings in virtual time: the same again from the same seed; a mean learns where a sum diverges.
 
 use super::*;
+use crate::solver::data::Source;
 use crate::stream::{Deltas, Merge, chunk_weights_for};
 use crate::weights::Writes;
 use crate::wire::Dtype;
 
 fn digits() -> DataSet {
-    let source: data::Source = "digits:1,train=2000,test=500".parse().unwrap();
+    let source: Source = "digits:1,train=2000,test=500".parse().unwrap();
     source.load().unwrap()
 }
 

@@ -22,18 +22,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::transform::{Checked, below};
 use super::{Images, Transform, TransformError, mix, stream};
+use crate::solver::Phase;
 
 /// Buffers that go round: one with the solver, the others made ahead.
 const BUFFERS: usize = 3;
-
-/// Whether batches are for learning or for testing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
-    /// Shuffled anew each epoch; random crop and mirror.
-    Train,
-    /// In the order of the file; centre crop, no mirror.
-    Test,
-}
 
 /// Part `index` of the images when they are dealt to `of` parties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

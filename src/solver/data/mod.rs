@@ -19,7 +19,7 @@ pub mod transform;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use batches::{Batch, Batches, BatchesError, Phase, Shard};
+pub use batches::{Batch, Batches, BatchesError, Shard};
 pub use source::{Source, SourceError};
 pub use transform::{Mean, Transform, TransformError};
 

@@ -9,7 +9,7 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use super::Phase;
+use crate::solver::Phase;
 
 /// What is subtracted from every pixel.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -11,7 +11,7 @@ use super::lanes::Words;
 use super::rounded::Rounded;
 use super::take::{Confirmed, Keep, Take, Unconfirmed};
 use super::*;
-use crate::weights::journal::Kind;
+use crate::weights::journal::JournalOp;
 
 thread_local! {
     static STORES_LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
@@ -81,7 +81,7 @@ const ROUNDED: Rounded<'static> = Rounded {
 };
 
 impl Chunk {
-    fn new(kind: Kind, first: u32) -> Self {
+    fn new(kind: JournalOp, first: u32) -> Self {
         let words = |f: fn(usize) -> f32| (0..N).map(|i| AtomicU32::new(f(i).to_bits())).collect();
         let pos = (0..N).flat_map(|i| POS(i).to_le_bytes()).collect();
         let chunk = Self {
@@ -103,7 +103,7 @@ impl Chunk {
         [&self.w, &self.last, &self.sent].map(|v| f32::from_bits(v[i].load(Relaxed)))
     }
 
-    fn run(&self, kind: Kind, writes: Writes, first: u32) {
+    fn run(&self, kind: JournalOp, writes: Writes, first: u32) {
         let [w, last, sent] = self.views();
         let mut out = vec![0; N * 4];
         let (pos, j) = (self.pos.as_slice(), Some(&self.journal));
@@ -115,22 +115,22 @@ impl Chunk {
             };
         }
         match kind {
-            Kind::Confirmed => {
+            JournalOp::Confirmed => {
                 go(
                     Take::new(Confirmed, w, last, Some(sent), pos, Some(&mut out), j),
                     writes,
                 );
             }
-            Kind::Unconfirmed => go(
+            JournalOp::Unconfirmed => go(
                 Take::new(Unconfirmed, w, last, Some(sent), pos, None, j),
                 writes,
             ),
-            Kind::Rounded => go(
+            JournalOp::Rounded => go(
                 Take::new(ROUNDED, w, last, Some(sent), pos, Some(&mut out), j),
                 writes,
             ),
-            Kind::Keep => go(Take::new(Keep, w, last, None, pos, None, j), writes),
-            Kind::Apply => {
+            JournalOp::Keep => go(Take::new(Keep, w, last, None, pos, None, j), writes),
+            JournalOp::Apply => {
                 let apply = Apply::new(w, pos, first, &self.journal);
                 match writes {
                     Writes::Racy => {
@@ -155,17 +155,17 @@ impl Chunk {
             let outstanding = w - last;
             match found.kind {
                 // The position held what was sent, so only the delta is on its way or kept.
-                Kind::Confirmed | Kind::Rounded => {
+                JournalOp::Confirmed | JournalOp::Rounded => {
                     assert_eq!(outstanding + sent, D(i) + added, "{what}");
                     let taken = if i < done { POS(i) + D(i) } else { W(i) };
                     assert_eq!(w, taken + added, "{what}");
                 }
-                Kind::Unconfirmed => {
+                JournalOp::Unconfirmed => {
                     assert_eq!(sent, SENT(i), "{what}");
                     assert_eq!(outstanding, D(i) + added, "{what}");
                 }
-                Kind::Keep => assert_eq!(outstanding, D(i) + added, "{what}"),
-                Kind::Apply => {
+                JournalOp::Keep => assert_eq!(outstanding, D(i) + added, "{what}"),
+                JournalOp::Apply => {
                     let delta = if (first as usize..done).contains(&i) {
                         POS(i)
                     } else {
@@ -180,20 +180,20 @@ impl Chunk {
 
 use crate::weights::Interrupted;
 
-const KINDS: [Kind; 5] = [
-    Kind::Confirmed,
-    Kind::Unconfirmed,
-    Kind::Keep,
-    Kind::Apply,
-    Kind::Rounded,
+const OPS: [JournalOp; 5] = [
+    JournalOp::Confirmed,
+    JournalOp::Unconfirmed,
+    JournalOp::Keep,
+    JournalOp::Apply,
+    JournalOp::Rounded,
 ];
 
 /// Every kind, both ways to write, from the start and (deltas) from within a block: kills it
 /// after every store, and hands the remains over.
-fn every_kill(mut each: impl FnMut(Kind, Writes, u32, &dyn Fn() -> (Chunk, bool), u64)) {
-    for kind in KINDS {
+fn every_kill(mut each: impl FnMut(JournalOp, Writes, u32, &dyn Fn() -> (Chunk, bool), u64)) {
+    for kind in OPS {
         for writes in [Writes::Racy, Writes::Atomic] {
-            let starts: &[u32] = if kind == Kind::Apply {
+            let starts: &[u32] = if kind == JournalOp::Apply {
                 &[0, 5, 16, 21, 37]
             } else {
                 &[0]
@@ -285,25 +285,25 @@ fn the_rest_is_taken_by_the_next_position() {
         let found = chunk.journal.recover(w, last, sent).expect("it had begun");
         let (pos, journal) = (chunk.pos.as_slice(), &Journal::default());
         let end: fn(usize) -> f32 = match kind {
-            Kind::Confirmed | Kind::Rounded => {
+            JournalOp::Confirmed | JournalOp::Rounded => {
                 take_unconfirmed(w, last, sent, pos, None, 1.0, journal, writes);
                 |i| POS(i) + D(i)
             }
-            Kind::Unconfirmed => {
+            JournalOp::Unconfirmed => {
                 take_unconfirmed(w, last, sent, pos, None, 1.0, journal, writes);
                 |i| POS(i) + SENT(i) + D(i)
             }
-            Kind::Keep => {
+            JournalOp::Keep => {
                 take_keep(w, last, pos, journal, writes);
                 |i| POS(i) + D(i)
             }
-            Kind::Apply => {
+            JournalOp::Apply => {
                 apply_delta(w, pos, found.progress, journal, writes);
                 |i| W(i) + POS(i)
             }
         };
         for i in 0..N {
-            let expected = if kind == Kind::Apply && i < first as usize {
+            let expected = if kind == JournalOp::Apply && i < first as usize {
                 W(i)
             } else {
                 end(i)
@@ -322,7 +322,7 @@ fn a_damaged_journal_never_panics() {
     use rand::{RngExt, SeedableRng};
     let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(1);
     for _ in 0..2000 {
-        let chunk = Chunk::new(Kind::Keep, 0);
+        let chunk = Chunk::new(JournalOp::Keep, 0);
         let words = size_of::<Journal>() / 4;
         // SAFETY: the journal is `repr(C)` and consists of atomic words.
         let raw = unsafe {

@@ -117,9 +117,9 @@ impl Side {
         let found = journal.recover(w, last, sent).unwrap();
         let (chunk, peer) = (self.state.chunk(found.chunk), found.peer);
         match found.kind {
-            Kind::Confirmed | Kind::Rounded => chunk.seq.store(found.seq, Release),
-            Kind::Unconfirmed | Kind::Keep => {}
-            Kind::Apply => {
+            JournalOp::Confirmed | JournalOp::Rounded => chunk.seq.store(found.seq, Release),
+            JournalOp::Unconfirmed | JournalOp::Keep => {}
+            JournalOp::Apply => {
                 let applied = &self.state.applied(found.chunk)[usize::from(peer)];
                 if applied.load(Relaxed) == found.seq || found.progress as usize == CHUNK {
                     applied.store(found.seq, Release);
@@ -149,15 +149,15 @@ fn exchange(master: &Side, slave: &Side, c: u32, lossy: bool, writes: Writes, rn
     let mut delta = vec![0; CHUNK * 4];
     let now = seq.load(Relaxed);
     if ack != now {
-        journal.begin(Kind::Unconfirmed, c, 0, now, 0);
+        journal.begin(JournalOp::Unconfirmed, c, 0, now, 0);
         take_unconfirmed(w, last, sent, pos, Some(&mut delta), 1.0, journal, writes);
     } else if chance(0.2) {
-        journal.begin(Kind::Keep, c, 0, now, 0);
+        journal.begin(JournalOp::Keep, c, 0, now, 0);
         take_keep(w, last, pos, journal, writes);
         journal.end();
         return;
     } else {
-        journal.begin(Kind::Confirmed, c, 0, now.wrapping_add(1), 0);
+        journal.begin(JournalOp::Confirmed, c, 0, now.wrapping_add(1), 0);
         take_confirmed(w, last, sent, pos, &mut delta, 1.0, journal, writes);
         seq.store(now.wrapping_add(1), Release);
     }
@@ -173,7 +173,7 @@ fn exchange(master: &Side, slave: &Side, c: u32, lossy: bool, writes: Writes, rn
             continue;
         }
         let (journal, first) = (master.state.journal(), master.state.partial(c, 1, seq));
-        journal.begin_at(Kind::Apply, c, 1, seq, 0, first);
+        journal.begin_at(JournalOp::Apply, c, 1, seq, 0, first);
         apply_delta(master.chunk(c)[0], &delta, first, journal, writes);
         applied.store(seq, Release);
         master.state.forget_partial(c, 1);

@@ -330,7 +330,7 @@ fn half_applied_deltas_are_remembered_one_per_chunk_and_peer() {
     let At(_dir, path) = at();
     let state = StreamState::open_or_create(&path, &spec()).unwrap().0;
     let found = |chunk, peer, seq, progress| Interrupted {
-        kind: Kind::Apply,
+        kind: JournalOp::Apply,
         chunk,
         peer,
         seq,
@@ -368,16 +368,16 @@ fn a_solvers_state_survives_it() {
     let (state, resumed) = SolverState::open_or_create(&path, ID, 431_080).unwrap();
     assert!(!resumed);
     state.history().store(431_079, 0.5);
-    state.iteration().store(10, Relaxed);
-    state.cursor().store(640, Relaxed);
-    state.spare()[15].store(1, Relaxed);
+    state.progress().iteration.store(10, Relaxed);
+    state.progress().cursor.store(640, Relaxed);
+    state.progress().caution[2].store(1, Relaxed);
     // Who looks disturbs nobody, and sees what is written meanwhile.
     let look = SolverState::look(&path, ID, 431_080).unwrap();
-    state.cursor().store(704, Relaxed);
-    assert_eq!(look.cursor().load(Relaxed), 704);
+    state.progress().cursor.store(704, Relaxed);
+    assert_eq!(look.progress().cursor.load(Relaxed), 704);
     assert_eq!(look.history().load(431_079), 0.5);
     drop(look);
-    state.cursor().store(640, Relaxed);
+    state.progress().cursor.store(640, Relaxed);
     let other = BufferId {
         identity: ID.identity + 1,
         ..ID
@@ -400,12 +400,12 @@ fn a_solvers_state_survives_it() {
     );
     assert_eq!(
         (
-            state.iteration().load(Relaxed),
-            state.cursor().load(Relaxed)
+            state.progress().iteration.load(Relaxed),
+            state.progress().cursor.load(Relaxed)
         ),
         (10, 640)
     );
-    assert_eq!(state.spare()[15].load(Relaxed), 1);
+    assert_eq!(state.progress().caution[2].load(Relaxed), 1);
     drop(state);
     let error = SolverState::open_or_create(&path, ID, 100).unwrap_err();
     assert!(error.to_string().contains("number of weights"), "{error}");

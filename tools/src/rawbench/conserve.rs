@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use dogwild::cli::args::{seconds, share};
-use dogwild::watch::StreamMeter as Meter;
+use dogwild::watch::StreamMeter;
 use dogwild::watch::screen::{self, Columns};
 use dogwild::weights::{Expect, SharedWeights, kernels};
 use serde::Serialize;
@@ -190,7 +190,7 @@ impl Args {
         };
         let added = passes as f64 * shared.used() as f64 * portion;
         let readings = fleet.read();
-        let sum = |meter: Meter| readings.iter().map(|reading| reading.now(meter)).sum();
+        let sum = |meter: StreamMeter| readings.iter().map(|reading| reading.now(meter)).sum();
         Ok(Outcome {
             run,
             added,
@@ -200,10 +200,10 @@ impl Args {
             lags,
             settle_s,
             passes,
-            deltas_sent: sum(Meter::DeltasSent),
-            deltas_repeated: sum(Meter::DeltasRepeated),
-            dropped_on_purpose: sum(Meter::FaultDropped),
-            doubled_on_purpose: sum(Meter::FaultDuplicated),
+            deltas_sent: sum(StreamMeter::DeltasSent),
+            deltas_repeated: sum(StreamMeter::DeltasRepeated),
+            dropped_on_purpose: sum(StreamMeter::FaultDropped),
+            doubled_on_purpose: sum(StreamMeter::FaultDuplicated),
         })
     }
 

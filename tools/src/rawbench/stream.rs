@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use dogwild::cli::args::as_value;
 use dogwild::cli::stream_args::PrecisionArg;
-use dogwild::watch::StreamMeter as Meter;
+use dogwild::watch::StreamMeter;
 use dogwild::weights::SharedWeights;
 use dogwild::wire::SCALE_BLOCK;
 use dogwild_lab::Lab;
@@ -256,7 +256,7 @@ impl Args {
         raw: Vec<raw::Outcome>,
         memcpy: f64,
     ) -> Report {
-        let mean = |meter: Meter| {
+        let mean = |meter: StreamMeter| {
             let sum: f64 = after
                 .iter()
                 .zip(before)
@@ -264,7 +264,7 @@ impl Args {
                 .sum();
             sum / after.len() as f64
         };
-        let share = |part: Meter, rest: Meter| {
+        let share = |part: StreamMeter, rest: StreamMeter| {
             let (part, rest) = (mean(part), mean(rest));
             if part + rest > 0.0 {
                 part / (part + rest)
@@ -275,9 +275,9 @@ impl Args {
         let slowest = after
             .iter()
             .zip(before)
-            .map(|(a, b)| a.per_s(b, Meter::Cycles));
-        let most = |meter: Meter| after.iter().map(|a| a.now(meter)).max().unwrap_or(0);
-        let received = mean(Meter::FramesReceived);
+            .map(|(a, b)| a.per_s(b, StreamMeter::Cycles));
+        let most = |meter: StreamMeter| after.iter().map(|a| a.now(meter)).max().unwrap_or(0);
+        let received = mean(StreamMeter::FramesReceived);
         let share_of = |direction| {
             let outcome = raw.iter().find(|r| r.direction == direction);
             outcome
@@ -294,26 +294,27 @@ impl Args {
             lab: self.fleet.lab,
             seconds: self.seconds,
             cycles_per_s: slowest.fold(f64::INFINITY, f64::min),
-            frames_sent_per_s: mean(Meter::FramesSent),
+            frames_sent_per_s: mean(StreamMeter::FramesSent),
             frames_received_per_s: received,
-            sent_bytes_per_s: mean(Meter::BytesSent),
-            positions_lost_share: share(Meter::PositionsMissed, Meter::PositionsTaken),
-            deltas_repeated_share: mean(Meter::DeltasRepeated) / mean(Meter::DeltasSent).max(1e-9),
-            deltas_kept_share: share(Meter::DeltasKept, Meter::DeltasSent),
+            sent_bytes_per_s: mean(StreamMeter::BytesSent),
+            positions_lost_share: share(StreamMeter::PositionsMissed, StreamMeter::PositionsTaken),
+            deltas_repeated_share: mean(StreamMeter::DeltasRepeated)
+                / mean(StreamMeter::DeltasSent).max(1e-9),
+            deltas_kept_share: share(StreamMeter::DeltasKept, StreamMeter::DeltasSent),
             kernel_drops: after
                 .iter()
                 .zip(before)
-                .map(|(a, b)| a.since(b, Meter::KernelDrops))
+                .map(|(a, b)| a.since(b, StreamMeter::KernelDrops))
                 .sum(),
-            cpu_share: mean(Meter::CpuNs) / 1e9,
+            cpu_share: mean(StreamMeter::CpuNs) / 1e9,
             waited_share: after
                 .iter()
                 .zip(before)
-                .map(|(a, b)| a.per_s(b, Meter::WaitedNs) / 1e9)
+                .map(|(a, b)| a.per_s(b, StreamMeter::WaitedNs) / 1e9)
                 .collect(),
-            age_p50_us: most(Meter::AgeP50),
-            age_p99_us: most(Meter::AgeP99),
-            age_max_us: most(Meter::AgeMax),
+            age_p50_us: most(StreamMeter::AgeP50),
+            age_p99_us: most(StreamMeter::AgeP99),
+            age_max_us: most(StreamMeter::AgeMax),
             drops: after.iter().flat_map(Reading::drops).collect(),
             share_of_raw_two_way: share_of(Direction::BothWays),
             share_of_raw_buffers: share_of(Direction::BuffersBothWays),
@@ -331,13 +332,17 @@ impl PerCycle {
     /// Of all that a streamer has counted, and what its interface has before and after.
     fn of(whole: &Reading, then: InterfaceCounters, now: InterfaceCounters) -> Self {
         let count = |meter| whole.now(meter) as f64;
-        let others = [Meter::DeltasSent, Meter::HellosSent, Meter::RestoresSent];
+        let others = [
+            StreamMeter::DeltasSent,
+            StreamMeter::HellosSent,
+            StreamMeter::RestoresSent,
+        ];
         let frames = (now.sent_frames - then.sent_frames) as f64;
         let positions = frames - others.map(count).iter().sum::<f64>();
         Self {
-            frames_per_position: positions / count(Meter::PositionsSent).max(1.0),
+            frames_per_position: positions / count(StreamMeter::PositionsSent).max(1.0),
             bytes_per_cycle: (now.sent_bytes - then.sent_bytes) as f64
-                / count(Meter::Cycles).max(1.0),
+                / count(StreamMeter::Cycles).max(1.0),
         }
     }
 }

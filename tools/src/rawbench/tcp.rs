@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use dogwild::cli::args::{seconds, share};
-use dogwild::watch::StreamMeter as Meter;
+use dogwild::watch::StreamMeter;
 use dogwild::watch::screen::Columns;
 use dogwild_lab::{Lab, Spec};
 use serde::Serialize;
@@ -138,10 +138,10 @@ impl Args {
             stream_alone_bytes_per_s: stream_alone,
             stream_beside_bytes_per_s: beside.rate_of_second_half(),
             stream_after_bytes_per_s: after.rate_of_second_half(),
-            cycles_per_s: found.per_s_of_second_half(Meter::Cycles),
+            cycles_per_s: found.per_s_of_second_half(StreamMeter::Cycles),
             positions_lost_share: found.lost_in_second_half(),
-            queued_alone_us: found.last(Meter::QueuedUs),
-            queued_beside_us: beside.last(Meter::QueuedUs),
+            queued_alone_us: found.last(StreamMeter::QueuedUs),
+            queued_beside_us: beside.last(StreamMeter::QueuedUs),
             found_after_s: when(&found),
             back_after_s: when(&after),
         })
@@ -203,22 +203,22 @@ impl Looks {
         ))
     }
 
-    fn per_s_of_second_half(&self, meter: Meter) -> f64 {
+    fn per_s_of_second_half(&self, meter: StreamMeter) -> f64 {
         let ends = self.second_half();
         ends.map_or(0.0, |(first, last)| last.per_s(first, meter))
     }
 
     fn rate_of_second_half(&self) -> f64 {
-        self.per_s_of_second_half(Meter::BytesSent)
+        self.per_s_of_second_half(StreamMeter::BytesSent)
     }
 
     fn lost_in_second_half(&self) -> f64 {
-        let missed = self.per_s_of_second_half(Meter::PositionsMissed);
-        let taken = self.per_s_of_second_half(Meter::PositionsTaken);
+        let missed = self.per_s_of_second_half(StreamMeter::PositionsMissed);
+        let taken = self.per_s_of_second_half(StreamMeter::PositionsTaken);
         missed / (missed + taken).max(f64::MIN_POSITIVE)
     }
 
-    fn last(&self, meter: Meter) -> u64 {
+    fn last(&self, meter: StreamMeter) -> u64 {
         self.readings.last().map_or(0, |reading| reading.now(meter))
     }
 
@@ -226,7 +226,7 @@ impl Looks {
     fn when(&self, bytes_per_s: f64) -> Option<f64> {
         let pairs = self.readings.windows(2);
         let reached = pairs
-            .filter(|pair| pair[1].per_s(&pair[0], Meter::BytesSent) >= bytes_per_s)
+            .filter(|pair| pair[1].per_s(&pair[0], StreamMeter::BytesSent) >= bytes_per_s)
             .map(|pair| (pair[1].at - self.began).as_secs_f64());
         reached.min_by(f64::total_cmp)
     }

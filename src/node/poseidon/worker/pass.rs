@@ -14,7 +14,7 @@ use super::{Overlap, Worker};
 use crate::node::model::train_batch;
 use crate::node::{SolverError, Transforms, bound_net};
 use crate::poseidon::{Plan, Recording};
-use crate::solver::data::{Batches, Images, Phase as DataPhase};
+use crate::solver::data::{Batches, Images};
 use crate::solver::{Net, Phase};
 
 /// One thread that computes.
@@ -127,7 +127,7 @@ fn train(
         });
     }
     let transform = Transforms::of(spec, images).train;
-    let (images, phase) = (images.clone(), DataPhase::Train);
+    let (images, phase) = (images.clone(), Phase::Train);
     let batches = Batches::new(images, transform, phase, batch, shard, seed, cursor);
     Ok(Work::Train {
         net: Box::new(net),
