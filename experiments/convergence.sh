@@ -1,5 +1,5 @@
 #!/bin/sh
-# The rows of docs/merging.md: one name, one command. Five or ten seeds, median and range, full test set.
+# The rows of docs/reference/merging.md: one name, one command. Five or ten seeds, median and range, full test set.
 #
 #   experiments/convergence.sh              names the rows
 #   experiments/convergence.sh solvers-4    runs one
@@ -14,6 +14,7 @@ mnist="mnist:${DOGWILD_DATA:-../shared/data}/mnist"
 cifar10="cifar10:${DOGWILD_CIFAR10:-../cifar10}"
 
 twin() { "$bin/dogwild-study" twin --test-every 50 "$@"; }
+torch() { mode=$1; shift; /usr/bin/python3 tools/torch_train.py "$mode" --data "${mnist#mnist:}" "$@"; }
 repeat() { "$bin/dogwild-study" repeat "$@"; }
 to_985() { twin --data "$mnist" --iterations 4000 --target-accuracy 98.5% "$@"; }
 # 2,000 iterations of LeNet, 600 of CIFAR-10 quick: the same samples at each age.
@@ -64,10 +65,37 @@ row() {
   # Two nodes beside one, to 98 %.
   to-98-1) repeat --seeds 5 -- --nodes 1 --data "$mnist" --test-every 100 --target-accuracy 98% ;;
   to-98-2) repeat --seeds 5 -- --nodes 2 --data "$mnist" --test-every 100 --target-accuracy 98% ;;
-  # Synchronous training: two workers, one server, each step waits.
-  to-98-synchronous)
-    repeat --seeds 5 -- --sync poseidon --workers 2 --data "$mnist" --test-every 50 \
+  # Steps a second: two trainings that know nothing of each other; two nodes; two behind 100 Mbit/s.
+  rate-apart)
+    repeat --seeds 3 -- --nodes 1 --data "$mnist" --iterations 1500 --test-every 0 &
+    repeat --seeds 3 -- --nodes 1 --data "$mnist" --iterations 1500 --test-every 0
+    wait
+    ;;
+  rate-2) repeat --seeds 3 -- --nodes 2 --data "$mnist" --iterations 3000 --test-every 0 ;;
+  rate-2-thin)
+    repeat --seeds 3 -- --lab --nodes 2 --pace 100Mbit --data "$mnist" --iterations 3000 \
+      --test-every 0
+    ;;
+  # Synchronous training, two workers and a server: alone, and with 100 Mbit/s each.
+  synchronous)
+    repeat --seeds 3 -- --sync poseidon --workers 2 --data "$mnist" --test-every 50 \
       --target-accuracy 98%
+    ;;
+  synchronous-thin)
+    repeat --seeds 3 -- --sync poseidon --workers 2 --bandwidth 12.5MB --data "$mnist" \
+      --test-every 50 --target-accuracy 98%
+    ;;
+  # PyTorch: Hogwild on shared weights, DistributedDataParallel behind 100 Mbit/s.
+  torch-hogwild)
+    for seed in 1 2 3 4 5; do
+      torch hogwild --processes 2 --test-every 100 --target 0.98 --seed $seed | tail -n 1
+    done
+    ;;
+  torch-ddp)
+    for loss in 0% 10%; do
+      tools/torch_ddp_lab.sh --rate 100mbit --loss $loss -- --data "${mnist#mnist:}" \
+        --test-every 50 --iterations 600 --target 0.98 | tail -n 1
+    done
     ;;
   *)
     echo "$0: no row $1; without an argument it names all" >&2
@@ -77,7 +105,7 @@ row() {
 }
 
 if [ $# -eq 0 ]; then
-  sed -n 's/^  \([a-z0-9.x-]*\)) .*/\1/p; s/^  \(to-98-synchronous\))$/\1/p' "$0"
+  sed -n 's/^  \([a-z0-9.x-]*\))\( .*\)*$/\1/p' "$0"
 else
   for name in "$@"; do
     echo "# $name"
