@@ -1,14 +1,19 @@
 //! `cargo xtask`: one command that checks the whole tree.
 //!
-//! Starts cargo, and writes the layer tables of `models/`; stops at the first command that fails and
-//! says how to repeat it.
+//! Starts cargo in the root of the repository, and writes the layer tables of `models/`. Stops at
+//! the first command that fails and says how to repeat it.
 
+mod deny;
+mod features;
+mod licence;
+mod metadata;
 mod tables;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use metadata::Metadata;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -21,7 +26,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Check everything: format, clippy, documentation, tests (tidy is one of them).
+    /// Check everything: format, dependencies, clippy, each feature alone, fuzz targets,
+    /// documentation, tests (tidy is one of them).
     Check {
         /// Leave out the tests.
         #[arg(long, conflicts_with_all = ["load", "times"])]
@@ -33,28 +39,37 @@ enum Action {
         #[arg(long, value_name = "N", default_value_t = 1)]
         times: usize,
     },
+    /// Check only that licences, versions and sources of all dependencies are as deny.toml asks.
+    Deny,
     /// Write the layer tables of published nets into models/.
     Tables,
 }
 
 /// One command of the check: what is set in its environment, its words.
-type Step = (Option<(&'static str, &'static str)>, &'static str);
+type Step<'a> = (&'a [(&'a str, &'a str)], &'a str);
 
 /// The README's test command.
-const TEST: Step = (None, "cargo test --workspace");
+const TEST: Step = (&[], "cargo test --workspace");
 /// What it builds, so that the load meets tests and not the compiler.
-const BUILD_TESTS: Step = (None, "cargo test --workspace --no-run");
+const BUILD_TESTS: Step = (&[], "cargo test --workspace --no-run");
 /// The same tests where several may fail: a busy machine is asked once for all of them.
-const TEST_ALL: Step = (None, "cargo test --workspace --no-fail-fast");
+const TEST_ALL: Step = (&[], "cargo test --workspace --no-fail-fast");
 
-const STEPS: [Step; 3] = [
-    (None, "cargo fmt --all --check"),
+const FORMAT: [Step; 2] = [
+    (&[], "cargo fmt --all --check"),
+    (&[], "cargo fmt --manifest-path fuzz/Cargo.toml --check"),
+];
+
+/// Where it is installed; [`deny::check`] does without.
+const CARGO_DENY: Step = (
+    &[],
+    "cargo deny --offline --locked check licenses bans sources",
+);
+
+const BUILD: [Step; 2] = [
+    (&[], "cargo clippy --workspace --all-targets -- -D warnings"),
     (
-        None,
-        "cargo clippy --workspace --all-targets -- -D warnings",
-    ),
-    (
-        Some(("RUSTDOCFLAGS", "-D warnings")),
+        &[("RUSTDOCFLAGS", "-D warnings")],
         "cargo doc --workspace --no-deps",
     ),
 ];
@@ -62,19 +77,65 @@ const STEPS: [Step; 3] = [
 fn main() -> ExitCode {
     let result = match Cli::parse().action {
         Action::Check { fast, load, times } => check(fast, load, times),
-        Action::Tables => tables::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../models")),
+        Action::Deny => check_dependencies(),
+        Action::Tables => tables::write(&root().join("models")),
     };
     dogwild::cli::finish("xtask", result)
 }
 
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
 fn check(fast: bool, load: usize, times: usize) -> Result<()> {
     let start = Instant::now();
-    STEPS.into_iter().try_for_each(run)?;
+    FORMAT.into_iter().try_for_each(run)?;
+    check_dependencies()?;
+    BUILD.into_iter().try_for_each(run)?;
+    let workspace = Metadata::of_workspace(&root().join("Cargo.toml"))?;
+    let features = features::commands(&workspace);
+    features.iter().try_for_each(|words| run((&[], words)))?;
+    check_fuzz_targets(&workspace.target_directory)?;
     if !fast {
         test(load, times)?;
     }
     dogwild_lab::say!("all is well ({:.0} s)", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Licences, bans and sources of all dependencies; by cargo-deny too, where it is installed.
+fn check_dependencies() -> Result<()> {
+    dogwild_lab::say!("--- dependencies against deny.toml");
+    deny::check(&root())?;
+    let mut cargo_deny = Command::new("cargo");
+    cargo_deny.args(["deny", "--version"]);
+    let found = cargo_deny
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if found.is_ok_and(|status| status.success()) {
+        run(CARGO_DENY)
+    } else {
+        dogwild_lab::say!("--- cargo-deny is not installed: no second look at deny.toml");
+        Ok(())
+    }
+}
+
+/// Fuzz targets are a workspace of their own. They are checked in this one's target folder, where
+/// most of their dependencies are already.
+fn check_fuzz_targets(target: &Path) -> Result<()> {
+    let target = target
+        .to_str()
+        .context("a target folder whose name is text")?;
+    let variables = [
+        ("CARGO_TARGET_DIR", target),
+        // Keeps libfuzzer-sys from compiling libFuzzer, which takes a C++ compiler; a check links
+        // nothing.
+        ("CUSTOM_LIBFUZZER_PATH", "/not/linked/libfuzzer.a"),
+    ];
+    let words = "cargo check --locked --manifest-path fuzz/Cargo.toml";
+    run((&variables, words))
 }
 
 /// Runs the tests `times` times, while `load` threads compute.
@@ -98,22 +159,23 @@ fn test(load: usize, times: usize) -> Result<()> {
     })
 }
 
-fn run((variable, words): Step) -> Result<()> {
-    let shown = match variable {
-        Some((name, value)) => format!("{name}={value:?} {words}"),
-        None => words.to_owned(),
-    };
+fn run((variables, words): Step) -> Result<()> {
+    let shown = variables
+        .iter()
+        .map(|(name, value)| format!("{name}={value:?} "));
+    let shown = shown.collect::<String>() + words;
     dogwild_lab::say!("--- {shown}");
     let start = Instant::now();
     let mut words = words.split_whitespace();
     let program = words.next().context("an empty command")?;
     let status = Command::new(program)
         .args(words)
-        .envs(variable)
+        .current_dir(root())
+        .envs(variables.iter().copied())
         .status()
         .with_context(|| format!("cannot run {program}"))?;
     if !status.success() {
-        bail!("`{shown}` failed ({status}): mend it, then `cargo xtask check` again");
+        bail!("`{shown}` failed ({status}): correct it, then `cargo xtask check` again");
     }
     dogwild_lab::say!("--- {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
