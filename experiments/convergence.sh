@@ -13,10 +13,10 @@ bin=${DOGWILD_BIN:-target/release}
 mnist="mnist:${DOGWILD_DATA:-../shared/data}/mnist"
 cifar10="cifar10:${DOGWILD_CIFAR10:-../cifar10}"
 
-twin() { "$bin/dogwild-study" twin --test-every 50 "$@"; }
+twin() { "$bin/dogwild-study" twin "$@"; }
 torch() { mode=$1; shift; /usr/bin/python3 tools/torch_train.py "$mode" --data "${mnist#mnist:}" "$@"; }
 repeat() { "$bin/dogwild-study" repeat "$@"; }
-to_985() { twin --data "$mnist" --iterations 4000 --target-accuracy 98.5% "$@"; }
+to_985() { twin --data "$mnist" --test-every 50 --iterations 4000 --target-accuracy 98.5% "$@"; }
 # 2,000 iterations of LeNet, 600 of CIFAR-10 quick: the same samples at each age.
 lenet() { twin --data "$mnist" --seeds 5 --iterations 2000 --test-every 2000 "$@"; }
 quick() {
@@ -63,8 +63,8 @@ row() {
   # Bursts of ten frames, a tenth of all lost.
   thin-bursts) thin --loss-burst 0.0111,0.1 ;;
   # Two nodes beside one, to 98 %.
-  to-98-1) repeat --seeds 5 -- --nodes 1 --data "$mnist" --test-every 100 --target-accuracy 98% ;;
-  to-98-2) repeat --seeds 5 -- --nodes 2 --data "$mnist" --test-every 100 --target-accuracy 98% ;;
+  to-98-1) repeat --seeds 5 -- --nodes 1 --data "$mnist" --test-every 100 --test-images 0 --target-accuracy 98% ;;
+  to-98-2) repeat --seeds 5 -- --nodes 2 --data "$mnist" --test-every 100 --test-images 0 --target-accuracy 98% ;;
   # Steps a second: two trainings that know nothing of each other; two nodes; two behind 100 Mbit/s.
   rate-apart)
     repeat --seeds 3 -- --nodes 1 --data "$mnist" --iterations 1500 --test-every 0 &

@@ -63,6 +63,9 @@ pub(super) struct Args {
     /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval, and 20 tests at least]
     #[arg(long, value_name = "N")]
     pub(super) test_every: Option<u64>,
+    /// Test pictures of a test on the way; 0: all [default: 2000; all with --tester]
+    #[arg(long, value_name = "N")]
+    pub(super) test_images: Option<usize>,
     /// Make at most so many steps a second and solver: a machine then has room for many nodes, each with a
     /// pace of its own
     #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
@@ -278,7 +281,9 @@ impl Args {
         );
         settings.insert("iterations".into(), iterations.into());
         settings.insert("test_every".into(), test_every.into());
-        settings.insert("test_images".into(), TEST_IMAGES.into());
+        let every_picture = if self.tester { 0 } else { TEST_IMAGES };
+        let test_images = self.test_images.unwrap_or(every_picture);
+        settings.insert("test_images".into(), test_images.into());
         Experiment::new(settings)
     }
 
@@ -312,6 +317,7 @@ impl Args {
             iterations,
             target_accuracy: self.target_accuracy,
             test_every: Some(test_every),
+            test_images: self.test_images,
             pace_steps: self.pace_steps,
             max_age: self.max_age,
             seed: self.seed,

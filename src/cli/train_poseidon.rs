@@ -185,6 +185,7 @@ impl Args {
             iterations,
             target_accuracy: self.target_accuracy,
             test_every: Some(test_every),
+            test_images: self.test_images,
             seed: self.seed,
             weights: self.weights,
             out: out.work().to_owned(),

@@ -65,6 +65,8 @@ pub struct PoseidonPlan {
     pub target_accuracy: Option<f32>,
     /// Iterations between tests, if other than the solver file says.
     pub test_every: Option<u64>,
+    /// Test pictures of a test on the way; 0: all; none: as many as a worker takes by itself.
+    pub test_images: Option<usize>,
     /// Seed of weights and pictures.
     pub seed: u64,
     /// Weights to start from.
@@ -270,6 +272,9 @@ impl Watched<'_> {
         );
         if let Some(every) = plan.test_every {
             add("--test-every", every.to_string());
+        }
+        if let Some(images) = plan.test_images {
+            add("--test-images", images.to_string());
         }
         if let Some(target) = plan.target_accuracy {
             add("--target-accuracy", target.to_string());

@@ -81,6 +81,7 @@ pub(super) fn start_solver(
     } else if let Some(every) = plan.test_every {
         add("--test-every", every.to_string());
     }
+    add_test_images(plan, &mut add);
     if let Some(steps) = plan.pace_steps {
         add("--pace-steps", steps.to_string());
     }
@@ -97,6 +98,12 @@ pub(super) fn start_solver(
         Ends::WhenDone,
         starter(lab, node, args)?,
     )
+}
+
+fn add_test_images(plan: &TrainPlan, add: &mut impl FnMut(&str, String)) {
+    if let Some(images) = plan.test_images {
+        add("--test-images", images.to_string());
+    }
 }
 
 /// The tester of `node`.
@@ -116,6 +123,7 @@ pub(super) fn start_tester(
     if let Some(every) = plan.test_every {
         add("--test-every", every.max(1).to_string());
     }
+    add_test_images(plan, &mut add);
     if let Some(target) = plan.target_accuracy {
         add("--target-accuracy", target.to_string());
     }

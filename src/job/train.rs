@@ -55,6 +55,8 @@ pub struct TrainPlan {
     pub target_accuracy: Option<f32>,
     /// Iterations between tests, if other than the solver file says.
     pub test_every: Option<u64>,
+    /// Test pictures of a test on the way; 0: all; none: as many as the component takes by itself.
+    pub test_images: Option<usize>,
     /// Steps per second of a solver, at most.
     pub pace_steps: Option<f64>,
     /// Most local steps that another node's range may be old; `None`: any.

@@ -21,6 +21,7 @@ mod repeat;
 mod solver;
 mod solver_error;
 mod stop;
+mod stream_loop;
 mod streamer;
 mod tester;
 mod testing;
@@ -39,6 +40,7 @@ pub use privileges::{drop_privileges_after_opening, drop_privileges_before_openi
 pub use solver::{SolverJob, run_solver};
 pub use solver_error::SolverError;
 pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
+pub use stream_loop::{Step, StreamLoop};
 pub(crate) use streamer::{LINE_EVERY_ENV, line_every};
 pub use streamer::{StreamJob, StreamerError, run_streamer};
 pub use tester::{TEST_IMAGES, TestResult, Tester, Transforms};

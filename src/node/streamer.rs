@@ -1,8 +1,7 @@
 //! The streamer component: joins [`Streamer`] to a transport, a clock and the counters.
 //!
-//! One thread, one loop: take what has come in (answering each position at once), send the next
-//! positions, hand everything to the kernel; sleep only when there is nothing to do. It never
-//! waits for a peer.
+//! One thread turns a [`StreamLoop`], publishes its counters, takes naps while solvers want the
+//! core, and sleeps when there is nothing to do. It never waits for a peer.
 
 mod error;
 mod kinds;
@@ -11,29 +10,25 @@ mod say;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
-use dogwild_net::{Link, ReceiveStats, Source};
+use dogwild_net::ReceiveStats;
 
 pub use self::error::StreamerError;
 use self::publish::Health;
 use self::say::Say;
 pub(crate) use self::say::{LINE_EVERY_ENV, line_every};
 use super::budget::Budget;
-use super::clock::Clock;
 use super::health::SILENT_NS;
-use super::port::{Paced, Port, lend};
+use super::port::lend;
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
+use super::stream_loop::StreamLoop;
 use super::transport::{TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Merge, Streamer, chunk_weights_for};
 use crate::watch::StreamMeter;
-use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, StreamStateSpec, Writes};
-use crate::wire::{Dtype, Frame};
+use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, Writes};
+use crate::wire::Dtype;
 
-/// Positions sent before the loop looks at receiving again, at most; twice as many frames are taken
-/// before it looks at sending again.
-const MOST_BATCH: usize = 128;
-/// The same while solvers want the core: so much work, at most, lies between two naps.
+/// Positions of a step while solvers want the core: so much work, at most, lies between two naps.
 const BATCH_OF_A_NAP: usize = 16;
 /// A streamer without a rate looks for frames this long before it sleeps, ns.
 const SPIN_NS: u64 = 100_000;
@@ -96,17 +91,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         );
     }
     let config = configure(job, &shared, link.tx.mtu())?;
-    let spec = StreamStateSpec {
-        session: config.session,
-        fingerprint: config.fingerprint,
-        identity: shared.identity(),
-        node: config.node,
-        nodes: config.nodes,
-        masters: config.masters,
-        chunk_weights: config.chunk_weights,
-        chunks: config.chunks,
-        padded: shared.padded(),
-    };
+    let spec = config.state_spec(shared.padded());
     let (state, resumed) =
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
     let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
@@ -119,7 +104,6 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     say_start(job, &shared, chunk_weights, resumed);
     tell_own_range(&shared, &streamer, job.node);
     let mut runner = Loop {
-        clock: Clock::start(),
         shared: &shared,
         base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
         meters: slot.meters(),
@@ -129,19 +113,14 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         said_heard: false,
         health: Health::default(),
         say: Say::new(shared.data_kind()),
-        sealed: (0, None),
         said: ReceiveStats::default(),
-        held_back: 0,
-        taken: 0,
         waiting_since_ns: None,
         waited_ns: 0,
-        // Half of a short range, so that both nodes have something on the way all the time.
         budget: Budget::new(),
-        batch: (streamer.ranges().of(job.node).len() / 2).clamp(8, MOST_BATCH),
-        streamer,
+        stream: StreamLoop::new(streamer, link, job.rate_bytes_per_s),
     };
-    let result = runner.run(job, &mut link, stop, || slot.heartbeat());
-    runner.finish(&mut link);
+    let result = runner.run(stop, || slot.heartbeat());
+    runner.finish();
     result
 }
 
@@ -209,18 +188,9 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
     })
 }
 
-/// Whether a frame of ours has so much behind it that a seal must be there. None is so short that Ethernet pads it.
-#[cold]
-fn looks_sealed(bytes: &[u8]) -> bool {
-    Frame::parse(bytes).is_ok_and(|frame| {
-        bytes.len() - frame.header.frame_len() >= dogwild_net::seal::OVERHEAD_BYTES
-    })
-}
-
 struct Loop<'a> {
-    clock: Clock,
     shared: &'a SharedWeights,
-    streamer: Streamer<'a>,
+    stream: StreamLoop<'a>,
     /// The slot's counters when this process took it over: they go on, they do not start again.
     base: [u64; METERS],
     meters: &'a [AtomicU64; METERS],
@@ -229,95 +199,63 @@ struct Loop<'a> {
     told_ns: u64,
     said_ready: bool,
     said_heard: bool,
-    taken: u64,
     health: Health,
     say: Say,
-    /// Sealed frames that came although this node has no key: since the last look, and where from.
-    sealed: (u64, Option<Source>),
     /// What of the transport's counters has been said.
     said: ReceiveStats,
-    held_back: u64,
     /// Until when `waited_ns` is counted, while nothing comes and nothing can be sent.
     waiting_since_ns: Option<u64>,
     waited_ns: u64,
     /// How much CPU this thread takes.
     budget: Budget,
-    batch: usize,
 }
 
 impl Loop<'_> {
-    fn run(
-        &mut self,
-        job: &StreamJob,
-        link: &mut Link,
-        stop: &AtomicBool,
-        heartbeat: impl Fn(),
-    ) -> Result<(), StreamerError> {
-        let frame_len = link.tx.mtu();
-        let mut pace = job.rate_bytes_per_s.map(|rate| Paced::new(rate, frame_len));
+    fn run(&mut self, stop: &AtomicBool, heartbeat: impl Fn()) -> Result<(), StreamerError> {
         let mut busy_ns = 0;
         while !stop.load(Relaxed) {
-            let now = self.clock.now_ns();
-            self.streamer
-                .set_local_iterations(self.shared.globals().local_iterations.load(Relaxed));
-            if let Some(pace) = &mut pace {
-                pace.note(now, link.tx.stats().bytes);
-            }
+            let local = self.shared.globals().local_iterations.load(Relaxed);
+            self.stream.set_local_iterations(local);
+            let step = self.stream.step_of(self.batch())?;
+            let now = step.at_ns;
             self.budget.look(now, self.shared);
-            let got = self.receive(now, link, pace.as_mut())?;
-            let mut port = Port::new(link.tx.as_mut(), pace.as_mut());
-            let sent = self.streamer.poll_transmit(now, self.batch(), &mut port);
-            // While frames come, more to send follows at once: full batches cost less per frame.
-            // A transport whose batch is full does not wait for this.
-            if got == 0 {
-                link.tx.flush()?;
-            }
             self.tell_oldest(now);
             if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
-                self.held_back = pace.as_ref().map_or(0, |pace| pace.refused);
-                self.publish(link, now);
+                self.publish(now);
                 heartbeat();
             }
             let waiting = self.waiting_since_ns.take();
             self.waited_ns += waiting.map_or(0, |since| now - since);
             if let Some(nap) = self.budget.nap(now) {
-                link.tx.flush()?;
+                self.stream.flush()?;
                 std::thread::sleep(nap);
                 continue;
             }
-            if got > 0 || sent > 0 {
+            if !step.is_idle() {
                 busy_ns = now;
                 continue;
             }
-            // What the first idle turn handed to the kernel was work; the turns behind it only look.
-            let since = waiting.map_or_else(|| self.clock.now_ns(), |_| now);
+            // What the first idle step handed to the kernel was work; the steps behind it only look.
+            let since = waiting.map_or_else(|| self.stream.now_ns(), |_| now);
             self.waiting_since_ns = Some(since);
-            let may_spin = pace.is_none() && !self.budget.is_limited();
-            if may_spin && link.tx.ready_in().is_zero() && now - busy_ns < SPIN_NS {
+            let may_spin = self.stream.is_unlimited() && !self.budget.is_limited();
+            if may_spin && now - busy_ns < SPIN_NS {
                 // At full speed the answer is microseconds away, a wake-up costs more than that.
                 std::thread::yield_now();
             } else {
-                // Nothing came and nothing may go: sleep until a frame comes or the budget has grown.
-                // Zero: what is left of the budget is for answers.
-                let pause = pace
-                    .as_ref()
-                    .map(Paced::wait)
-                    .filter(|pause| !pause.is_zero());
-                let pause = pause.unwrap_or(Duration::from_micros(500));
-                let pause = pause.max(link.tx.ready_in());
-                link.rx
-                    .wait(pause.clamp(Duration::from_micros(20), Duration::from_millis(5)))?;
+                // Nothing came and nothing may go: sleep until a frame comes or the rate allows more.
+                self.stream.wait()?;
             }
         }
         Ok(())
     }
 
-    /// Frames of a turn.
+    /// Positions of a step.
     fn batch(&self) -> usize {
         if self.budget.is_limited() {
-            self.batch.min(BATCH_OF_A_NAP)
+            BATCH_OF_A_NAP
         } else {
-            self.batch
+            usize::MAX
         }
     }
 
@@ -329,34 +267,13 @@ impl Loop<'_> {
             return;
         }
         self.told_ns = now;
-        let lives = |node| now.saturating_sub(self.streamer.peer(node).heard_ns) < SILENT_NS;
-        let (node, step) = match self.streamer.oldest_step(lives) {
+        let lives =
+            |node| now.saturating_sub(self.stream.streamer().peer(node).heard_ns) < SILENT_NS;
+        let (node, step) = match self.stream.streamer().oldest_step(lives) {
             Some((node, step)) => (u64::from(node) + 1, step),
             None => (0, 0),
         };
         globals.oldest_step.store(step, Relaxed);
         globals.oldest_node.store(node, Relaxed);
-    }
-
-    fn receive(
-        &mut self,
-        now: u64,
-        link: &mut Link,
-        mut pace: Option<&mut Paced>,
-    ) -> Result<usize, StreamerError> {
-        let Link { tx, rx } = link;
-        let most = self.batch();
-        let (streamer, taken, sealed) = (&mut self.streamer, &mut self.taken, &mut self.sealed);
-        let got = rx.recv(2 * most, &mut |source, bytes| {
-            let mut port = Port::new(tx.as_mut(), pace.as_deref_mut());
-            if let Some(sender) = streamer.handle_frame(now, bytes, &mut port) {
-                tx.learn(sender, source);
-                *taken += 1;
-            }
-            if !streamer.is_usual_length(bytes.len()) && looks_sealed(bytes) {
-                *sealed = (sealed.0 + 1, Some(source));
-            }
-        })?;
-        Ok(got)
     }
 }

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::stream::{Config, Report, Streamer};
-use crate::weights::{StateError, StreamState, StreamStateSpec, WeightsView, kernels};
+use crate::weights::{StateError, StreamState, WeightsView, kernels};
 
 mod limit;
 mod port;
@@ -85,18 +85,12 @@ impl Fleet {
     }
 
     fn fresh_state(&self, node: u16, path: &Path) -> Result<StreamState, StateError> {
-        let config = &self.config;
-        let spec = StreamStateSpec {
-            session: config.session,
-            fingerprint: config.fingerprint,
-            identity: 1,
+        let config = Config {
             node,
-            nodes: config.nodes,
-            masters: config.masters,
-            chunk_weights: config.chunk_weights,
-            chunks: config.chunks,
-            padded: config.chunks as usize * config.chunk_weights as usize,
+            ..self.config.clone()
         };
+        let padded = config.chunks as usize * config.chunk_weights as usize;
+        let spec = config.state_spec(padded);
         Ok(StreamState::open_or_create(path, &spec)?.0)
     }
 

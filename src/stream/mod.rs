@@ -43,7 +43,7 @@ pub use streamer::{Peer, Streamer};
 
 use std::ops::Range;
 
-use crate::weights::Writes;
+use crate::weights::{StreamStateSpec, Writes};
 use crate::wire::Dtype;
 
 /// Where a frame goes.
@@ -163,6 +163,53 @@ pub struct Config {
     /// Bounds the queues between nodes, not correctness: silence opens it again.
     pub window_frames: u32,
 }
+
+impl Config {
+    /// Node `node` of `nodes` that share `weights` weights, in frames of up to `frame_len` bytes: as
+    /// `dogwild train` has it by default, in session 1. `None`: 16 weights do not fit into a frame.
+    ///
+    /// With another `precision` set `chunk_weights` and `chunks` too ([`chunk_weights_for`]).
+    pub fn new(node: u16, nodes: u16, weights: usize, frame_len: usize) -> Option<Self> {
+        let chunk_weights = chunk_weights_for(frame_len, nodes, Dtype::F32)?;
+        Some(Self {
+            session: 1,
+            fingerprint: 0,
+            data: 0,
+            first_weights: 0,
+            incarnation: 0,
+            node,
+            nodes,
+            masters: nodes,
+            chunk_weights,
+            chunks: weights.div_ceil(chunk_weights as usize) as u32,
+            deltas: Deltas::ExactlyOnce,
+            merge: Merge::Mean,
+            precision: Dtype::F32,
+            sparse: false,
+            writes: Writes::Racy,
+            window_frames: (WINDOW_BYTES / frame_len) as u32,
+        })
+    }
+
+    /// What the state file of this node's streamer is for, beside a buffer of `padded` weights
+    /// ([`padded_len`](crate::weights::padded_len)).
+    pub fn state_spec(&self, padded: usize) -> StreamStateSpec {
+        StreamStateSpec {
+            session: self.session,
+            fingerprint: self.fingerprint,
+            identity: self.incarnation,
+            node: self.node,
+            nodes: self.nodes,
+            masters: self.masters,
+            chunk_weights: self.chunk_weights,
+            chunks: self.chunks,
+            padded,
+        }
+    }
+}
+
+/// Bytes of positions on the way without an answer, by default.
+const WINDOW_BYTES: usize = 2_000_000;
 
 /// Most nodes of one session: acks are counted in one byte.
 pub const MAX_NODES: u16 = 255;

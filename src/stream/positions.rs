@@ -40,9 +40,14 @@ pub fn copy_positions(
 }
 
 impl Streamer<'_> {
+    /// The chunks that this node masters.
+    pub fn own_chunks(&self) -> Range<u32> {
+        self.ranges.of(self.config.node)
+    }
+
     /// The weights that this node masters.
     pub fn own_weights(&self) -> Range<usize> {
-        let range = self.ranges.of(self.config.node);
+        let range = self.own_chunks();
         let len = self.config.chunk_weights as usize;
         range.start as usize * len..range.end as usize * len
     }

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use dogwild_net::Link;
-
 use super::super::clock::cpu_ns;
 use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, Solvers, Trouble, What};
 use super::Loop;
@@ -27,26 +25,26 @@ fn mask(troubles: &[Trouble], kinds: &[What]) -> u64 {
 }
 
 impl Loop<'_> {
-    pub(super) fn publish(&mut self, link: &mut Link, now: u64) {
+    pub(super) fn publish(&mut self, now: u64) {
         self.published_ns = now;
         self.publish_globals();
-        self.publish_counters(link);
-        for report in self.streamer.take_reports() {
+        self.publish_counters();
+        for report in self.stream.streamer_mut().take_reports() {
             self.say.report(&report, now);
         }
         if now.saturating_sub(self.health.looked_ns) >= LOOK_EVERY_NS {
             self.health.looked_ns = now;
             self.look(now);
-            self.say_refusals(link, now);
-            let totals = self.totals(link);
+            self.say_refusals(now);
+            let totals = self.totals();
             self.say.line(&totals, now);
         }
     }
 
     /// The last publication: all counters, in the log too.
-    pub(super) fn finish(&mut self, link: &mut Link) {
+    pub(super) fn finish(&mut self) {
         self.publish_globals();
-        self.publish_counters(link);
+        self.publish_counters();
         let text: Vec<String> = StreamMeter::ALL
             .iter()
             .map(|meter| (meter.name(), self.meters[*meter as usize].load(Relaxed)))
@@ -66,19 +64,19 @@ impl Loop<'_> {
         let globals = self.shared.globals();
         globals
             .remote_iterations
-            .fetch_max(self.streamer.remote_iterations(), Relaxed);
+            .fetch_max(self.stream.streamer().remote_iterations(), Relaxed);
         globals
             .portion_bits
-            .store(self.streamer.portion().to_bits(), Relaxed);
+            .store(self.stream.streamer().portion().to_bits(), Relaxed);
         globals
             .ready
-            .store(u32::from(self.streamer.ready()), Relaxed);
+            .store(u32::from(self.stream.streamer().ready()), Relaxed);
     }
 
-    fn publish_counters(&mut self, link: &mut Link) {
-        let counters = *self.streamer.counters();
-        let (sent, received) = (link.tx.stats(), link.rx.stats());
-        let ages = self.streamer.ages_us();
+    fn publish_counters(&mut self) {
+        let counters = *self.stream.streamer().counters();
+        let (sent, received) = self.stream.link_stats();
+        let ages = self.stream.streamer().ages_us();
         let totals = [
             (StreamMeter::Cycles, counters.cycles),
             (StreamMeter::PositionsSent, counters.positions_sent),
@@ -103,7 +101,7 @@ impl Loop<'_> {
             (StreamMeter::FaultDuplicated, received.fault.duplicated),
             (StreamMeter::FaultReordered, received.fault.reordered),
             (StreamMeter::CpuNs, cpu_ns()),
-            (StreamMeter::FramesTaken, self.taken),
+            (StreamMeter::FramesTaken, self.stream.taken()),
             (StreamMeter::FaultCorrupted, received.fault.corrupted),
             (StreamMeter::SealBadTag, received.seal.bad_tag),
             (StreamMeter::SealReplayed, received.seal.replayed),
@@ -112,7 +110,7 @@ impl Loop<'_> {
             (StreamMeter::WaitedNs, self.waited_ns),
             (StreamMeter::RefusedSums, counters.refused_sums),
             (StreamMeter::RefusedClaims, counters.refused_claims),
-            (StreamMeter::HeldBack, self.held_back + sent.paced),
+            (StreamMeter::HeldBack, self.stream.held_back() + sent.paced),
         ];
         for (meter, total) in totals {
             meter.set(self.meters, self.base[meter as usize] + total);
@@ -128,7 +126,7 @@ impl Loop<'_> {
 
     /// What is so at present, and what is no count.
     fn publish_state(&self) {
-        let steps = self.streamer.age_steps();
+        let steps = self.stream.streamer().age_steps();
         for (meter, value) in [
             (StreamMeter::AgeStepsP50, steps.local.value_at_quantile(0.5)),
             (
@@ -152,11 +150,17 @@ impl Loop<'_> {
                 StreamMeter::SolversWaitPermille,
                 (self.budget.solvers_wait() * 1e3) as u64,
             ),
-            (StreamMeter::QueuedUs, self.streamer.queued_ns() / 1_000),
-            (StreamMeter::WindowFrames, self.streamer.window_frames()),
+            (
+                StreamMeter::QueuedUs,
+                self.stream.streamer().queued_ns() / 1_000,
+            ),
+            (
+                StreamMeter::WindowFrames,
+                self.stream.streamer().window_frames(),
+            ),
             (
                 StreamMeter::PortionMillionths,
-                (self.streamer.portion() * 1e6) as u64,
+                (self.stream.streamer().portion() * 1e6) as u64,
             ),
         ] {
             meter.set(self.meters, value);
@@ -168,12 +172,15 @@ impl Loop<'_> {
         let globals = self.shared.globals();
         let local = globals.local_iterations.load(Relaxed);
         let target = globals.target_iterations.load(Relaxed);
-        let mut troubles = self.health.peers.look(&self.streamer, local, target, now);
+        let mut troubles = self
+            .health
+            .peers
+            .look(self.stream.streamer(), local, target, now);
         troubles.extend(self.health.solvers.look(self.shared, now));
         let set =
             |meter: StreamMeter, kinds: &[What]| meter.set(self.meters, mask(&troubles, kinds));
-        let unseen = self.streamer.others().filter(|node| *node < 64);
-        let unseen = unseen.filter(|node| !self.streamer.has_joined(*node));
+        let unseen = self.stream.streamer().others().filter(|node| *node < 64);
+        let unseen = unseen.filter(|node| !self.stream.streamer().has_joined(*node));
         let unseen = unseen.fold(0, |mask, node| mask | 1 << node);
         StreamMeter::UnseenRanges.set(self.meters, unseen);
         set(StreamMeter::SilentNodes, &[What::Silent]);
@@ -184,13 +191,14 @@ impl Loop<'_> {
             &[What::SolverStopped, What::SolverStill],
         );
         let ages = self
-            .streamer
+            .stream
+            .streamer()
             .others()
-            .map(|node| self.streamer.range_age_ns(node, now));
+            .map(|node| self.stream.streamer().range_age_ns(node, now));
         StreamMeter::OldestMs.set(self.meters, ages.max().unwrap_or(0) / 1_000_000);
         let silent = troubles.iter().any(|one| one.what == What::Silent);
         self.say.troubles(troubles, now);
-        if !self.said_ready && self.streamer.ready() {
+        if !self.said_ready && self.stream.streamer().ready() {
             self.said_ready = true;
             log::info!("every range has been seen: solvers may start");
         }
@@ -201,8 +209,8 @@ impl Loop<'_> {
     }
 
     /// Says what the seal refused, and what should have been sealed or should not.
-    fn say_refusals(&mut self, link: &mut Link, now: u64) {
-        let received = link.rx.stats();
+    fn say_refusals(&mut self, now: u64) {
+        let (_, received) = self.stream.link_stats();
         let refused = |stats: &dogwild_net::ReceiveStats| stats.seal.bad_tag + stats.seal.truncated;
         let bad = refused(&received) - refused(&self.said);
         if let (Some(from), true) = (received.seal_refused_from, bad > 0) {
@@ -213,17 +221,18 @@ impl Loop<'_> {
             self.say.too_many_links(links, now);
         }
         self.said = received;
-        if let (frames @ 1.., Some(from)) = std::mem::take(&mut self.sealed) {
+        if let (frames @ 1.., Some(from)) = self.stream.take_sealed() {
             self.say.sealed(from, frames, now);
         }
     }
 
-    fn totals(&self, link: &mut Link) -> Totals {
-        let ages = self.streamer.ages_us();
+    fn totals(&mut self) -> Totals {
+        let (sent, received) = self.stream.link_stats();
+        let ages = self.stream.streamer().ages_us();
         Totals {
-            counters: *self.streamer.counters(),
-            bytes_sent: link.tx.stats().bytes,
-            bytes_received: link.rx.stats().bytes,
+            counters: *self.stream.streamer().counters(),
+            bytes_sent: sent.bytes,
+            bytes_received: received.bytes,
             ages_us: (ages.value_at_quantile(0.5), ages.max()),
         }
     }

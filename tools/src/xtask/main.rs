@@ -30,8 +30,12 @@ enum Action {
     /// documentation, tests (tidy is one of them).
     Check {
         /// Leave out the tests.
-        #[arg(long, conflicts_with_all = ["load", "times"])]
+        #[arg(long, conflicts_with_all = ["load", "times", "all"])]
         fast: bool,
+        /// Run the long tests too: storms, series of kills, whole trainings, the machine with
+        /// Soft-RoCE. CI does.
+        #[arg(long)]
+        all: bool,
         /// Run the tests on a busy machine: so many threads compute all the while.
         #[arg(long, value_name = "THREADS", default_value_t = 0)]
         load: usize,
@@ -49,11 +53,13 @@ enum Action {
 type Step<'a> = (&'a [(&'a str, &'a str)], &'a str);
 
 /// The README's test command.
-const TEST: Step = (&[], "cargo test --workspace");
+const TEST: &str = "cargo test --workspace";
 /// What it builds, so that the load meets tests and not the compiler.
 const BUILD_TESTS: Step = (&[], "cargo test --workspace --no-run");
-/// The same tests where several may fail: a busy machine is asked once for all of them.
-const TEST_ALL: Step = (&[], "cargo test --workspace --no-fail-fast");
+/// Where several may fail: a busy machine is asked once for all of them.
+const EACH: &str = " --no-fail-fast";
+/// Runs tests marked `#[ignore = "long: ..."]` too.
+const LONG: &str = " -- --include-ignored";
 
 const FORMAT: [Step; 2] = [
     (&[], "cargo fmt --all --check"),
@@ -76,11 +82,25 @@ const BUILD: [Step; 2] = [
 
 fn main() -> ExitCode {
     let result = match Cli::parse().action {
-        Action::Check { fast, load, times } => check(fast, load, times),
+        Action::Check {
+            fast,
+            all,
+            load,
+            times,
+        } => check(fast, &Tests { all, load, times }),
         Action::Deny => check_dependencies(),
         Action::Tables => tables::write(&root().join("models")),
     };
     dogwild::cli::finish("xtask", result)
+}
+
+/// Which tests are run, and how.
+struct Tests {
+    /// The long ones too.
+    all: bool,
+    /// Threads that compute meanwhile.
+    load: usize,
+    times: usize,
 }
 
 /// The root of the repository.
@@ -88,7 +108,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn check(fast: bool, load: usize, times: usize) -> Result<()> {
+fn check(fast: bool, tests: &Tests) -> Result<()> {
     let start = Instant::now();
     FORMAT.into_iter().try_for_each(run)?;
     check_dependencies()?;
@@ -98,7 +118,7 @@ fn check(fast: bool, load: usize, times: usize) -> Result<()> {
     features.iter().try_for_each(|words| run((&[], words)))?;
     check_fuzz_targets(&workspace.target_directory)?;
     if !fast {
-        test(load, times)?;
+        test(tests)?;
     }
     dogwild_lab::say!("all is well ({:.0} s)", start.elapsed().as_secs_f64());
     Ok(())
@@ -139,9 +159,12 @@ fn check_fuzz_targets(target: &Path) -> Result<()> {
 }
 
 /// Runs the tests `times` times, while `load` threads compute.
-fn test(load: usize, times: usize) -> Result<()> {
+fn test(&Tests { all, load, times }: &Tests) -> Result<()> {
+    let each = if load > 0 { EACH } else { "" };
+    let long = if all { LONG } else { "" };
+    let words = format!("{TEST}{each}{long}");
     if load == 0 {
-        return (0..times).try_for_each(|_| run(TEST));
+        return (0..times).try_for_each(|_| run((&[], &words)));
     }
     run(BUILD_TESTS)?;
     let stop = AtomicBool::new(false);
@@ -153,7 +176,7 @@ fn test(load: usize, times: usize) -> Result<()> {
                 }
             });
         }
-        let results: Vec<_> = (0..times).map(|_| run(TEST_ALL)).collect();
+        let results: Vec<_> = (0..times).map(|_| run((&[], &words))).collect();
         stop.store(true, Relaxed);
         results.into_iter().collect()
     })
