@@ -21,8 +21,8 @@
 //!   no copy, allocation or system call per frame.
 //! - Addresses are learnt. Only the group is configured; a node is reached at the [`Source`] of the
 //!   last frame that the layer above found valid (it calls [`Transmit::learn`]).
-//! - `unsafe` is open only in the files `sys.rs` and `ring.rs` of the transports and of `ethernet`, what
-//!   raw Ethernet transports share.
+//! - `unsafe` is open only in the files that a test of the workspace lists: those that make system
+//!   calls, call libibverbs, share a ring with the kernel or an adapter, or use vector instructions.
 //!
 //! [`udp`], [`packet_mmap`], [`af_xdp`] and [`verbs`] exist on Linux, whose system calls they are made of; [`memory`] and
 //! the wrappers everywhere.
@@ -49,6 +49,8 @@ pub mod pace;
 #[cfg(target_os = "linux")]
 pub mod packet_mmap;
 pub mod seal;
+#[cfg(target_os = "linux")]
+mod syscalls;
 #[cfg(target_os = "linux")]
 pub mod udp;
 #[cfg(target_os = "linux")]

@@ -13,8 +13,8 @@ use socket2::Socket;
 use super::program::Program;
 use super::ring::ReceiveRings;
 use super::{Config, sys};
-use crate::ethernet::sys::{poll, readable};
 use crate::ethernet::{Filter, Port, Verdict};
+use crate::syscalls::{poll, readable};
 use crate::{Receive, ReceiveStats, Source};
 
 /// Longest sleep before looking whether the interface is still there: poll(2) does not tell.

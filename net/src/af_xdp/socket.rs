@@ -18,8 +18,8 @@ use super::sys::{self, Queues};
 use super::tx::Tx;
 use super::{Config, MTU_MAX, OpenError};
 use crate::Source;
-use crate::ethernet::sys::set_send_buffer;
 use crate::ethernet::{self, ETHERNET_HEADER, Port};
+use crate::syscalls::set_send_buffer;
 
 /// Room that the kernel leaves before each received frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;

@@ -16,7 +16,7 @@ use std::ptr;
 use libc::{c_int, sockaddr_xdp, xdp_mmap_offsets, xdp_options, xdp_statistics, xdp_umem_reg};
 use socket2::{Domain, Socket, Type};
 
-use crate::ethernet::sys::{self, OptionValue, check};
+use crate::syscalls::{self, OptionValue, check};
 
 impl OptionValue for xdp_mmap_offsets {}
 impl OptionValue for xdp_options {}
@@ -33,7 +33,7 @@ pub(super) fn socket() -> io::Result<Socket> {
 
 /// Sets an option of the XDP level.
 pub(super) fn set<T: OptionValue>(socket: &Socket, name: c_int, value: T) -> io::Result<()> {
-    sys::set(socket, libc::SOL_XDP, name, value)
+    syscalls::set(socket, libc::SOL_XDP, name, value)
 }
 
 /// Makes a ring of `frames` descriptors; `name` says which.
@@ -49,17 +49,17 @@ pub(super) fn set_tx_budget(socket: &Socket, frames: usize) {
 
 /// Where producer, consumer, flags and descriptors are in the mapping of each ring.
 pub(super) fn offsets(socket: &Socket) -> io::Result<xdp_mmap_offsets> {
-    sys::get(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
+    syscalls::get(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
 }
 
 /// What the socket has lost since it was made.
 pub(super) fn statistics(socket: &Socket) -> io::Result<xdp_statistics> {
-    sys::get(socket, libc::SOL_XDP, libc::XDP_STATISTICS)
+    syscalls::get(socket, libc::SOL_XDP, libc::XDP_STATISTICS)
 }
 
 /// Whether the driver reads and writes the UMEM itself.
 pub(super) fn is_zero_copy(socket: &Socket) -> bool {
-    let options: io::Result<xdp_options> = sys::get(socket, libc::SOL_XDP, libc::XDP_OPTIONS);
+    let options: io::Result<xdp_options> = syscalls::get(socket, libc::SOL_XDP, libc::XDP_OPTIONS);
     options.is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 

@@ -10,8 +10,8 @@ use socket2::Socket;
 
 use super::ring::ReceiveRing;
 use super::{Config, sys};
-use crate::ethernet::sys::{poll, readable};
 use crate::ethernet::{Filter, Port, Verdict};
+use crate::syscalls::{poll, readable};
 use crate::{Receive, ReceiveStats, Source};
 
 pub(super) struct Rx {

@@ -13,8 +13,8 @@ use super::rx::Rx;
 use super::sys;
 use super::tx::Tx;
 use super::{Config, OpenError};
-use crate::ethernet::sys::set_send_buffer;
 use crate::ethernet::{self, ETHERNET_HEADER, Port};
+use crate::syscalls::set_send_buffer;
 
 /// Largest payload by default: the common jumbo size.
 const MTU_DEFAULT_MAX: usize = 9000;

@@ -1,4 +1,4 @@
-//! The system calls of packet sockets (see also `ethernet::sys`).
+//! The system calls of packet sockets (see also `syscalls`).
 //!
 //! Touches only the sockets it is given. Invariant: every pointer given to the kernel points to a
 //! value that outlives the call.
@@ -15,7 +15,7 @@ use std::ptr;
 use libc::{c_int, sockaddr_ll};
 use socket2::Socket;
 
-use crate::ethernet::sys::{self, OptionValue, check};
+use crate::syscalls::{self, OptionValue, check};
 
 impl OptionValue for libc::tpacket_req {}
 impl OptionValue for libc::tpacket_req3 {}
@@ -23,12 +23,12 @@ impl OptionValue for libc::tpacket_stats_v3 {}
 
 /// Sets an option of the packet level.
 pub(super) fn set<T: OptionValue>(socket: &Socket, name: c_int, value: T) -> io::Result<()> {
-    sys::set(socket, libc::SOL_PACKET, name, value)
+    syscalls::set(socket, libc::SOL_PACKET, name, value)
 }
 
 /// Packets seen and dropped since this was last asked, and how often the ring was found full.
 pub(super) fn statistics(socket: &Socket) -> io::Result<libc::tpacket_stats_v3> {
-    sys::get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
+    syscalls::get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
 }
 
 /// The address of an interface, with an EtherType (0: receive nothing).

@@ -10,10 +10,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mac::Mac;
-
-/// Bytes of a key.
-pub const KEY_BYTES: usize = 32;
+use super::mac::{KEY_BYTES, Mac, wipe};
 
 /// Longest file that can hold a key: hexadecimal with a line end.
 const FILE_BYTES_MAX: usize = 2 * KEY_BYTES + 2;
@@ -160,12 +157,6 @@ fn parse(file: &[u8]) -> Result<[u8; KEY_BYTES], &'static str> {
         return Err("all zeros");
     }
     Ok(raw)
-}
-
-/// Overwrites bytes; `black_box` keeps the compiler from leaving it out.
-pub(super) fn wipe(bytes: &mut [u8]) {
-    bytes.fill(0);
-    std::hint::black_box(bytes);
 }
 
 #[cfg(all(test, unix))]

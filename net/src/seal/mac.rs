@@ -48,7 +48,9 @@ use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes256Enc, Block};
 
 use super::clmul::{Kernel, Line};
-use super::key::{KEY_BYTES, wipe};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
 
 /// Bytes of the tag.
 pub(super) const TAG_BYTES: usize = 16;
@@ -164,6 +166,12 @@ impl Drop for Mac {
         // Keeps the compiler from leaving it out.
         std::hint::black_box((&self.length, &mut self.words));
     }
+}
+
+/// Overwrites bytes; `black_box` keeps the compiler from leaving it out.
+pub(super) fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    std::hint::black_box(bytes);
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use socket2::Socket;
 use super::skew::{SKEW_BYTES, Skew};
 use super::socket::Sockets;
 use super::sys::{self, Incoming, Slots};
+use crate::syscalls::{poll, readable};
 use crate::{Receive, ReceiveStats, Source};
 
 /// Messages per system call when each may hold some forty frames: half a megabyte, which stays in
@@ -183,8 +184,8 @@ impl Receive for Rx {
         let start = Instant::now();
         loop {
             let left = timeout.saturating_sub(start.elapsed());
-            let (readable, failed) = sys::poll([&self.group, &self.node], left)?;
-            if readable {
+            let (ready, failed) = poll(&mut [readable(&self.group), readable(&self.node)], left)?;
+            if ready {
                 return Ok(true);
             }
             if failed {

@@ -1,4 +1,4 @@
-//! The system calls of the `udp` transport that `socket2` lacks.
+//! The system calls of the `udp` transport that `socket2` lacks (see also `syscalls`).
 //!
 //! Touches only the sockets it is given. Invariants: every pointer given to the kernel points into
 //! a buffer that is borrowed for the length of the call; nothing here keeps one.
@@ -12,10 +12,11 @@ use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::time::Duration;
 
-use libc::{c_int, c_void, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use libc::{c_int, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use socket2::{SockAddr, Socket};
+
+use crate::syscalls::{OptionValue, check, get, set};
 
 /// Index of the drop count in what `SO_MEMINFO` returns.
 const SK_MEMINFO_DROPS: usize = 8;
@@ -25,73 +26,8 @@ const SK_MEMINFO_VARS: usize = 9;
 /// Messages handed over in one call, at most.
 pub(super) const MESSAGES_MAX: usize = 64;
 
-fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(result)
-}
-
-/// Plain old data that a socket option may hold.
-trait OptionValue: Copy {}
-impl OptionValue for c_int {}
 impl OptionValue for libc::ip_mreqn {}
 impl OptionValue for [u32; SK_MEMINFO_VARS] {}
-
-fn set<T: OptionValue>(socket: &Socket, level: c_int, name: c_int, value: T) -> io::Result<()> {
-    // SAFETY: the pointer and length are those of `value`, which outlives the call.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast::<c_void>(),
-            mem::size_of::<T>() as libc::socklen_t,
-        )
-    })?;
-    Ok(())
-}
-
-fn get<T: OptionValue>(socket: &Socket, level: c_int, name: c_int, zero: T) -> io::Result<T> {
-    let mut value = zero;
-    let mut len = mem::size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`, and any bytes are a valid `T`
-    // (integers and structs of integers only, see `OptionValue`).
-    check(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw mut value).cast::<c_void>(),
-            &raw mut len,
-        )
-    })?;
-    Ok(value)
-}
-
-/// The MTU of an interface by name, in bytes.
-pub(crate) fn interface_mtu(name: &str) -> io::Result<usize> {
-    // SAFETY: `ifreq` is plain old data; all zero is valid.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENODEV));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
-    let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    // SAFETY: SIOCGIFMTU reads the name of `request` and writes its `ifru_mtu`, which is an integer
-    // and therefore valid to read.
-    let mtu = unsafe {
-        check(libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCGIFMTU,
-            &raw mut request,
-        ))?;
-        request.ifr_ifru.ifru_mtu
-    };
-    usize::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-}
 
 /// Sends IPv4 multicast through this interface.
 pub(super) fn set_multicast_interface_v4(
@@ -111,7 +47,7 @@ pub(super) fn set_multicast_interface_v4(
 
 /// Whether the kernel can cut a long buffer into datagrams (since Linux 4.18).
 pub(super) fn can_segment(socket: &Socket) -> bool {
-    get(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+    get::<c_int>(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
 /// Asks for datagrams of one flow to be delivered joined (since Linux 5.0).
@@ -137,47 +73,15 @@ pub(super) fn set_buffer(socket: &Socket, which: Buffer, bytes: usize) -> io::Re
     if set(socket, libc::SOL_SOCKET, force, asked).is_err() {
         set(socket, libc::SOL_SOCKET, plain, asked)?;
     }
-    let granted = get(socket, libc::SOL_SOCKET, plain, 0)?;
+    let granted: c_int = get(socket, libc::SOL_SOCKET, plain)?;
     Ok(usize::try_from(granted / 2).unwrap_or(0))
 }
 
 /// Datagrams (or joined datagrams) that this socket dropped: buffer full, bad checksum, or refused
 /// by its filter. Wraps around.
 pub(super) fn drops(socket: &Socket) -> io::Result<u32> {
-    let info = [0u32; SK_MEMINFO_VARS];
-    Ok(get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, info)?[SK_MEMINFO_DROPS])
-}
-
-/// Sleeps until one of the sockets can be read (true) or the time has passed (false). The second
-/// of the pair tells whether a socket has an error to be taken.
-pub(super) fn poll(sockets: [&Socket; 2], timeout: Duration) -> io::Result<(bool, bool)> {
-    let mut fds = sockets.map(|socket| libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    let limit = libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    // SAFETY: the array and the time limit outlive the call; a null signal mask is allowed.
-    let result = check(unsafe {
-        libc::ppoll(
-            fds.as_mut_ptr(),
-            fds.len() as libc::nfds_t,
-            &raw const limit,
-            ptr::null(),
-        )
-    });
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok((false, false)),
-        other => other?,
-    };
-    let any = |events: i16| fds.iter().any(|fd| fd.revents & events != 0);
-    Ok((
-        any(libc::POLLIN),
-        any(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL),
-    ))
+    let info: [u32; SK_MEMINFO_VARS] = get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(info[SK_MEMINFO_DROPS])
 }
 
 /// Room for one control message that holds a `T`-sized value, aligned as the kernel wants it.

@@ -10,13 +10,10 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::device::Fabric;
-use super::sys::{GRH_BYTES, Gid, WC_GRH, WC_WITH_IMM, Wc};
-use crate::ethernet::sys::{poll, readable};
+use super::ffi::{GRH_BYTES, Gid, WC_GRH, WC_WITH_IMM, Wc};
+use super::recv_ring::{Next, ReceiveRing};
+use crate::syscalls::{poll, readable};
 use crate::{Receive, ReceiveStats, Source};
-
-pub(super) mod ring;
-
-use ring::{Next, ReceiveRing};
 
 /// Slots spent before they are posted again, at most.
 const CHAIN: usize = 64;

@@ -2,24 +2,26 @@
 //! local identifier, makes it if need be, and tells the switches that this port is a member.
 //!
 //! Holds the one request that is made, as bytes (`InfiniBand Architecture Specification` volume 1,
-//! 13.4 management datagrams, 15.2.5.17 MCMemberRecord). Touches `/sys/class/infiniband*` and,
-//! through `sys`, `/dev/infiniband/umad*`. Was never run: no InfiniBand was at hand.
+//! 13.4 management datagrams, 15.2.5.17 MCMemberRecord), and its way through the kernel's `ib_umad`
+//! (`rdma/ib_user_mad.h` and Documentation/infiniband/user_mad.rst of the kernel; a test of `ffi`
+//! holds the layouts against the header). Touches `/sys/class/infiniband*` and
+//! `/dev/infiniband/umad*`. Was never run: no InfiniBand was at hand.
 //!
 //! Invariant: the port stays a member when the process ends. Membership is the port's, and other
 //! processes of the host may use it; the subnet manager forgets it when the port goes down.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
 use super::device::Port;
-use super::sys::Gid;
-
-pub(super) mod sys;
+use super::ffi::Gid;
+use crate::syscalls::check;
 
 /// Length of a management datagram.
-pub(super) const MAD_BYTES: usize = 256;
+const MAD_BYTES: usize = 256;
 /// Where the record begins: behind the headers of datagram, segmentation and administration.
 const RECORD: usize = 56;
 /// Base version 1, class 3 (subnet administration) version 2, method 2 (set).
@@ -32,6 +34,36 @@ const COMPONENTS: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 1
 /// Join state: full member.
 const FULL_MEMBER: u8 = 1;
 
+/// `IB_USER_MAD_REGISTER_AGENT` and `IB_USER_MAD_ENABLE_PKEY`.
+pub(super) const REGISTER_AGENT: libc::c_ulong = 0xC01C_1B01;
+pub(super) const ENABLE_PKEY: libc::c_ulong = 0x1B03;
+/// Bytes of `struct ib_user_mad_hdr`, and where its fields are.
+pub(super) const HEADER_BYTES: usize = 64;
+pub(super) const STATUS: usize = 4;
+const TIMEOUT_MS: usize = 8;
+const RETRIES: usize = 12;
+pub(super) const LENGTH: usize = 16;
+pub(super) const QPN: usize = 20;
+const QKEY: usize = 24;
+pub(super) const LID: usize = 28;
+/// The administrator listens on queue pair 1, whose key everybody knows.
+const ADMINISTRATOR_QPN: u32 = 1;
+const ADMINISTRATOR_QKEY: u32 = 0x8001_0000;
+const WAIT_MS: u32 = 1000;
+const TRIES: u32 = 3;
+
+/// `struct ib_user_mad_reg_req`.
+#[repr(C)]
+pub(super) struct Agent {
+    id: u32,
+    method_mask: [u32; 4],
+    qpn: u8,
+    class: u8,
+    class_version: u8,
+    oui: [u8; 3],
+    rmpp_version: u8,
+}
+
 /// A group on a fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group {
@@ -41,7 +73,7 @@ pub(super) struct Group {
 }
 
 /// The global identifier that a group has on InfiniBand: transient, of this subnet, "DW".
-pub(super) fn gid_of(group: Ipv4Addr) -> Gid {
+fn gid_of(group: Ipv4Addr) -> Gid {
     let mut gid = [0; 16];
     gid[..4].copy_from_slice(&[0xFF, 0x12, 0x44, 0x57]);
     gid[12..].copy_from_slice(&group.octets());
@@ -53,7 +85,7 @@ pub(super) fn join(port: &Port, own: Gid, group: Ipv4Addr, key: u32) -> io::Resu
     let gid = gid_of(group);
     let partition = partition_key(port)?;
     let request = request(gid, own, key, partition, std::process::id().into());
-    let answer = sys::ask(&device_file(port)?, port.sm_lid, &request)?;
+    let answer = ask(&device_file(port)?, port.sm_lid, &request)?;
     Ok(Group {
         gid,
         lid: parse(&answer)?,
@@ -90,6 +122,57 @@ fn parse(answer: &[u8; MAD_BYTES]) -> io::Result<u16> {
             "the subnet administrator gives {lid:#06x}, which is no multicast identifier"
         ))),
     }
+}
+
+/// Sends a request and returns the answer. The kernel asks again by itself, a few seconds in all.
+#[allow(unsafe_code)]
+fn ask(file: &Path, sm_lid: u16, request: &[u8; MAD_BYTES]) -> io::Result<[u8; MAD_BYTES]> {
+    let opened = OpenOptions::new().read(true).write(true).open(file);
+    let mut device = opened.map_err(|error| {
+        let text = format!(
+            "{}: {error} (run as root, or give the user access)",
+            file.display()
+        );
+        io::Error::new(error.kind(), text)
+    })?;
+    let mut agent = Agent {
+        id: 0,
+        method_mask: [0; 4],
+        qpn: 1,
+        class: 3,
+        class_version: 2,
+        oui: [0; 3],
+        rmpp_version: 0,
+    };
+    // SAFETY: takes no argument.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), ENABLE_PKEY) })?;
+    // SAFETY: the kernel reads and writes one structure of this layout, which outlives the call.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), REGISTER_AGENT, &raw mut agent) })?;
+    let mut message = [0; HEADER_BYTES + MAD_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| message[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &agent.id.to_ne_bytes());
+    put(TIMEOUT_MS, &WAIT_MS.to_ne_bytes());
+    put(RETRIES, &TRIES.to_ne_bytes());
+    put(LENGTH, &(MAD_BYTES as u32).to_ne_bytes());
+    put(QPN, &ADMINISTRATOR_QPN.to_be_bytes());
+    put(QKEY, &ADMINISTRATOR_QKEY.to_be_bytes());
+    put(LID, &sm_lid.to_be_bytes());
+    put(HEADER_BYTES, request);
+    device.write_all(&message)?;
+    let mut answer = [0; HEADER_BYTES + MAD_BYTES];
+    // One datagram with each call.
+    let got = device.read(&mut answer)?;
+    let status = answer[STATUS..STATUS + 4]
+        .try_into()
+        .map_or(0, i32::from_ne_bytes);
+    if status != 0 || got < answer.len() {
+        return Err(io::Error::other(format!(
+            "the subnet administrator at lid {sm_lid} does not answer"
+        )));
+    }
+    let mut mad = [0; MAD_BYTES];
+    mad.copy_from_slice(&answer[HEADER_BYTES..]);
+    Ok(mad)
 }
 
 /// The first partition of the port.

@@ -8,14 +8,11 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use super::queue::sys::Handle;
-use super::sys::{Gid, MULTICAST_QPN};
+use super::ffi::{Gid, MULTICAST_QPN};
+use super::queue::Handle;
+use super::send_ring::{SendRing, Target};
 use crate::book::Book;
 use crate::{FillLent, Source, To, Transmit, TransmitStats};
-
-pub(super) mod ring;
-
-use ring::{SendRing, Target};
 
 /// Datagrams handed to the device in one go.
 const CHAIN: u64 = 64;

@@ -13,15 +13,15 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 
-use crate::verbs::device::sys::check;
-use crate::verbs::queue::sys::{Handle, Queue};
-use crate::verbs::sys::{SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND_WITH_IMM, Wc};
+use super::device::check;
+use super::ffi::{SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND_WITH_IMM, Wc};
+use super::queue::{Handle, Queue};
 
 /// Where a datagram goes.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::verbs) struct Target {
-    pub(in crate::verbs) handle: Handle,
-    pub(in crate::verbs) qpn: u32,
+pub(super) struct Target {
+    pub(super) handle: Handle,
+    pub(super) qpn: u32,
 }
 
 /// Memory that datagrams may take their ends from.
@@ -33,8 +33,8 @@ struct Lent {
 }
 
 /// The ring.
-pub(in crate::verbs) struct SendRing {
-    pub(in crate::verbs) queue: Queue,
+pub(super) struct SendRing {
+    pub(super) queue: Queue,
     qkey: u32,
     requests: Vec<SendWr>,
     pieces: Vec<[Sge; 2]>,
@@ -49,7 +49,7 @@ unsafe impl Send for SendRing {}
 
 impl SendRing {
     /// `answer_to`: the number of the queue pair that answers should go to.
-    pub(in crate::verbs) fn new(queue: Queue, qkey: u32, answer_to: u32) -> Self {
+    pub(super) fn new(queue: Queue, qkey: u32, answer_to: u32) -> Self {
         let request = |index: usize| SendWr {
             wr_id: index as u64,
             next: ptr::null_mut(),
@@ -90,7 +90,7 @@ impl SendRing {
     }
 
     /// Makes words known to the device, once.
-    pub(in crate::verbs) fn lend(&mut self, words: &[AtomicU32]) -> io::Result<()> {
+    pub(super) fn lend(&mut self, words: &[AtomicU32]) -> io::Result<()> {
         let key = self.queue.lend(words)?;
         self.lent = Some(Lent {
             start: words.as_ptr().addr() as u64,
@@ -101,32 +101,32 @@ impl SendRing {
     }
 
     /// Whether these words were lent.
-    pub(in crate::verbs) fn has(&self, words: &Range<usize>) -> bool {
+    pub(super) fn has(&self, words: &Range<usize>) -> bool {
         let known = self.lent.map_or(0, |lent| lent.words);
         words.start <= words.end && words.end <= known
     }
 
-    pub(in crate::verbs) fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         self.filled - self.done < self.requests.len() as u64
     }
 
     /// Datagrams filled so far.
-    pub(in crate::verbs) fn filled(&self) -> u64 {
+    pub(super) fn filled(&self) -> u64 {
         self.filled
     }
 
     /// Datagrams that the device has sent: it reads nothing for them any more.
-    pub(in crate::verbs) fn done(&self) -> u64 {
+    pub(super) fn done(&self) -> u64 {
         self.done
     }
 
-    pub(in crate::verbs) fn waiting(&self) -> u64 {
+    pub(super) fn waiting(&self) -> u64 {
         self.filled - self.posted
     }
 
     /// Fills the next slot: `len` bytes in place, and behind them the lent `words`, which the device
     /// reads when it sends. The slot must be free, the words lent.
-    pub(in crate::verbs) fn put(
+    pub(super) fn put(
         &mut self,
         target: Target,
         len: usize,
@@ -164,7 +164,7 @@ impl SendRing {
     }
 
     /// Hands everything that was filled to the device.
-    pub(in crate::verbs) fn post(&mut self) -> io::Result<()> {
+    pub(super) fn post(&mut self) -> io::Result<()> {
         if self.waiting() == 0 {
             return Ok(());
         }
@@ -193,7 +193,7 @@ impl SendRing {
 
     /// Takes note of what the device has sent; if a datagram failed, its status: nothing that was
     /// filled after it will leave until [`restart`](Self::restart).
-    pub(in crate::verbs) fn reap(&mut self) -> io::Result<Option<u32>> {
+    pub(super) fn reap(&mut self) -> io::Result<Option<u32>> {
         let mut wcs = [Wc::default(); 16];
         loop {
             let took = self.queue.poll(&mut wcs)?;
@@ -211,7 +211,7 @@ impl SendRing {
     }
 
     /// Starts again after a failure; returns how many datagrams never left.
-    pub(in crate::verbs) fn restart(&mut self) -> io::Result<u64> {
+    pub(super) fn restart(&mut self) -> io::Result<u64> {
         self.queue.restart()?;
         let lost = self.filled - self.done;
         (self.done, self.posted) = (self.filled, self.filled);

@@ -1,4 +1,4 @@
-//! System calls that the raw Ethernet transports share.
+//! System calls that several transports share: socket options, waiting, the MTU of an interface.
 //!
 //! Touches only the sockets it is given. Invariant: every pointer given to the kernel points to a
 //! value that outlives the call.
@@ -69,6 +69,30 @@ pub(crate) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     let asked = c_int::try_from(bytes.min(1 << 30)).unwrap_or(c_int::MAX);
     set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, asked)
         .or_else(|_| set(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, asked))
+}
+
+/// The MTU of an interface by name, in bytes.
+pub(crate) fn interface_mtu(name: &str) -> io::Result<usize> {
+    // SAFETY: `ifreq` is plain old data; all zero is valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    // SAFETY: SIOCGIFMTU reads the name of `request` and writes its `ifru_mtu`, which is an integer
+    // and therefore valid to read.
+    let mtu = unsafe {
+        check(libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCGIFMTU,
+            &raw mut request,
+        ))?;
+        request.ifr_ifru.ifru_mtu
+    };
+    usize::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// A socket (or another descriptor) to wait for, as [`poll`] takes it.

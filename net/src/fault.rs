@@ -14,8 +14,9 @@
 //! - Every frame that arrives and every copy made is accounted for:
 //!   `arrived + duplicated = lent + dropped + overflow + held now`.
 
-mod bad;
-mod held;
+mod bursts;
+mod corrupt;
+mod delay;
 
 use std::io;
 use std::mem;
@@ -25,8 +26,10 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use self::bad::{BurstLoss, Corrupter};
-use self::held::Held;
+use self::bursts::BurstLoss;
+pub use self::bursts::Bursts;
+use self::corrupt::Corrupter;
+use self::delay::Held;
 use crate::{Link, Receive, ReceiveStats, Source};
 
 /// How long a swapped frame waits at most for the frames that shall overtake it: on a quiet line
@@ -60,46 +63,6 @@ pub struct Config {
     pub delay: Range<Duration>,
     /// Frames held back at the same time, at most. Each takes up to one MTU of memory once used.
     pub held_frames_max: usize,
-}
-
-/// What makes losses come in bursts.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub enum Bursts {
-    /// Nothing does.
-    #[default]
-    None,
-    /// The line is good or bad, and turns with every frame that arrives (Gilbert 1960, Elliott 1963;
-    /// parameters as in tc-netem: `loss gemodel p r 1-h 1-k`). It starts good.
-    ///
-    /// Share of time spent bad: `p / (p + r)`; mean length of a bad spell: `1 / r` frames.
-    GilbertElliott {
-        /// Probability that a good line turns bad, for each frame, 0 to 1.
-        p: f64,
-        /// Probability that a bad line turns good, for each frame, 0 to 1.
-        r: f64,
-        /// Probability that a frame is lost while the line is bad, 0 to 1 (usually 1).
-        loss_bad: f64,
-        /// Probability that a frame is lost while the line is good, 0 to 1 (usually 0).
-        loss_good: f64,
-    },
-}
-
-impl Bursts {
-    /// The share of frames that are lost in the long run.
-    #[must_use]
-    pub fn mean_loss(&self) -> f64 {
-        match *self {
-            Bursts::None => 0.0,
-            // It never leaves the good state that it starts in.
-            Bursts::GilbertElliott { p, loss_good, .. } if p <= 0.0 => loss_good,
-            Bursts::GilbertElliott {
-                p,
-                r,
-                loss_bad,
-                loss_good,
-            } => (p * loss_bad + r * loss_good) / (p + r),
-        }
-    }
 }
 
 impl Default for Config {

@@ -1,8 +1,8 @@
 //! The `verbs` transport: unreliable datagrams of InfiniBand or RoCE v2, with multicast.
 //!
 //! Holds: its settings and how it is opened. `device` finds the port, `queue` makes queue pairs,
-//! `tx` and `rx` are the halves with their rings, `sys` is libibverbs, loaded at run time. The
-//! `unsafe` is in files named `sys.rs` and `ring.rs`.
+//! `tx` and `rx` are the halves over their rings (`send_ring`, `recv_ring`), `subnet` joins groups
+//! of InfiniBand, `ffi` is libibverbs, loaded at run time.
 //!
 //! Addresses are learnt as everywhere: the routing header of a datagram tells the sender's port, and
 //! its immediate data the number of the queue pair that receives there (the one that sends is
@@ -25,19 +25,24 @@ use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 use crate::{Link, Receive, Source, Transmit};
 
 mod device;
+mod ffi;
 mod queue;
+mod recv_ring;
 mod rx;
+mod send_ring;
 mod subnet;
-mod sys;
 mod tx;
 
-pub use device::sys::raise_locked_memory_limit;
-pub use device::{Fabric, Port, ports};
+pub use device::{Fabric, Port, ports, raise_locked_memory_limit};
 
 use device::Address;
-use queue::sys::{Direction, Failed, Queue, REGISTER, Slots};
+use ffi::{GRH_BYTES, Gid};
+use queue::{Direction, Failed, Queue, REGISTER, Slots};
+use recv_ring::ReceiveRing;
+use rx::Rx;
+use send_ring::SendRing;
 use subnet::Group;
-use sys::{GRH_BYTES, Gid};
+use tx::Tx;
 
 /// Headers of a RoCE v2 datagram around its payload: IPv4 20, UDP 8, BTH 12, DETH 8, immediate data 4,
 /// ICRC 4.
@@ -260,8 +265,8 @@ struct Opening<'a> {
 impl Opening<'_> {
     fn queue(&self, direction: Direction, slots: Slots) -> Result<Queue, OpenError> {
         let device = &self.port.device;
-        let library = sys::library().map_err(OpenError::no_library)?;
-        let opened = device::sys::open_all(library, Some(device));
+        let library = ffi::library().map_err(OpenError::no_library)?;
+        let opened = device::open_all(library, Some(device));
         let (mut opened, mut refused) = self.tried("open", opened)?;
         let Some(context) = opened.pop() else {
             return Err(match refused.pop() {
@@ -311,10 +316,10 @@ impl Opening<'_> {
         let joined = queue.attach(self.group.gid, self.group.lid);
         self.tried("join the group", joined)?;
         let number = queue.number();
-        let ring = self.tried("post receive slots", rx::ring::ReceiveRing::new(queue))?;
+        let ring = self.tried("post receive slots", ReceiveRing::new(queue))?;
         let device = self.port.device.clone();
         let own = self.address.gid;
-        let rx = rx::Rx::new(ring, self.port.fabric, device, own, membership);
+        let rx = Rx::new(ring, self.port.fabric, device, own, membership);
         Ok((Box::new(rx), number))
     }
 
@@ -335,14 +340,8 @@ impl Opening<'_> {
         let index = self.address.gid_index;
         let group = queue.handle(self.group.gid, self.group.lid, index);
         let group = self.tried("make a way to the group", group)?;
-        let ring = tx::ring::SendRing::new(queue, self.key, answer_to);
+        let ring = SendRing::new(queue, self.key, answer_to);
         let device = self.port.device.clone();
-        Ok(Box::new(tx::Tx::new(
-            ring,
-            group,
-            device,
-            index,
-            self.payload,
-        )))
+        Ok(Box::new(Tx::new(ring, group, device, index, self.payload)))
     }
 }

@@ -6,12 +6,11 @@
 //! again. A process may be killed between any two stores: bits are cleared before the top that makes
 //! them count, a link is counted last, and closed before its window is cleared.
 
-mod sys;
-
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use std::time::{Duration, Instant};
 use memmap2::MmapMut;
 use zerocopy::FromBytes;
 
-use super::Key;
+use super::key::Key;
 
 /// Frames of one link that may come out of order. A receiver sees only some of the numbers of a
 /// link: those of frames to other nodes are missing.
@@ -263,13 +262,13 @@ impl Replays {
 /// Maps the file, all of it reserved.
 fn map_file(path: &Path, file: &File) -> Result<MmapMut, ReplaysError> {
     let was = file.metadata().map_or(0, |meta| meta.len());
-    sys::map(file, MAP_BYTES as u64).map_err(|error| {
+    reserve_and_map(file, MAP_BYTES as u64).map_err(|error| {
         let _ = file.set_len(was);
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => ReplaysError::NoSpace {
                 path: path.to_owned(),
                 needed: MAP_BYTES as u64,
-                free: sys::free_bytes(file).unwrap_or(0),
+                free: free_bytes(file).unwrap_or(0),
             },
             _ => ReplaysError::File {
                 path: path.to_owned(),
@@ -277,6 +276,44 @@ fn map_file(path: &Path, file: &File) -> Result<MmapMut, ReplaysError> {
             },
         }
     })
+}
+
+/// Makes `file` `bytes` long, reserves the memory of all of it, and maps it: a full file system is
+/// an error here and never a SIGBUS at some later frame.
+#[allow(unsafe_code)]
+fn reserve_and_map(file: &File, bytes: u64) -> io::Result<MmapMut> {
+    file.set_len(bytes)?;
+    allocate(file, bytes)?;
+    // SAFETY: the caller holds the file's lock, which whoever uses it takes; it is as long as the
+    // mapping. Whoever cuts it against the lock ends this process with SIGBUS: no memory of ours
+    // is touched. Any content is a valid `[u8]`.
+    unsafe { MmapMut::map_mut(file) }
+}
+
+/// posix_fallocate(3) of the first `bytes`, again after a signal. What is there stays.
+#[allow(unsafe_code)]
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    loop {
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            code => return Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+/// Bytes that an ordinary user may still allocate on the file system of `file`.
+#[allow(unsafe_code)]
+fn free_bytes(file: &File) -> io::Result<u64> {
+    // SAFETY: all-zero is a valid `statvfs` to be overwritten.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `stat` is writable.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
 }
 
 fn words(map: &mut MmapMut) -> &mut [u64] {

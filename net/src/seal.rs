@@ -29,7 +29,7 @@
 mod clmul;
 mod key;
 mod mac;
-mod window;
+mod replay;
 
 use std::io;
 use std::time::Duration;
@@ -37,9 +37,10 @@ use std::time::Duration;
 use rand::TryRng;
 use rand::rngs::SysRng;
 
-pub use self::key::{KEY_BYTES, Key, KeyError, read_key};
+pub use self::key::{Key, KeyError, read_key};
+pub use self::mac::KEY_BYTES;
 use self::mac::{MESSAGE_BYTES_MAX, Mac, NAME_BYTES, PADS, TAG_BYTES};
-pub use self::window::{
+pub use self::replay::{
     CLOSED_MAX, LINKS_MAX, REPLAYS_BYTES, Replays, ReplaysError, TOO_MANY_LINKS, WINDOW_FRAMES,
 };
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};

@@ -1,52 +1,14 @@
-//! Losses in bursts and flipped bits: what a bad line does beside losing single frames.
+//! Flipped bits.
 //!
-//! Touches nothing but the bytes it is given. Invariant: each has a generator of its own, seeded
-//! from the one seed, and draws for every frame that arrives, so that no setting of the one moves
-//! the decisions of the other.
+//! Touches nothing but the bytes it is given. Invariant: it has a generator of its own, seeded from
+//! the one seed, and draws for every frame that arrives, so that no other setting moves its
+//! decisions, nor it theirs.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::Bursts;
-
-/// Keeps the generators of this file apart from each other and from the wrapper's own.
-const BURST_STREAM: u64 = 0xB0B5_7ED0;
-const CORRUPT_STREAM: u64 = 0xC022_0972;
-
-/// The state of a Gilbert-Elliott line.
-pub(super) struct BurstLoss {
-    bursts: Bursts,
-    bad: bool,
-    rng: Xoshiro256PlusPlus,
-}
-
-impl BurstLoss {
-    pub(super) fn new(bursts: Bursts, seed: u64) -> Self {
-        BurstLoss {
-            bursts,
-            bad: false,
-            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ BURST_STREAM),
-        }
-    }
-
-    /// One frame arrives: the line may turn, then it loses the frame or does not.
-    pub(super) fn loses(&mut self) -> bool {
-        let Bursts::GilbertElliott {
-            p,
-            r,
-            loss_bad,
-            loss_good,
-        } = self.bursts
-        else {
-            return false;
-        };
-        let (turn, loss): (f64, f64) = (self.rng.random(), self.rng.random());
-        if turn < if self.bad { r } else { p } {
-            self.bad = !self.bad;
-        }
-        loss < if self.bad { loss_bad } else { loss_good }
-    }
-}
+/// Keeps its generator apart from those of the wrapper and of bursts.
+const STREAM: u64 = 0xC022_0972;
 
 /// Flips bits.
 pub(super) struct Corrupter {
@@ -64,7 +26,7 @@ impl Corrupter {
         Corrupter {
             share,
             bits_max: bits_max.max(1),
-            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ CORRUPT_STREAM),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ STREAM),
         }
     }
 

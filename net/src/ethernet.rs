@@ -1,7 +1,7 @@
 //! What the raw Ethernet transports share: the header of a frame, whose frames are ours, the choice
 //! of an interface, membership in the group.
 //!
-//! Touches interfaces and the sockets it is given (`sys`). Invariant: knows no ring; the transports
+//! Touches interfaces and the sockets it is given. Invariant: knows no ring; the transports
 //! that use it do not know each other.
 
 use std::io;
@@ -10,9 +10,7 @@ use libc::packet_mreq;
 use socket2::Socket;
 
 use crate::book::Book;
-use crate::{Source, To, TransmitStats, iface};
-
-pub(crate) mod sys;
+use crate::{Source, To, TransmitStats, iface, syscalls};
 
 /// Length of an Ethernet header: destination, source, EtherType.
 pub(crate) const ETHERNET_HEADER: usize = 14;
@@ -115,7 +113,7 @@ pub(crate) fn join_group(socket: &Socket, index: u32, group: [u8; 6]) -> io::Res
         mr_address: [0; 8],
     };
     membership.mr_address[..6].copy_from_slice(&group);
-    sys::set(
+    syscalls::set(
         socket,
         libc::SOL_PACKET,
         libc::PACKET_ADD_MEMBERSHIP,

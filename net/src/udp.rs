@@ -23,7 +23,7 @@ mod gso;
 mod rx;
 mod skew;
 mod socket;
-pub(crate) mod sys;
+mod sys;
 mod tx;
 
 /// Settings of the transport.

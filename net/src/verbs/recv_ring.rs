@@ -10,23 +10,23 @@
 use std::io;
 use std::ptr;
 
-use crate::verbs::device::sys::check;
-use crate::verbs::queue::sys::Queue;
-use crate::verbs::sys::{GRH_BYTES, RecvWr, Sge, WC_SUCCESS, Wc};
+use super::device::check;
+use super::ffi::{GRH_BYTES, RecvWr, Sge, WC_SUCCESS, Wc};
+use super::queue::Queue;
 
 /// Completions taken in one go.
 const BATCH: usize = 64;
 
 /// A received datagram, in its slot.
-pub(in crate::verbs) struct Received<'a> {
-    pub(in crate::verbs) wc: Wc,
+pub(super) struct Received<'a> {
+    pub(super) wc: Wc,
     /// The routing header, or what stands in its place.
-    pub(in crate::verbs) header: &'a [u8; GRH_BYTES],
-    pub(in crate::verbs) payload: &'a [u8],
+    pub(super) header: &'a [u8; GRH_BYTES],
+    pub(super) payload: &'a [u8],
 }
 
 /// What came out of the completion queue.
-pub(in crate::verbs) enum Next<'a> {
+pub(super) enum Next<'a> {
     /// Nothing now.
     Nothing,
     Datagram(Received<'a>),
@@ -35,8 +35,8 @@ pub(in crate::verbs) enum Next<'a> {
 }
 
 /// The ring.
-pub(in crate::verbs) struct ReceiveRing {
-    pub(in crate::verbs) queue: Queue,
+pub(super) struct ReceiveRing {
+    pub(super) queue: Queue,
     requests: Vec<RecvWr>,
     /// Their pieces, at the places that the requests point to.
     _pieces: Vec<Sge>,
@@ -52,7 +52,7 @@ unsafe impl Send for ReceiveRing {}
 
 impl ReceiveRing {
     /// All slots are posted.
-    pub(in crate::verbs) fn new(queue: Queue) -> io::Result<Self> {
+    pub(super) fn new(queue: Queue) -> io::Result<Self> {
         let (slots, key) = (queue.slots, queue.key());
         let piece = |index: usize| Sge {
             addr: queue.slot(index).addr() as u64,
@@ -80,7 +80,7 @@ impl ReceiveRing {
     }
 
     /// Gives spent slots back to the device.
-    pub(in crate::verbs) fn post(&mut self) -> io::Result<()> {
+    pub(super) fn post(&mut self) -> io::Result<()> {
         let Some(&first) = self.spent.first() else {
             return Ok(());
         };
@@ -101,7 +101,7 @@ impl ReceiveRing {
     }
 
     /// Whether a datagram is there; looks once.
-    pub(in crate::verbs) fn is_ready(&mut self) -> io::Result<bool> {
+    pub(super) fn is_ready(&mut self) -> io::Result<bool> {
         if self.next == self.taken {
             self.next = 0;
             self.taken = 0;
@@ -111,7 +111,7 @@ impl ReceiveRing {
     }
 
     /// The next datagram. Its slot is spent with the next call.
-    pub(in crate::verbs) fn next(&mut self) -> io::Result<Next<'_>> {
+    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
         if !self.is_ready()? {
             return Ok(Next::Nothing);
         }
@@ -137,7 +137,7 @@ impl ReceiveRing {
     }
 
     /// Starts again after a failure: all slots are posted anew.
-    pub(in crate::verbs) fn restart(&mut self) -> io::Result<()> {
+    pub(super) fn restart(&mut self) -> io::Result<()> {
         self.queue.restart()?;
         (self.next, self.taken) = (0, 0);
         self.spent = (0..self.requests.len()).collect();

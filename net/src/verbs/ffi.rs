@@ -387,7 +387,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::verbs::subnet::sys as umad;
+    use crate::verbs::subnet;
 
     /// A structure: its name in C, its size if we have all of it, and the fields we use.
     type Layout = (&'static str, Option<usize>, Vec<(&'static str, usize)>);
@@ -458,23 +458,26 @@ mod tests {
             ("IBV_MTU_256", 1),
             ("IBV_MTU_4096", 5),
             ("sizeof(struct ibv_grh)", GRH_BYTES as i64),
-            ("IB_USER_MAD_REGISTER_AGENT", umad::REGISTER_AGENT as i64),
-            ("IB_USER_MAD_ENABLE_PKEY", umad::ENABLE_PKEY as i64),
+            ("IB_USER_MAD_REGISTER_AGENT", subnet::REGISTER_AGENT as i64),
+            ("IB_USER_MAD_ENABLE_PKEY", subnet::ENABLE_PKEY as i64),
             (
                 "sizeof(struct ib_user_mad_reg_req)",
-                size_of::<umad::Agent>() as i64,
+                size_of::<subnet::Agent>() as i64,
             ),
-            ("sizeof(struct ib_user_mad_hdr)", umad::HEADER_BYTES as i64),
+            (
+                "sizeof(struct ib_user_mad_hdr)",
+                subnet::HEADER_BYTES as i64,
+            ),
             (
                 "offsetof(struct ib_user_mad_hdr, status)",
-                umad::STATUS as i64,
+                subnet::STATUS as i64,
             ),
             (
                 "offsetof(struct ib_user_mad_hdr, length)",
-                umad::LENGTH as i64,
+                subnet::LENGTH as i64,
             ),
-            ("offsetof(struct ib_user_mad_hdr, qpn)", umad::QPN as i64),
-            ("offsetof(struct ib_user_mad_hdr, lid)", umad::LID as i64),
+            ("offsetof(struct ib_user_mad_hdr, qpn)", subnet::QPN as i64),
+            ("offsetof(struct ib_user_mad_hdr, lid)", subnet::LID as i64),
         ]
     }
 
