@@ -273,10 +273,10 @@ fn rounds_compare_ours_with_each_in_turns() {
         let ours = &round["ours"];
         assert_adds_up(ours);
         assert!(number(&round["core_to_core_bytes_per_s"][0]) > 0.0);
-        let beside = round["beside"].as_array().expect("a list");
-        assert_eq!(beside.len(), 1 + usize::from(trafgen), "{round}");
+        let peers = round["peers"].as_array().expect("a list");
+        assert_eq!(peers.len(), 1 + usize::from(trafgen), "{round}");
         // Frames of the same payload, though a full one would be longer without a seal.
-        let unsealed = &beside[beside.len() - 1];
+        let unsealed = &peers[peers.len() - 1];
         let compared = &unsealed["compared"];
         assert_eq!(compared["counted"], "received");
         assert_eq!(

@@ -3,12 +3,12 @@
 //!
 //! By hand, `recv` runs on one host and the others on another, each with its own `--iface`. With
 //! `--lab` this program makes two hosts, starts `recv` in one and itself in the other, and takes
-//! its report over. Rooms: `packet` (what a frame says), `driver` and `responder` (the two ends),
-//! `beside` (what it is compared with, once or in rounds), `report` (what comes out).
+//! its report over. Modules: `packet` (what a frame says), `driver` and `responder` (the two ends),
+//! `ratios` (ours over its peers, once or in rounds), `report` (what comes out).
 
-mod beside;
 pub(crate) mod driver;
 pub(crate) mod packet;
+mod ratios;
 pub(crate) mod report;
 pub(crate) mod responder;
 
@@ -138,11 +138,11 @@ impl LinkArgs {
 impl DriverArgs {
     /// Measures, here or in a lab, compares if asked, and prints.
     pub(crate) fn measure(mut self, what: &Measurement<'_>) -> Result<()> {
-        let beside = self.beside(what)?;
+        let peers = self.peers(what)?;
         let lab = self.make_lab()?;
         let mut report = match what.rounds {
-            Some(rounds) => self.in_rounds(lab.as_ref(), what, beside, rounds)?,
-            None => self.beside_once(lab.as_ref(), what, beside)?,
+            Some(rounds) => self.in_rounds_with_peers(lab.as_ref(), what, peers, rounds)?,
+            None => self.once_with_peers(lab.as_ref(), what, peers)?,
         };
         report.lab = self.lab;
         self.print(&report)

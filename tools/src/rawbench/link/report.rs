@@ -6,8 +6,8 @@ use dogwild::watch::screen::{self, Columns};
 use serde::{Deserialize, Serialize};
 
 use super::DriverArgs;
-use super::beside::Rounds;
 use super::driver::{Driver, Pings, Run};
+use super::ratios::Rounds;
 use crate::compare::Comparison;
 use crate::machine::Machine;
 

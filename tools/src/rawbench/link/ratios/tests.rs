@@ -84,7 +84,7 @@ fn report(run: Run) -> Report {
     serde_json::from_value(text).expect("a report")
 }
 
-/// Rounds of ours at 300 frames/s alone beside trafgen at these rates.
+/// Rounds of ours at 300 frames/s alone against trafgen at these rates.
 fn rounds(trafgen: &[Option<f64>]) -> Vec<Round> {
     let round = |(i, rate): (usize, &Option<f64>)| {
         let other = match rate {

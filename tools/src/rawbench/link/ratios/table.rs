@@ -42,7 +42,7 @@ impl Round {
             self.own_rate(),
             self.cores()
         );
-        for one in &self.beside {
+        for one in &self.peers {
             let said = match (one.compared, &one.peer.error) {
                 (Some(both), _) => format!("{:.3}", both.ratio),
                 (None, Some(error)) => error.clone(),
@@ -61,7 +61,7 @@ impl Rounds {
         let tools = self.ratios.iter().map(|one| format!("/ {}", one.tool));
         let mut table = Columns::boxed(own.into_iter().chain(tools));
         for (i, round) in self.rounds.iter().enumerate() {
-            let ratios = round.beside.iter().map(|one| match one.compared {
+            let ratios = round.peers.iter().map(|one| match one.compared {
                 Some(both) => format!("{:.3}", both.ratio),
                 None => "-".to_owned(),
             });
@@ -79,7 +79,7 @@ impl Rounds {
         }
         text += &format!("\n{}", self.summary());
         let mut errors: Vec<String> = Vec::new();
-        for one in self.rounds.iter().flat_map(|round| &round.beside) {
+        for one in self.rounds.iter().flat_map(|round| &round.peers) {
             let Some(error) = &one.peer.error else {
                 continue;
             };
@@ -94,7 +94,7 @@ impl Rounds {
             let mut runs = self
                 .rounds
                 .iter()
-                .filter_map(move |round| round.beside.get(i));
+                .filter_map(move |round| round.peers.get(i));
             runs.find(|one| one.peer.command.is_some())
         };
         let peers = (0..self.ratios.len()).filter_map(ran).map(|one| &one.peer);

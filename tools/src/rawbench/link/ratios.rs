@@ -1,4 +1,5 @@
-//! What ours is compared with: once, or in rounds that measure ours and each of the others in turns.
+//! How many times the rate of its peers ours is: once, or in rounds that measure ours and each peer
+//! in turns.
 //!
 //! Invariant: a ratio is made only of what both sides count alike ([`Counted`]).
 
@@ -42,9 +43,9 @@ pub(crate) struct Compared {
     pub(crate) ratio: f64,
 }
 
-/// One of the others in one round.
+/// One peer in one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Beside {
+pub(crate) struct PeerRun {
     pub(crate) peer: Peer,
     /// None if it failed or counts something else.
     pub(crate) compared: Option<Compared>,
@@ -61,7 +62,7 @@ pub(crate) struct Round {
     /// Before and after ours.
     pub(crate) ours_core_to_core_bytes_per_s: [f64; 2],
     /// In the order of the names, whatever the order in time.
-    pub(crate) beside: Vec<Beside>,
+    pub(crate) peers: Vec<PeerRun>,
     /// Before and after the whole round.
     pub(crate) core_to_core_bytes_per_s: [f64; 2],
     /// Whether that rate changed so much within the round that its ratios say little.
@@ -94,7 +95,7 @@ pub(super) type Others = (Vec<Way>, Vec<Missing>);
 
 impl DriverArgs {
     /// What was asked for and is there.
-    pub(super) fn beside(&self, what: &Measurement<'_>) -> Result<Others> {
+    pub(super) fn peers(&self, what: &Measurement<'_>) -> Result<Others> {
         let mut ways = Name::all_ways(&self.compare);
         let why_not = if self.link.transport.key_file.is_none() {
             Some("there is no --key-file: ours is not sealed anyway")
@@ -115,7 +116,7 @@ impl DriverArgs {
     }
 
     /// Ours, then all others.
-    pub(super) fn beside_once(
+    pub(super) fn once_with_peers(
         &mut self,
         lab: Option<&Lab>,
         what: &Measurement<'_>,
@@ -182,7 +183,7 @@ impl DriverArgs {
     }
 
     /// Ours and all others again and again. The report is that of our median run.
-    pub(super) fn in_rounds(
+    pub(super) fn in_rounds_with_peers(
         &mut self,
         lab: Option<&Lab>,
         what: &Measurement<'_>,
@@ -241,16 +242,16 @@ impl Round {
         let Outcome::Send(run) = &report.outcome else {
             bail!("rounds of another measurement than `send`");
         };
-        let beside: Vec<Beside> = ways
+        let peers: Vec<PeerRun> = ways
             .iter()
             .zip(others)
-            .map(|(&way, (peer, core_to_core_bytes_per_s))| Beside {
+            .map(|(&way, (peer, core_to_core_bytes_per_s))| PeerRun {
                 compared: compare(run, &peer, way),
                 peer,
                 core_to_core_bytes_per_s,
             })
             .collect();
-        let others = beside.iter().map(|one| one.core_to_core_bytes_per_s);
+        let others = peers.iter().map(|one| one.core_to_core_bytes_per_s);
         let all: Vec<[f64; 2]> = std::iter::once(*own).chain(others).collect();
         // Whoever is not ours and measured first or last, in this order of time.
         let last = *all.last().unwrap_or(own);
@@ -264,7 +265,7 @@ impl Round {
             ours_first,
             ours: run.clone(),
             ours_core_to_core_bytes_per_s: *own,
-            beside,
+            peers,
             core_to_core_bytes_per_s,
             mode_changed: spread
                 .is_some_and(|rates| rates.highest > rates.lowest * SAME_MODE_FACTOR),
@@ -315,7 +316,7 @@ fn compare(ours: &Run, peer: &Peer, way: Way) -> Option<Compared> {
 /// Each of the others over all rounds.
 fn ratios(ways: &[Way], rounds: &[Round]) -> Vec<Ratio> {
     let one = |(i, way): (usize, &Way)| {
-        let of = || rounds.iter().filter_map(move |round| round.beside.get(i));
+        let of = || rounds.iter().filter_map(move |round| round.peers.get(i));
         let compared = || of().filter_map(|one| one.compared);
         let named = of().find(|one| one.compared.is_some()).or(of().next());
         let ours = Spread::of(compared().map(|both| both.ours_per_s));
