@@ -19,7 +19,7 @@ const FRAMES: [(Kind, u32, u8); 4] = [
 /// Captures [`FRAMES`] as a node at `local` would send them to `group`.
 fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
     let link = Hub::new(1, 1600, 4).remove(0);
-    let config = capture::Config {
+    let config = capture::CaptureConfig {
         path: path.to_owned(),
         bytes_max: 1 << 20,
         local,
@@ -27,8 +27,8 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
     };
     let mut link: Link = capture::wrap(link, &config).expect("a file");
     if let Some(key) = key {
-        let replays = seal::Replays::in_memory().expect("memory");
-        link = seal::wrap(link, seal::Config { key, replays }).expect("a random number");
+        let windows = seal::ReplayWindows::in_memory().expect("memory");
+        link = seal::wrap(link, seal::SealConfig { key, windows }).expect("a random number");
     }
     for (i, (kind, payload_len, acks)) in FRAMES.into_iter().enumerate() {
         let dtype = match kind {

@@ -138,11 +138,11 @@ fn hostile_frames_change_no_weight() {
     let mut nodes = [0, 1].map(|node| Node::start(folder.path(), node, &name));
     let before = nodes[0].bits();
     let (group, _) = job_group(session(&name), None);
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         group,
         iface: Some("lo".into()),
         segmentation: false,
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     };
     let mut attacker = udp::open(&config).expect("udp on lo");
     let recorded = record(&mut attacker);

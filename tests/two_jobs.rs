@@ -213,11 +213,11 @@ fn forged_iterations_end_no_job() {
         Node::start(buffer, weights, node)
     });
     let (group, _) = job_group(session(&name), None);
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         group,
         iface: Some("lo".into()),
         segmentation: false,
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     };
     let mut attacker = udp::open(&config).expect("udp on lo");
     let weights = &nodes[0].weights;

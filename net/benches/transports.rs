@@ -60,10 +60,10 @@ fn main() {
         for (name, segmentation) in [("udp veth", true), ("udp veth unsegmented", false)] {
             measure(&args, name, payload, || {
                 links_in(&lab, || {
-                    udp::open(&udp::Config {
+                    udp::open(&udp::UdpConfig {
                         iface: Some("eth0".to_owned()),
                         segmentation,
-                        ..udp::Config::default()
+                        ..udp::UdpConfig::default()
                     })
                     .expect("udp in the lab")
                 })
@@ -89,10 +89,10 @@ fn main() {
 /// udp, plain and sealed.
 fn loopback(args: &Args, payload: usize) {
     let open = || {
-        let config = udp::Config {
+        let config = udp::UdpConfig {
             iface: Some("lo".to_owned()),
             mtu: Some(payload + 28),
-            ..udp::Config::default()
+            ..udp::UdpConfig::default()
         };
         udp::open(&config).expect("udp on lo")
     };
@@ -101,9 +101,9 @@ fn loopback(args: &Args, payload: usize) {
     let payload = payload - seal::OVERHEAD_BYTES;
     measure(args, "udp lo sealed", payload, || {
         let sealed = || {
-            let config = seal::Config {
+            let config = seal::SealConfig {
                 key: seal::Key::new(&[7; seal::KEY_BYTES]),
-                replays: seal::Replays::in_memory().expect("memory"),
+                windows: seal::ReplayWindows::in_memory().expect("memory"),
             };
             seal::wrap(open(), config).expect("a random number")
         };
@@ -113,9 +113,9 @@ fn loopback(args: &Args, payload: usize) {
 
 /// The raw transports, alone and combined, one after the other.
 fn raw_ethernet(args: &Args, lab: &Lab, cable: &str, payload: usize) {
-    let ring = packet_mmap::Config {
+    let ring = packet_mmap::PacketMmapConfig {
         iface: "eth0".to_owned(),
-        ..packet_mmap::Config::default()
+        ..packet_mmap::PacketMmapConfig::default()
     };
     measure(args, &format!("packet_mmap {cable}"), payload, || {
         links_in(lab, || {
@@ -125,11 +125,11 @@ fn raw_ethernet(args: &Args, lab: &Lab, cable: &str, payload: usize) {
     if payload > af_xdp::MTU_MAX {
         return;
     }
-    let xdp = af_xdp::Config {
+    let xdp = af_xdp::AfXdpConfig {
         iface: "eth0".to_owned(),
-        ..af_xdp::Config::default()
+        ..af_xdp::AfXdpConfig::default()
     };
-    let generic = af_xdp::Config {
+    let generic = af_xdp::AfXdpConfig {
         driver_mode: false,
         ..xdp.clone()
     };

@@ -36,7 +36,7 @@ pub const MTU_MAX: usize = 3506;
 
 /// Settings of the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct AfXdpConfig {
     /// Interface by name, such as `eth0`.
     pub iface: String,
     /// Ethernet multicast address that all nodes share.
@@ -60,9 +60,9 @@ pub struct Config {
     pub driver_mode: bool,
 }
 
-impl Default for Config {
+impl Default for AfXdpConfig {
     fn default() -> Self {
-        Config {
+        AfXdpConfig {
             iface: "eth0".to_owned(),
             // As in packet_mmap, with which the halves combine: local and multicast; D and W.
             group: [0x03, 0x44, 0x57, 0x00, 0x00, 0x01],
@@ -82,7 +82,7 @@ impl Default for Config {
 /// Why the transport could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum AfXdpError {
     /// The interface, the group or the MTU will not do.
     #[error(transparent)]
     Port(#[from] crate::PortError),
@@ -178,8 +178,8 @@ pub enum OpenError {
 /// Opens both halves.
 ///
 /// # Errors
-/// [`OpenError`]: settings that cannot work here, no privilege, or a system call that failed.
-pub fn open(config: &Config) -> Result<Link, OpenError> {
+/// [`AfXdpError`]: settings that cannot work here, no privilege, or a system call that failed.
+pub fn open(config: &AfXdpConfig) -> Result<Link, AfXdpError> {
     let port = socket::choose(config)?;
     let (tx, rx) = socket::open_both(config, &port)?;
     Ok(Link {
@@ -193,7 +193,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_transmit(config: &Config) -> Result<Box<dyn Transmit>, OpenError> {
+pub fn open_transmit(config: &AfXdpConfig) -> Result<Box<dyn Transmit>, AfXdpError> {
     let port = socket::choose(config)?;
     Ok(Box::new(socket::open_transmit(config, &port)?))
 }
@@ -202,7 +202,7 @@ pub fn open_transmit(config: &Config) -> Result<Box<dyn Transmit>, OpenError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_receive(config: &Config) -> Result<Box<dyn Receive>, OpenError> {
+pub fn open_receive(config: &AfXdpConfig) -> Result<Box<dyn Receive>, AfXdpError> {
     let port = socket::choose(config)?;
     Ok(Box::new(socket::open_receive(config, &port)?))
 }

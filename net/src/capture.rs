@@ -6,12 +6,12 @@
 //! is known, so that one dissector (`tools/wireshark/dogwild.lua`) serves every transport: Ethernet
 //! for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with invented addresses
 //! for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true sender; its destination is
-//! [`Config::local`], because a transport does not tell whether it came by way of the group.
+//! [`CaptureConfig::local`], because a transport does not tell whether it came by way of the group.
 //!
 //! Invariants:
 //! - Frames pass untouched, whatever becomes of the file. When it is full, or cannot be written to,
 //!   the rest is counted as `skipped` and said once.
-//! - The file never grows beyond [`Config::bytes_max`].
+//! - The file never grows beyond [`CaptureConfig::bytes_max`].
 //! - It is whole after the link is dropped, and whole up to a second ago while the link is idle.
 
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 
-use crate::book::Book;
+use crate::address_table::AddressTable;
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
 mod packet;
@@ -41,7 +41,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// Where to write, how much, and what addresses to put on frames.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct CaptureConfig {
     /// The file; an old one of this name is replaced.
     pub path: PathBuf,
     /// The file's size at most, in bytes.
@@ -55,7 +55,7 @@ pub struct Config {
 /// Why a capture could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the capture file {}: {error}", path.display())]
-pub struct OpenError {
+pub struct CaptureError {
     /// The file.
     pub path: PathBuf,
     /// What the system says.
@@ -75,8 +75,8 @@ pub struct CaptureStats {
 ///
 /// # Errors
 /// The file cannot be made.
-pub fn wrap(link: Link, config: &Config) -> Result<Link, OpenError> {
-    let tape = Tape::start(&config.path, config.bytes_max).map_err(|error| OpenError {
+pub fn wrap(link: Link, config: &CaptureConfig) -> Result<Link, CaptureError> {
+    let tape = Tape::start(&config.path, config.bytes_max).map_err(|error| CaptureError {
         path: config.path.clone(),
         error,
     })?;
@@ -87,7 +87,7 @@ pub fn wrap(link: Link, config: &Config) -> Result<Link, OpenError> {
             tape: Arc::clone(&tape),
             local: config.local,
             group: config.group,
-            book: Book::new(),
+            addresses: AddressTable::new(),
         }),
         rx: Box::new(RxTap {
             inner: link.rx,
@@ -214,7 +214,7 @@ struct TxTap {
     tape: Arc<Mutex<Tape>>,
     local: Source,
     group: Source,
-    book: Book<Source>,
+    addresses: AddressTable<Source>,
 }
 
 impl Transmit for TxTap {
@@ -226,7 +226,7 @@ impl Transmit for TxTap {
         let (tape, from) = (&self.tape, self.local);
         let to_source = match to {
             To::Group => self.group,
-            To::Node(node) => self.book.get(node).unwrap_or(self.group),
+            To::Node(node) => self.addresses.get(node).unwrap_or(self.group),
         };
         self.inner.send(to, len, &mut |slot| {
             fill(slot);
@@ -239,7 +239,7 @@ impl Transmit for TxTap {
     }
 
     fn learn(&mut self, node: u16, source: Source) {
-        self.book.learn(node, source);
+        self.addresses.learn(node, source);
         self.inner.learn(node, source);
     }
 

@@ -9,7 +9,7 @@ use std::io;
 use libc::packet_mreq;
 use socket2::Socket;
 
-use crate::book::Book;
+use crate::address_table::AddressTable;
 use crate::{Source, To, TransmitStats, iface, syscalls};
 
 /// Length of an Ethernet header: destination, source, EtherType.
@@ -128,7 +128,7 @@ pub(crate) struct Heads {
     pub(crate) mac: [u8; 6],
     group: [u8; 6],
     ether_type: [u8; 2],
-    book: Book<[u8; 6]>,
+    addresses: AddressTable<[u8; 6]>,
 }
 
 impl Heads {
@@ -138,7 +138,7 @@ impl Heads {
             mac: port.mac,
             group,
             ether_type: ether_type.to_be_bytes(),
-            book: Book::new(),
+            addresses: AddressTable::new(),
         }
     }
 
@@ -155,7 +155,7 @@ impl Heads {
         }
         let destination = match to {
             To::Group => Some(self.group),
-            To::Node(node) => self.book.get(node),
+            To::Node(node) => self.addresses.get(node),
         };
         if destination.is_none() {
             stats.no_address += 1;
@@ -173,13 +173,13 @@ impl Heads {
     /// See [`crate::Transmit::learn`].
     pub(crate) fn learn(&mut self, node: u16, source: Source) {
         if let Source::Mac(mac) = source {
-            self.book.learn(node, mac);
+            self.addresses.learn(node, mac);
         }
     }
 
     /// See [`crate::Transmit::knows`].
     pub(crate) fn knows(&self, node: u16) -> bool {
-        self.book.get(node).is_some()
+        self.addresses.get(node).is_some()
     }
 }
 

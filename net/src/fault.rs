@@ -41,7 +41,7 @@ const DELAY_MAX: Duration = Duration::from_secs(3600);
 
 /// What goes wrong, and how often. The default does nothing.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Config {
+pub struct FaultConfig {
     /// Seed of all decisions.
     pub seed: u64,
     /// Probability that a frame is lost, 0 to 1.
@@ -65,9 +65,9 @@ pub struct Config {
     pub held_frames_max: usize,
 }
 
-impl Default for Config {
+impl Default for FaultConfig {
     fn default() -> Self {
-        Config {
+        FaultConfig {
             seed: 0,
             drop: 0.0,
             bursts: Bursts::None,
@@ -82,7 +82,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl FaultConfig {
     /// Whether the wrapper would leave every frame alone.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
@@ -125,18 +125,9 @@ pub struct FaultStats {
 
 /// Wraps the receiving half of a link; the sending half stays as it is.
 #[must_use]
-pub fn wrap(link: Link, config: &Config) -> Link {
-    Link {
-        tx: link.tx,
-        rx: wrap_receive(link.rx, config),
-    }
-}
-
-/// Wraps a receiving half alone.
-#[must_use]
-pub fn wrap_receive(inner: Box<dyn Receive>, config: &Config) -> Box<dyn Receive> {
-    Box::new(Faulty {
-        inner,
+pub fn wrap(link: Link, config: &FaultConfig) -> Link {
+    let rx = Box::new(Faulty {
+        inner: link.rx,
         line: Line {
             config: config.clone(),
             rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
@@ -148,7 +139,8 @@ pub fn wrap_receive(inner: Box<dyn Receive>, config: &Config) -> Box<dyn Receive
         },
         frames: 0,
         bytes: 0,
-    })
+    });
+    Link { tx: link.tx, rx }
 }
 
 struct Faulty {
@@ -160,7 +152,7 @@ struct Faulty {
 
 /// The bad line: decides the fate of each frame and keeps those that are late.
 struct Line {
-    config: Config,
+    config: FaultConfig,
     rng: Xoshiro256PlusPlus,
     bursts: BurstLoss,
     corrupter: Corrupter,

@@ -34,9 +34,9 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+mod address_table;
 #[cfg(target_os = "linux")]
 pub mod af_xdp;
-mod book;
 pub mod capture;
 #[cfg(target_os = "linux")]
 mod ethernet;

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::book::Book;
+use crate::address_table::AddressTable;
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
 /// Makes links that are joined in memory.
@@ -39,7 +39,7 @@ impl Hub {
                     inboxes: Arc::clone(&inboxes),
                     node,
                     mtu,
-                    book: Book::new(),
+                    addresses: AddressTable::new(),
                     reserved: Vec::with_capacity(usize::from(nodes)),
                     nobody: vec![0; mtu].into_boxed_slice(),
                     stats: TransmitStats::default(),
@@ -102,7 +102,7 @@ struct Tx {
     inboxes: Arc<[Inbox]>,
     node: u16,
     mtu: usize,
-    book: Book<u16>,
+    addresses: AddressTable<u16>,
     /// Slots of the frame in hand, by the node they belong to; empty between calls.
     reserved: Vec<(u16, Box<[u8]>)>,
     /// The slot of a frame that nobody is there to receive.
@@ -114,7 +114,7 @@ impl Tx {
     /// Takes one slot of each receiver of `to`; false if there are open receivers and all are full.
     fn reserve(&mut self, to: To) -> bool {
         let (first, last) = match to {
-            To::Node(node) => match self.book.get(node) {
+            To::Node(node) => match self.addresses.get(node) {
                 Some(at) => (at, at),
                 None => return false,
             },
@@ -162,7 +162,7 @@ impl Transmit for Tx {
             return false;
         }
         if let To::Node(node) = to
-            && self.book.get(node).is_none()
+            && self.addresses.get(node).is_none()
         {
             self.stats.no_address += 1;
             return false;
@@ -198,12 +198,12 @@ impl Transmit for Tx {
         if let Source::Memory(at) = source
             && usize::from(at) < self.inboxes.len()
         {
-            self.book.learn(node, at);
+            self.addresses.learn(node, at);
         }
     }
 
     fn knows(&self, node: u16) -> bool {
-        self.book.get(node).is_some()
+        self.addresses.get(node).is_some()
     }
 
     fn stats(&self) -> TransmitStats {

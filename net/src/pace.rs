@@ -40,7 +40,7 @@ pub struct Room {
 
 /// How much may be sent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Config {
+pub struct PaceConfig {
     /// Bytes per second, overhead included. Infinite: no limit.
     pub bytes_per_s: f64,
     /// Size of the bucket, in bytes; 0: eight full frames and what comes in 5 ms. Never less than one
@@ -50,9 +50,9 @@ pub struct Config {
     pub overhead_bytes: usize,
 }
 
-impl Default for Config {
+impl Default for PaceConfig {
     fn default() -> Self {
-        Config {
+        PaceConfig {
             bytes_per_s: f64::INFINITY,
             burst_bytes: 0,
             overhead_bytes: UDP_OVERHEAD_BYTES,
@@ -62,7 +62,7 @@ impl Default for Config {
 
 /// Wraps the sending half of a link; the receiving half stays as it is.
 #[must_use]
-pub fn wrap(link: Link, config: &Config) -> Link {
+pub fn wrap(link: Link, config: &PaceConfig) -> Link {
     Link {
         tx: wrap_transmit(link.tx, config),
         rx: link.rx,
@@ -71,7 +71,7 @@ pub fn wrap(link: Link, config: &Config) -> Link {
 
 /// Wraps a sending half alone.
 #[must_use]
-pub fn wrap_transmit(inner: Box<dyn Transmit>, config: &Config) -> Box<dyn Transmit> {
+pub fn wrap_transmit(inner: Box<dyn Transmit>, config: &PaceConfig) -> Box<dyn Transmit> {
     let start = Instant::now();
     Box::new(Paced {
         bucket: Bucket::new(config, inner.mtu()),
@@ -92,7 +92,7 @@ struct Bucket {
 
 impl Bucket {
     /// A full bucket at time 0. A rate that is negative or no number lets nothing through after it.
-    fn new(config: &Config, mtu: usize) -> Self {
+    fn new(config: &PaceConfig, mtu: usize) -> Self {
         let bytes_per_ns = config.bytes_per_s.max(0.0) / 1e9;
         let frame = mtu.saturating_add(config.overhead_bytes) as f64;
         let burst = match config.burst_bytes {
@@ -255,19 +255,19 @@ mod tests {
         }
     }
 
-    fn paced(config: &Config) -> Box<dyn Transmit> {
+    fn paced(config: &PaceConfig) -> Box<dyn Transmit> {
         wrap_transmit(Box::<Sink>::default(), config)
     }
 
-    fn at_rate(bits_per_s: f64) -> Config {
-        Config {
+    fn at_rate(bits_per_s: f64) -> PaceConfig {
+        PaceConfig {
             bytes_per_s: bits_per_s / 8.0,
-            ..Config::default()
+            ..PaceConfig::default()
         }
     }
 
     /// Bytes and time of a loop in virtual time that polls every `step_ns` for `seconds`.
-    fn virtual_run(config: &Config, len: usize, step_ns: u64, seconds: u64) -> f64 {
+    fn virtual_run(config: &PaceConfig, len: usize, step_ns: u64, seconds: u64) -> f64 {
         let mut bucket = Bucket::new(config, MTU);
         let mut sent = 0.0;
         for now_ns in (0..=seconds * 1_000_000_000).step_by(step_ns as usize) {
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn the_rate_is_kept_on_the_real_clock() {
         for bits_per_s in [1e6, 1e8, 1e10] {
-            let config = Config {
+            let config = PaceConfig {
                 burst_bytes: (bits_per_s / 8.0 * 0.3) as usize,
                 ..at_rate(bits_per_s)
             };
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_rested_bucket_holds_one_burst_and_no_more() {
-        let config = Config {
+        let config = PaceConfig {
             burst_bytes: 10_000,
             overhead_bytes: 0,
             bytes_per_s: 1e6,
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_bucket_smaller_than_a_frame_still_lets_frames_through() {
-        let config = Config {
+        let config = PaceConfig {
             burst_bytes: 1,
             overhead_bytes: 66,
             bytes_per_s: 1e9,
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn overhead_is_paid_for() {
-        let config = |overhead_bytes| Config {
+        let config = |overhead_bytes| PaceConfig {
             overhead_bytes,
             ..at_rate(1e7)
         };
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn each_refusal_counts_once_and_costs_nothing() {
-        let config = Config {
+        let config = PaceConfig {
             bytes_per_s: 0.0,
             burst_bytes: 2 * MTU,
             overhead_bytes: 0,
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn no_limit_is_none() {
-        let mut tx = paced(&Config::default());
+        let mut tx = paced(&PaceConfig::default());
         for _ in 0..100_000 {
             assert!(tx.send(To::Group, MTU, &mut |_| {}));
         }

@@ -28,7 +28,7 @@ mod tx;
 
 /// Settings of the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct PacketMmapConfig {
     /// Interface by name, such as `eth0`.
     pub iface: String,
     /// Ethernet multicast address that all nodes share.
@@ -50,9 +50,9 @@ pub struct Config {
     pub retire_ms: u32,
 }
 
-impl Default for Config {
+impl Default for PacketMmapConfig {
     fn default() -> Self {
-        Config {
+        PacketMmapConfig {
             iface: "eth0".to_owned(),
             // Local and multicast (the two low bits of the first byte); D and W are 44 and 57.
             group: [0x03, 0x44, 0x57, 0x00, 0x00, 0x01],
@@ -70,7 +70,7 @@ impl Default for Config {
 /// Why the transport could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum PacketMmapError {
     /// The interface, the group or the MTU will not do.
     #[error(transparent)]
     Port(#[from] crate::PortError),
@@ -113,8 +113,8 @@ pub enum OpenError {
 /// Opens both halves.
 ///
 /// # Errors
-/// [`OpenError`]: settings that cannot work here, no privilege, or a system call that failed.
-pub fn open(config: &Config) -> Result<Link, OpenError> {
+/// [`PacketMmapError`]: settings that cannot work here, no privilege, or a system call that failed.
+pub fn open(config: &PacketMmapConfig) -> Result<Link, PacketMmapError> {
     Ok(Link {
         tx: open_transmit(config)?,
         rx: open_receive(config)?,
@@ -126,7 +126,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_transmit(config: &Config) -> Result<Box<dyn Transmit>, OpenError> {
+pub fn open_transmit(config: &PacketMmapConfig) -> Result<Box<dyn Transmit>, PacketMmapError> {
     let port = socket::choose(config)?;
     log_opened(config, &port, "transmit");
     Ok(Box::new(socket::open_transmit(config, &port)?))
@@ -136,13 +136,13 @@ pub fn open_transmit(config: &Config) -> Result<Box<dyn Transmit>, OpenError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_receive(config: &Config) -> Result<Box<dyn Receive>, OpenError> {
+pub fn open_receive(config: &PacketMmapConfig) -> Result<Box<dyn Receive>, PacketMmapError> {
     let port = socket::choose(config)?;
     log_opened(config, &port, "receive");
     Ok(Box::new(socket::open_receive(config, &port)?))
 }
 
-fn log_opened(config: &Config, port: &Port, half: &str) {
+fn log_opened(config: &PacketMmapConfig, port: &Port, half: &str) {
     log::info!(
         "packet_mmap {half}: {} in group {} on `{}`, EtherType {:#06x}, {} bytes of payload",
         Source::Mac(port.mac),

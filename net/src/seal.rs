@@ -20,7 +20,7 @@
 //!   taken; everything else is counted by reason in [`SealStats`] and changes nothing.
 //! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
 //!   because nobody remembers whether they were taken.
-//! - No link is ever forgotten while the wrapper lives, or while its file does ([`Replays::in_file`]):
+//! - No link is ever forgotten while the wrapper lives, or while its file does ([`ReplayWindows::in_file`]):
 //!   one that is not heard for longest may be closed, and then nothing of it is taken any more; what
 //!   is full refuses newcomers.
 //! - No two frames under one key have the same link and number: the MAC would give its key away.
@@ -39,9 +39,10 @@ use rand::rngs::SysRng;
 
 pub use self::key::{Key, KeyError, read_key};
 pub use self::mac::KEY_BYTES;
-use self::mac::{MESSAGE_BYTES_MAX, Mac, NAME_BYTES, PADS, TAG_BYTES};
+use self::mac::{MESSAGE_BYTES_MAX, Mac, NONCE_BYTES, PADS, TAG_BYTES};
 pub use self::replay::{
-    CLOSED_MAX, LINKS_MAX, REPLAYS_BYTES, Replays, ReplaysError, TOO_MANY_LINKS, WINDOW_FRAMES,
+    CLOSED_MAX, LINKS_MAX, REPLAY_WINDOWS_BYTES, ReplayError, ReplayWindows, TOO_MANY_LINKS,
+    WINDOW_FRAMES,
 };
 use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
@@ -58,11 +59,11 @@ const NUMBER_BITS: u32 = 56;
 
 /// What to seal with.
 #[derive(Debug)]
-pub struct Config {
+pub struct SealConfig {
     /// The key that all nodes share.
     pub key: Key,
     /// Which frames have been taken.
-    pub replays: Replays,
+    pub windows: ReplayWindows,
 }
 
 /// What a wrapper refused, by reason. Those frames are not lent.
@@ -94,14 +95,14 @@ impl SealStats {
 ///
 /// # Errors
 /// The operating system has no random numbers to give.
-pub fn wrap(link: Link, config: Config) -> io::Result<Link> {
+pub fn wrap(link: Link, config: SealConfig) -> io::Result<Link> {
     // A number that no other opened link has, on this host or another. It need not be secret.
     let own = SysRng.try_next_u64().map_err(io::Error::other)?;
     Ok(Link {
         tx: Box::new(Sealing {
             inner: link.tx,
             key: config.key.clone(),
-            name: Name::first(own),
+            nonce: Nonce::first(own),
             bytes: 0,
             too_long: 0,
         }),
@@ -110,7 +111,7 @@ pub fn wrap(link: Link, config: Config) -> io::Result<Link> {
             opener: Opener {
                 key: config.key,
                 own,
-                replays: config.replays,
+                windows: config.windows,
                 stats: SealStats::default(),
             },
             frames: 0,
@@ -133,23 +134,23 @@ fn padding(len: usize) -> usize {
 struct Sealing {
     inner: Box<dyn Transmit>,
     key: Key,
-    name: Name,
+    nonce: Nonce,
     bytes: u64,
     too_long: u64,
 }
 
-/// Link and number of the next frame.
-struct Name {
+/// Link and number of the next frame: what no other frame under this key has.
+struct Nonce {
     link: u64,
     number: u64,
-    /// Pads of the numbers from `pads_from` on, as long as frames need no padding (its length is part of the name).
+    /// Pads of the numbers from `pads_from` on, as long as frames need no padding (its length is part of the nonce).
     pads: [u128; PADS],
     pads_from: u64,
 }
 
-impl Name {
+impl Nonce {
     fn first(link: u64) -> Self {
-        Name {
+        Nonce {
             link,
             number: 1,
             pads: [0; PADS],
@@ -158,8 +159,8 @@ impl Name {
         }
     }
 
-    /// The bytes of the name of a frame with so much padding.
-    fn bytes(&self, padding: usize) -> [u8; NAME_BYTES] {
+    /// The bytes of the nonce of a frame with so much padding.
+    fn bytes(&self, padding: usize) -> [u8; NONCE_BYTES] {
         let number = self.number | (padding as u64) << NUMBER_BITS;
         (u128::from(self.link) | u128::from(number) << 64).to_le_bytes()
     }
@@ -176,7 +177,7 @@ impl Name {
     }
 }
 
-impl Drop for Name {
+impl Drop for Nonce {
     fn drop(&mut self) {
         self.pads = [0; PADS];
         // Keeps the compiler from leaving it out.
@@ -185,21 +186,21 @@ impl Drop for Name {
 }
 
 /// Writes the seal behind a payload of `len` bytes; `slot` ends where the seal does.
-fn seal(key: &Key, name: &mut Name, len: usize, slot: &mut [u8]) {
+fn seal(key: &Key, nonce: &mut Nonce, len: usize, slot: &mut [u8]) {
     let (message, trailer) = slot.split_at_mut(slot.len() - OVERHEAD_BYTES);
     message[len..].fill(0);
     let padding = message.len() - len;
-    let bytes = name.bytes(padding);
+    let bytes = nonce.bytes(padding);
     let pad = if padding == 0 {
-        name.pad(key.mac())
+        nonce.pad(key.mac())
     } else {
         key.mac().pad(&bytes)
     };
     let tag = key.mac().tag_under(pad, message);
-    trailer[..NAME_BYTES].copy_from_slice(&bytes);
-    trailer[NAME_BYTES..].copy_from_slice(&tag.to_le_bytes());
+    trailer[..NONCE_BYTES].copy_from_slice(&bytes);
+    trailer[NONCE_BYTES..].copy_from_slice(&tag.to_le_bytes());
     // Used up, whatever becomes of the frame.
-    name.number += 1;
+    nonce.number += 1;
 }
 
 impl Transmit for Sealing {
@@ -214,11 +215,11 @@ impl Transmit for Sealing {
             self.too_long += 1;
             return false;
         }
-        let (key, name) = (&self.key, &mut self.name);
+        let (key, nonce) = (&self.key, &mut self.nonce);
         let sealed_len = len + padding(len) + OVERHEAD_BYTES;
         let sent = self.inner.send(to, sealed_len, &mut |slot| {
             fill(&mut slot[..len]);
-            seal(key, name, len, slot);
+            seal(key, nonce, len, slot);
         });
         if sent {
             self.bytes += len as u64;
@@ -263,7 +264,7 @@ struct Opening {
 struct Opener {
     key: Key,
     own: u64,
-    replays: Replays,
+    windows: ReplayWindows,
     stats: SealStats,
 }
 
@@ -277,17 +278,17 @@ impl Opener {
             self.stats.truncated += 1;
             return None;
         };
-        let Some((padded, name)) = sealed.split_last_chunk::<NAME_BYTES>() else {
+        let Some((padded, nonce)) = sealed.split_last_chunk::<NONCE_BYTES>() else {
             self.stats.truncated += 1;
             return None;
         };
         let too_long = padded.len() > MESSAGE_BYTES_MAX;
-        if too_long || !equal(self.key.mac().tag(name, padded), u128::from_le_bytes(*tag)) {
+        if too_long || !equal(self.key.mac().tag(nonce, padded), u128::from_le_bytes(*tag)) {
             self.stats.bad_tag += 1;
             return None;
         }
-        let name = u128::from_le_bytes(*name);
-        let (link, number) = (name as u64, (name >> 64) as u64);
+        let nonce = u128::from_le_bytes(*nonce);
+        let (link, number) = (nonce as u64, (nonce >> 64) as u64);
         let pad = (number >> NUMBER_BITS) as usize;
         let number = number & ((1 << NUMBER_BITS) - 1);
         // Only a holder of the key can have written a padding longer than the frame.
@@ -300,7 +301,7 @@ impl Opener {
             self.stats.replayed += 1;
             return None;
         }
-        match self.replays.take(link, number) {
+        match self.windows.take(link, number) {
             Some(true) => Some(payload),
             Some(false) => {
                 self.stats.replayed += 1;

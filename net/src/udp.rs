@@ -28,7 +28,7 @@ mod tx;
 
 /// Settings of the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct UdpConfig {
     /// Multicast address and port that all nodes share.
     pub group: SocketAddr,
     /// Interface by name, such as `eth0` or `lo`. `None`: the one that has `local`, or else the one the
@@ -49,9 +49,9 @@ pub struct Config {
     pub same_host: bool,
 }
 
-impl Default for Config {
+impl Default for UdpConfig {
     fn default() -> Self {
-        Config {
+        UdpConfig {
             // 239/8 is for use inside an organisation (RFC 2365); D and W are 68 and 87.
             group: SocketAddr::from((Ipv4Addr::new(239, 68, 87, 1), 6887)),
             iface: None,
@@ -67,7 +67,7 @@ impl Default for Config {
 /// Why the transport could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum UdpError {
     /// The group is no multicast address, or its port is 0.
     #[error(
         "{group} is not a multicast address with a port: take one like 239.68.87.1:6887 or [ff05::6887]:6887"
@@ -140,8 +140,8 @@ pub enum OpenError {
 /// Opens both halves.
 ///
 /// # Errors
-/// [`OpenError`]: settings that cannot work here, or a system call that failed.
-pub fn open(config: &Config) -> Result<Link, OpenError> {
+/// [`UdpError`]: settings that cannot work here, or a system call that failed.
+pub fn open(config: &UdpConfig) -> Result<Link, UdpError> {
     let sockets = socket::open(config)?;
     Ok(Link {
         tx: Box::new(tx::Tx::new(&sockets)),

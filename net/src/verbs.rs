@@ -54,7 +54,7 @@ const PRIVILEGED_KEY: u32 = 1 << 31;
 
 /// Settings of the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct VerbsConfig {
     /// The port: an RDMA device (`rxe0`), device and port (`mlx5_0:1`), or a network interface that
     /// belongs to one (`eth0`). `None`: the only active one.
     pub port: Option<String>,
@@ -72,9 +72,9 @@ pub struct Config {
     pub receive_bytes: usize,
 }
 
-impl Default for Config {
+impl Default for VerbsConfig {
     fn default() -> Self {
-        Config {
+        VerbsConfig {
             port: None,
             group: Ipv4Addr::new(239, 68, 87, 1),
             key: 0x4457,
@@ -88,7 +88,7 @@ impl Default for Config {
 /// Why the transport could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum VerbsError {
     /// libibverbs is not installed, or too old.
     #[error(
         "verbs needs the library libibverbs.so.1 of rdma-core 33 or later and its drivers (Debian: apt-get install \
@@ -164,9 +164,9 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl VerbsError {
     fn no_library(why: &str) -> Self {
-        OpenError::NoLibrary {
+        VerbsError::NoLibrary {
             why: why.to_owned(),
         }
     }
@@ -175,24 +175,24 @@ impl OpenError {
 /// The port that would be opened for this name.
 ///
 /// # Errors
-/// [`OpenError`]: no library, no device, no such port, or several.
-pub fn find(name: Option<&str>) -> Result<Port, OpenError> {
+/// [`VerbsError`]: no library, no device, no such port, or several.
+pub fn find(name: Option<&str>) -> Result<Port, VerbsError> {
     device::choose(ports()?, name)
 }
 
 /// Opens both halves.
 ///
 /// # Errors
-/// [`OpenError`]: no library or device, settings that cannot work here, or a call that failed.
-pub fn open(config: &Config) -> Result<Link, OpenError> {
+/// [`VerbsError`]: no library or device, settings that cannot work here, or a call that failed.
+pub fn open(config: &VerbsConfig) -> Result<Link, VerbsError> {
     if !config.group.is_multicast() {
-        return Err(OpenError::NotMulticast {
+        return Err(VerbsError::NotMulticast {
             group: config.group,
         });
     }
     let port = find(config.port.as_deref())?;
     let Some(address) = port.address else {
-        return Err(OpenError::NotReady(port.trouble().unwrap_or_default()));
+        return Err(VerbsError::NotReady(port.trouble().unwrap_or_default()));
     };
     let key = config.key & !PRIVILEGED_KEY;
     let opening = Opening {
@@ -218,7 +218,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
     Ok(Link { tx, rx })
 }
 
-fn payload(config: &Config, port: &Port) -> Result<usize, OpenError> {
+fn payload(config: &VerbsConfig, port: &Port) -> Result<usize, VerbsError> {
     let headers = match port.fabric {
         Fabric::Ethernet => ROCE_HEADERS_BYTES,
         Fabric::InfiniBand => 0,
@@ -227,7 +227,7 @@ fn payload(config: &Config, port: &Port) -> Result<usize, OpenError> {
         .mtu
         .map_or(port.mtu, |mtu| mtu.saturating_sub(headers));
     if room < PAYLOAD_MIN {
-        return Err(OpenError::Mtu {
+        return Err(VerbsError::Mtu {
             mtu: config.mtu.unwrap_or_default(),
             device: port.device.clone(),
             least: PAYLOAD_MIN + headers,
@@ -236,17 +236,24 @@ fn payload(config: &Config, port: &Port) -> Result<usize, OpenError> {
     Ok(room.min(port.mtu))
 }
 
-fn group(config: &Config, port: &Port, address: Address, key: u32) -> Result<Group, OpenError> {
+fn group(
+    config: &VerbsConfig,
+    port: &Port,
+    address: Address,
+    key: u32,
+) -> Result<Group, VerbsError> {
     match port.fabric {
         Fabric::Ethernet => Ok(Group {
             gid: Gid(config.group.to_ipv6_mapped().octets()),
             lid: 0,
         }),
         Fabric::InfiniBand => {
-            subnet::join(port, address.gid, config.group, key).map_err(|source| OpenError::System {
-                what: "join a group of the subnet",
-                device: port.device.clone(),
-                source,
+            subnet::join(port, address.gid, config.group, key).map_err(|source| {
+                VerbsError::System {
+                    what: "join a group of the subnet",
+                    device: port.device.clone(),
+                    source,
+                }
             })
         }
     }
@@ -254,7 +261,7 @@ fn group(config: &Config, port: &Port, address: Address, key: u32) -> Result<Gro
 
 /// What both halves are made from.
 struct Opening<'a> {
-    config: &'a Config,
+    config: &'a VerbsConfig,
     port: &'a Port,
     address: Address,
     payload: usize,
@@ -263,15 +270,15 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn queue(&self, direction: Direction, slots: Slots) -> Result<Queue, OpenError> {
+    fn queue(&self, direction: Direction, slots: Slots) -> Result<Queue, VerbsError> {
         let device = &self.port.device;
-        let library = ffi::library().map_err(OpenError::no_library)?;
+        let library = ffi::library().map_err(VerbsError::no_library)?;
         let opened = device::open_all(library, Some(device));
         let (mut opened, mut refused) = self.tried("open", opened)?;
         let Some(context) = opened.pop() else {
             return Err(match refused.pop() {
                 Some((_, source)) => self.failed("open", source),
-                None => OpenError::NoDevice,
+                None => VerbsError::NoDevice,
             });
         };
         let slots = Slots {
@@ -280,7 +287,7 @@ impl Opening<'_> {
         };
         let made = Queue::open(context, self.port.number, self.key, direction, slots);
         made.map_err(|Failed { what, source }| match source.raw_os_error() {
-            Some(libc::ENOMEM | libc::EPERM) if what == REGISTER => OpenError::LockedMemory {
+            Some(libc::ENOMEM | libc::EPERM) if what == REGISTER => VerbsError::LockedMemory {
                 bytes: slots.count * slots.bytes,
                 device: device.clone(),
                 source,
@@ -289,19 +296,19 @@ impl Opening<'_> {
         })
     }
 
-    fn failed(&self, what: &'static str, source: io::Error) -> OpenError {
-        OpenError::System {
+    fn failed(&self, what: &'static str, source: io::Error) -> VerbsError {
+        VerbsError::System {
             what,
             device: self.port.device.clone(),
             source,
         }
     }
 
-    fn tried<T>(&self, what: &'static str, result: io::Result<T>) -> Result<T, OpenError> {
+    fn tried<T>(&self, what: &'static str, result: io::Result<T>) -> Result<T, VerbsError> {
         result.map_err(|source| self.failed(what, source))
     }
 
-    fn receive(&self) -> Result<(Box<dyn Receive>, u32), OpenError> {
+    fn receive(&self) -> Result<(Box<dyn Receive>, u32), VerbsError> {
         // As long as anything that the port may deliver; whole cache lines.
         let bytes = (GRH_BYTES + self.port.mtu).next_multiple_of(64);
         let slots = Slots {
@@ -331,7 +338,7 @@ impl Opening<'_> {
         Ok(socket)
     }
 
-    fn transmit(&self, answer_to: u32) -> Result<Box<dyn Transmit>, OpenError> {
+    fn transmit(&self, answer_to: u32) -> Result<Box<dyn Transmit>, VerbsError> {
         let slots = Slots {
             count: self.config.send_slots.max(2),
             bytes: self.payload.next_multiple_of(64),

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use dogwild_lab::{Lab, Spec};
-use dogwild_net::af_xdp::{self, Config, OpenError};
+use dogwild_net::af_xdp::{self, AfXdpConfig, AfXdpError};
 use dogwild_net::{Link, To, packet_mmap};
 
 /// Says to [`held_by_a_child`] what to do.
@@ -29,12 +29,12 @@ macro_rules! lab_or_return {
 fn lab(mtu: u32) -> Option<Lab> {
     let spec = Spec { mtu, ..Spec::of(2) };
     let lab = Lab::up(&spec).expect("a lab");
-    let config = Config {
+    let config = AfXdpConfig {
         mtu: Some(1500),
-        ..Config::default()
+        ..AfXdpConfig::default()
     };
     match in_host(&lab, 0, || af_xdp::open_receive(&config).map(drop)) {
-        Err(error @ (OpenError::NoPrivilege { .. } | OpenError::NoKernelSupport)) => {
+        Err(error @ (AfXdpError::NoPrivilege { .. } | AfXdpError::NoKernelSupport)) => {
             dogwild_lab::skip::skip(&error.to_string());
             None
         }
@@ -51,11 +51,11 @@ fn in_host<R: Send>(lab: &Lab, host: usize, f: impl FnOnce() -> R + Send) -> R {
 
 fn open(lab: &Lab, host: usize) -> Link {
     in_host(lab, host, || {
-        af_xdp::open(&Config::default()).expect("af_xdp")
+        af_xdp::open(&AfXdpConfig::default()).expect("af_xdp")
     })
 }
 
-fn refusal(lab: &Lab, config: &Config) -> OpenError {
+fn refusal(lab: &Lab, config: &AfXdpConfig) -> AfXdpError {
     in_host(lab, 0, || {
         af_xdp::open(config).expect_err("must be refused")
     })
@@ -138,9 +138,9 @@ fn other_traffic_passes_untouched() {
     is_heard(b, a, b"ours");
     udp_ping(&lab);
     // Frames of another EtherType reach who waits for them.
-    let other = packet_mmap::Config {
+    let other = packet_mmap::PacketMmapConfig {
         ether_type: 0x88B6,
-        ..packet_mmap::Config::default()
+        ..packet_mmap::PacketMmapConfig::default()
     };
     let mut others = [0, 1].map(|host| {
         in_host(&lab, host, || {
@@ -162,7 +162,7 @@ fn the_program_goes_with_the_receiving_half() {
     program_goes(&lab, 0);
     drop(tx);
     // The sending half alone has none.
-    let tx = in_host(&lab, 0, || af_xdp::open_transmit(&Config::default()));
+    let tx = in_host(&lab, 0, || af_xdp::open_transmit(&AfXdpConfig::default()));
     let tx = tx.expect("af_xdp transmit");
     assert!(!has_program(&lab, 0));
     drop(tx);
@@ -174,14 +174,14 @@ fn the_program_goes_with_the_receiving_half() {
 fn held_by_a_child() {
     match std::env::var(CHILD).as_deref() {
         Ok("hold") => {
-            let _link = af_xdp::open(&Config::default()).expect("af_xdp");
+            let _link = af_xdp::open(&AfXdpConfig::default()).expect("af_xdp");
             println!("\nchild: open");
             loop {
                 std::thread::park();
             }
         }
         Ok("refused") => {
-            let error = af_xdp::open(&Config::default()).expect_err("must be refused");
+            let error = af_xdp::open(&AfXdpConfig::default()).expect_err("must be refused");
             println!("\nchild: {error}");
         }
         _ => {}
@@ -254,9 +254,9 @@ fn two_queues_are_read_and_one_is_sent_to() {
         }
     }
     let on = |host, queues: &[u32]| {
-        let config = Config {
+        let config = AfXdpConfig {
             queues: Some(queues.to_vec()),
-            ..Config::default()
+            ..AfXdpConfig::default()
         };
         in_host(&lab, host, || af_xdp::open(&config).expect("af_xdp"))
     };
@@ -271,15 +271,15 @@ fn two_queues_are_read_and_one_is_sent_to() {
     }
     let error = refusal(
         &lab,
-        &Config {
+        &AfXdpConfig {
             queues: Some(vec![0, 2]),
-            ..Config::default()
+            ..AfXdpConfig::default()
         },
     );
     assert!(
         matches!(
             error,
-            OpenError::NoSuchQueue {
+            AfXdpError::NoSuchQueue {
                 queue: 2,
                 count: 2,
                 ..
@@ -292,18 +292,18 @@ fn two_queues_are_read_and_one_is_sent_to() {
 #[test]
 fn refusals_say_what_to_do() {
     let lab = lab_or_return!(9000);
-    let says = |config: &Config, words: &[&str]| {
+    let says = |config: &AfXdpConfig, words: &[&str]| {
         let said = refusal(&lab, config).to_string();
         for word in words {
             assert!(said.contains(word), "`{word}` is not in: {said}");
         }
     };
-    let config = Config::default();
+    let config = AfXdpConfig::default();
     says(&config, &["9000", "3506", "eth0", "packet_mmap"]);
     for mtu in [3507, 9000] {
         let mtu = Some(mtu);
         says(
-            &Config {
+            &AfXdpConfig {
                 mtu,
                 ..config.clone()
             },
@@ -313,7 +313,7 @@ fn refusals_say_what_to_do() {
     for mtu in [0, 45, 9001, usize::MAX] {
         let mtu = Some(mtu);
         says(
-            &Config {
+            &AfXdpConfig {
                 mtu,
                 ..config.clone()
             },
@@ -321,8 +321,8 @@ fn refusals_say_what_to_do() {
         );
     }
     run(&lab, 0, "ip", &["link", "set", "eth0", "mtu", "1500"]);
-    let with = |change: fn(&mut Config)| {
-        let mut config = Config::default();
+    let with = |change: fn(&mut AfXdpConfig)| {
+        let mut config = AfXdpConfig::default();
         change(&mut config);
         config
     };
@@ -334,7 +334,7 @@ fn refusals_say_what_to_do() {
     {
         let _held = open(&lab, 0);
         says(&config, &["another XDP program", "eth0"]);
-        let transmit = in_host(&lab, 0, || af_xdp::open_transmit(&Config::default()));
+        let transmit = in_host(&lab, 0, || af_xdp::open_transmit(&AfXdpConfig::default()));
         let said = transmit.err().expect("taken").to_string();
         assert!(
             said.contains("queue 0") && said.contains("another"),

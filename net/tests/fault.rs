@@ -8,7 +8,7 @@ use dogwild_net::{Link, Receive, ReceiveStats, To, fault, memory};
 use proptest::prelude::*;
 
 /// Two nodes; what the second receives is faulty.
-fn pair(config: &fault::Config) -> (Link, Link) {
+fn pair(config: &fault::FaultConfig) -> (Link, Link) {
     let mut links = memory::Hub::new(2, 64, 256);
     let to = links.pop().expect("two links");
     let from = links.pop().expect("two links");
@@ -23,7 +23,7 @@ fn take(rx: &mut dyn Receive, max: usize, numbers: &mut Vec<u32>) -> usize {
 }
 
 /// Sends numbered frames, receives after each few, and waits for those held back.
-fn run(config: &fault::Config, frames: u32) -> (Vec<u32>, ReceiveStats) {
+fn run(config: &fault::FaultConfig, frames: u32) -> (Vec<u32>, ReceiveStats) {
     let (mut from, mut to) = pair(config);
     let mut numbers = Vec::new();
     for number in 0..frames {
@@ -59,21 +59,21 @@ fn accounts_balance(stats: &ReceiveStats) -> bool {
 
 #[test]
 fn no_fault_changes_nothing() {
-    let (numbers, stats) = run(&fault::Config::default(), 10_000);
+    let (numbers, stats) = run(&fault::FaultConfig::default(), 10_000);
     assert_eq!(numbers, (0..10_000).collect::<Vec<_>>());
     assert!(accounts_balance(&stats), "{stats:?}");
-    assert!(fault::Config::default().is_harmless());
+    assert!(fault::FaultConfig::default().is_harmless());
 }
 
 #[test]
 fn rates_are_those_asked_for() {
     const FRAMES: u32 = 100_000;
-    let config = fault::Config {
+    let config = fault::FaultConfig {
         seed: 7,
         drop: 0.1,
         duplicate: 0.05,
         reorder: 0.02,
-        ..fault::Config::default()
+        ..fault::FaultConfig::default()
     };
     let (numbers, stats) = run(&config, FRAMES);
     let fault = stats.fault;
@@ -90,11 +90,11 @@ fn rates_are_those_asked_for() {
 
 #[test]
 fn the_same_seed_decides_alike_and_another_does_not() {
-    let config = |seed, drop| fault::Config {
+    let config = |seed, drop| fault::FaultConfig {
         seed,
         drop,
         duplicate: 0.1,
-        ..fault::Config::default()
+        ..fault::FaultConfig::default()
     };
     let (first, _) = run(&config(1, 0.3), 5000);
     let (again, _) = run(&config(1, 0.3), 5000);
@@ -108,11 +108,11 @@ fn the_same_seed_decides_alike_and_another_does_not() {
 
 #[test]
 fn a_frame_is_overtaken_by_no_more_than_the_span() {
-    let config = fault::Config {
+    let config = fault::FaultConfig {
         seed: 3,
         reorder: 0.05,
         reorder_span_frames: 4,
-        ..fault::Config::default()
+        ..fault::FaultConfig::default()
     };
     let (numbers, stats) = run(&config, 20_000);
     for (place, &number) in numbers.iter().enumerate() {
@@ -125,9 +125,9 @@ fn a_frame_is_overtaken_by_no_more_than_the_span() {
 #[test]
 fn a_delay_is_kept() {
     let delay = Duration::from_millis(20)..Duration::from_millis(40);
-    let config = fault::Config {
+    let config = fault::FaultConfig {
         delay: delay.clone(),
-        ..fault::Config::default()
+        ..fault::FaultConfig::default()
     };
     let (mut from, mut to) = pair(&config);
     let mut numbers = Vec::new();
@@ -151,10 +151,10 @@ fn a_delay_is_kept() {
 
 #[test]
 fn what_cannot_be_held_is_counted_and_lost() {
-    let config = fault::Config {
+    let config = fault::FaultConfig {
         delay: Duration::from_millis(50)..Duration::from_millis(50),
         held_frames_max: 10,
-        ..fault::Config::default()
+        ..fault::FaultConfig::default()
     };
     let (numbers, stats) = run(&config, 100);
     assert!(stats.fault.overflow >= 1, "{stats:?}");
@@ -165,9 +165,9 @@ fn what_cannot_be_held_is_counted_and_lost() {
 #[test]
 fn wait_sleeps_until_a_held_frame_is_due() {
     let delay = Duration::from_millis(30);
-    let config = fault::Config {
+    let config = fault::FaultConfig {
         delay: delay..delay,
-        ..fault::Config::default()
+        ..fault::FaultConfig::default()
     };
     let (mut from, mut to) = pair(&config);
     assert!(from.tx.send(To::Group, 4, &mut |slot| slot.fill(0)));
@@ -203,12 +203,12 @@ proptest! {
         held_frames_max in 0..200_usize,
         max in 1..40_usize,
     ) {
-        let config = fault::Config {
+        let config = fault::FaultConfig {
             seed, drop, corrupt, duplicate, reorder, reorder_span_frames, delay, held_frames_max,
             bursts: fault::Bursts::GilbertElliott {
                 p: burst_in, r: burst_out, loss_bad: 1.0, loss_good: 0.0,
             },
-            ..fault::Config::default()
+            ..fault::FaultConfig::default()
         };
         let (mut from, mut to) = pair(&config);
         let mut numbers = Vec::new();

@@ -7,19 +7,19 @@ use std::time::Duration;
 use dogwild_lab::{Lab, Spec};
 use dogwild_net::{To, packet_mmap, udp};
 
-fn udp_refusal(config: &udp::Config) -> String {
+fn udp_refusal(config: &udp::UdpConfig) -> String {
     udp::open(config).expect_err("must be refused").to_string()
 }
 
-fn mmap_refusal(config: &packet_mmap::Config) -> String {
+fn mmap_refusal(config: &packet_mmap::PacketMmapConfig) -> String {
     let refused = packet_mmap::open(config);
     refused.expect_err("must be refused").to_string()
 }
 
-fn on_lo() -> udp::Config {
-    udp::Config {
+fn on_lo() -> udp::UdpConfig {
+    udp::UdpConfig {
         iface: Some("lo".to_owned()),
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     }
 }
 
@@ -32,15 +32,15 @@ fn holds(message: &str, words: &[&str]) {
 
 #[test]
 fn udp_names_the_interfaces_that_exist() {
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         iface: Some("nosuch0".to_owned()),
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     };
     holds(&udp_refusal(&config), &["`nosuch0`", "there are", "lo"]);
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         iface: None,
         local: Some([203, 0, 113, 9].into()),
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     };
     holds(&udp_refusal(&config), &["203.0.113.9", "127.0.0.1"]);
 }
@@ -48,7 +48,7 @@ fn udp_names_the_interfaces_that_exist() {
 #[test]
 fn udp_wants_a_multicast_group_with_a_port() {
     for group in ["10.0.0.1:4000", "239.68.87.1:0", "[::1]:4000"] {
-        let config = udp::Config {
+        let config = udp::UdpConfig {
             group: group.parse::<SocketAddr>().expect("an address"),
             ..on_lo()
         };
@@ -59,7 +59,7 @@ fn udp_wants_a_multicast_group_with_a_port() {
 #[test]
 fn udp_wants_an_mtu_that_the_interface_carries() {
     for mtu in [0, 28, 575, 70_000, usize::MAX] {
-        let config = udp::Config {
+        let config = udp::UdpConfig {
             mtu: Some(mtu),
             ..on_lo()
         };
@@ -68,7 +68,7 @@ fn udp_wants_an_mtu_that_the_interface_carries() {
             &[&mtu.to_string(), "`lo`", "576", "65536"],
         );
     }
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         mtu: Some(65_536),
         ..on_lo()
     };
@@ -78,14 +78,14 @@ fn udp_wants_an_mtu_that_the_interface_carries() {
 
 #[test]
 fn udp_tells_what_ipv6_multicast_on_loopback_needs() {
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         group: "[ff05::6887]:26887".parse().expect("an address"),
         ..on_lo()
     };
     match udp::open(&config) {
         // Somebody has set the route up.
         Ok(_) => {}
-        Err(udp::OpenError::NoAddress { iface, family }) => {
+        Err(udp::UdpError::NoAddress { iface, family }) => {
             assert_eq!((&*iface, family), ("lo", "IPv6"))
         }
         Err(other) => holds(
@@ -99,10 +99,10 @@ fn udp_tells_what_ipv6_multicast_on_loopback_needs() {
 fn udp_goes_over_ipv6() {
     dogwild_lab::enter_or_return!();
     let lab = Lab::up(&Spec::of(2)).expect("a lab");
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         group: "[ff05::6887]:6887".parse().expect("an address"),
         iface: Some("eth0".to_owned()),
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     };
     let open = |host: usize| {
         let script = format!(
@@ -151,9 +151,9 @@ fn udp_goes_over_ipv6() {
 
 #[test]
 fn packet_mmap_wants_an_ethernet_that_exists() {
-    let named = |iface: &str| packet_mmap::Config {
+    let named = |iface: &str| packet_mmap::PacketMmapConfig {
         iface: iface.to_owned(),
-        ..packet_mmap::Config::default()
+        ..packet_mmap::PacketMmapConfig::default()
     };
     holds(
         &mmap_refusal(&named("nosuch0")),
@@ -166,30 +166,30 @@ fn packet_mmap_wants_an_ethernet_that_exists() {
 fn packet_mmap_checks_group_mtu_and_state() {
     dogwild_lab::enter_or_return!();
     let lab = Lab::up(&Spec::of(2)).expect("a lab");
-    let config = packet_mmap::Config::default();
-    let refusal = |config: packet_mmap::Config| {
+    let config = packet_mmap::PacketMmapConfig::default();
+    let refusal = |config: packet_mmap::PacketMmapConfig| {
         lab.in_host(0, || mmap_refusal(&config))
             .expect("enter the host")
     };
     let group = [2, 0, 0, 0, 0, 1];
-    let single = packet_mmap::Config {
+    let single = packet_mmap::PacketMmapConfig {
         group,
         ..config.clone()
     };
     holds(&refusal(single), &["02:00:00:00:00:01", "multicast"]);
     for mtu in [0, 45, 1501, usize::MAX] {
-        let odd = packet_mmap::Config {
+        let odd = packet_mmap::PacketMmapConfig {
             mtu: Some(mtu),
             ..config.clone()
         };
         holds(&refusal(odd), &[&mtu.to_string(), "`eth0`", "46", "1500"]);
     }
-    let vast = packet_mmap::Config {
+    let vast = packet_mmap::PacketMmapConfig {
         rx_ring_bytes: usize::MAX / 2,
         ..config.clone()
     };
     holds(&refusal(vast), &["receive ring", "`eth0`", "smaller"]);
-    let long = packet_mmap::Config {
+    let long = packet_mmap::PacketMmapConfig {
         tx_frames: Some(usize::MAX),
         ..config.clone()
     };
@@ -217,9 +217,9 @@ fn packet_mmap_tells_which_capability_is_missing() {
             println!("no Ethernet here");
             return;
         };
-        let config = packet_mmap::Config {
+        let config = packet_mmap::PacketMmapConfig {
             iface: iface.name.clone(),
-            ..packet_mmap::Config::default()
+            ..packet_mmap::PacketMmapConfig::default()
         };
         holds(
             &mmap_refusal(&config),

@@ -9,21 +9,21 @@ use dogwild_net::{Link, Receive, To, packet_mmap, udp};
 const LONG: Duration = Duration::from_secs(20);
 
 fn udp_on(lab: &Lab, host: usize, segmentation: bool) -> Link {
-    let config = udp::Config {
+    let config = udp::UdpConfig {
         iface: Some("eth0".to_owned()),
         segmentation,
         same_host: true,
-        ..udp::Config::default()
+        ..udp::UdpConfig::default()
     };
     lab.in_host(host, || udp::open(&config).expect("udp"))
         .expect("enter the host")
 }
 
 fn packet_mmap_on(lab: &Lab, host: usize) -> Link {
-    let config = packet_mmap::Config {
+    let config = packet_mmap::PacketMmapConfig {
         tx_frames: Some(64),
         tx_batch_frames: 16,
-        ..packet_mmap::Config::default()
+        ..packet_mmap::PacketMmapConfig::default()
     };
     lab.in_host(host, || packet_mmap::open(&config).expect("packet_mmap"))
         .expect("enter the host")

@@ -10,10 +10,10 @@ use std::time::Duration;
 use dogwild_net::{Link, To, verbs};
 use ports::rdma_ports;
 
-fn config(port: &str) -> verbs::Config {
-    verbs::Config {
+fn config(port: &str) -> verbs::VerbsConfig {
+    verbs::VerbsConfig {
         port: Some(port.to_owned()),
-        ..verbs::Config::default()
+        ..verbs::VerbsConfig::default()
     }
 }
 
@@ -71,7 +71,7 @@ fn the_adapter_reads_lent_words_when_it_sends() {
 fn another_key_is_not_heard() {
     let Some(ports) = rdma_ports(1) else { return };
     let with_key = |key: u32| {
-        let config = verbs::Config {
+        let config = verbs::VerbsConfig {
             group: [239, 68, 255, 1].into(),
             key,
             ..config(&ports[0])
@@ -95,37 +95,38 @@ fn many_links_come_and_go() {
 
 #[test]
 fn what_cannot_work_is_refused_with_what_to_do() {
-    let refused = |config: verbs::Config| verbs::open(&config).expect_err("refused").to_string();
-    let single = verbs::Config {
+    let refused =
+        |config: verbs::VerbsConfig| verbs::open(&config).expect_err("refused").to_string();
+    let single = verbs::VerbsConfig {
         group: [10, 0, 0, 1].into(),
-        ..verbs::Config::default()
+        ..verbs::VerbsConfig::default()
     };
     let message = refused(single);
     assert!(
         message.contains("10.0.0.1") && message.contains("multicast"),
         "{message}"
     );
-    let unknown = verbs::Config {
+    let unknown = verbs::VerbsConfig {
         port: Some("nosuch0".into()),
-        ..verbs::Config::default()
+        ..verbs::VerbsConfig::default()
     };
     let message = refused(unknown);
     let words = match verbs::ports() {
         Ok(_) => ["`nosuch0`", "there are"],
-        Err(verbs::OpenError::NoLibrary { .. }) => ["libibverbs.so.1", "apt-get install"],
+        Err(verbs::VerbsError::NoLibrary { .. }) => ["libibverbs.so.1", "apt-get install"],
         Err(_) => ["RDMA", "/"],
     };
     assert!(words.iter().all(|word| message.contains(word)), "{message}");
     let Some(ports) = rdma_ports(1) else { return };
     for mtu in [0, 56, 183] {
-        let small = verbs::Config {
+        let small = verbs::VerbsConfig {
             mtu: Some(mtu),
             ..config(&ports[0])
         };
         let message = refused(small);
         assert!(message.contains("184 at least"), "{message}");
     }
-    let vast = verbs::Config {
+    let vast = verbs::VerbsConfig {
         mtu: Some(100_000),
         send_slots: 1 << 20,
         ..config(&ports[0])

@@ -129,7 +129,7 @@ impl TransportArgs {
             fault: fault.config(),
             wrap: Wrappers {
                 key_file: self.key_file.clone(),
-                replays: None,
+                replay_windows: None,
                 capture: self.capture.clone(),
                 pace_bytes_per_s: self.pace.and_then(|rate| rate.0),
             },
@@ -163,8 +163,8 @@ impl TransportArgs {
 }
 
 impl FaultArgs {
-    fn config(&self) -> fault::Config {
-        fault::Config {
+    fn config(&self) -> fault::FaultConfig {
+        fault::FaultConfig {
             seed: self.fault_seed,
             drop: self.loss,
             bursts: self.loss_burst.unwrap_or_default(),
@@ -172,7 +172,7 @@ impl FaultArgs {
             duplicate: self.duplicate,
             reorder: self.reorder,
             delay: Duration::ZERO..Duration::from_secs_f64(self.delay / 1000.0),
-            ..fault::Config::default()
+            ..fault::FaultConfig::default()
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use dogwild_net::seal::REPLAYS_BYTES;
+use dogwild_net::seal::REPLAY_WINDOWS_BYTES;
 
 use super::buffers::SHM;
 use crate::node::bound_net;
@@ -40,7 +40,7 @@ impl Node {
 
     /// Of each streamer.
     fn seal_bytes(self) -> u64 {
-        if self.sealed { REPLAYS_BYTES } else { 0 }
+        if self.sealed { REPLAY_WINDOWS_BYTES } else { 0 }
     }
 }
 
@@ -119,6 +119,6 @@ mod tests {
             streamers: 0,
             ..sealed
         };
-        assert!(alone.state_bytes() < REPLAYS_BYTES);
+        assert!(alone.state_bytes() < REPLAY_WINDOWS_BYTES);
     }
 }

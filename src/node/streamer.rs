@@ -81,7 +81,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     }
     let shared = SharedWeights::open(&job.buffer, &Expect::default())?;
     let mut transport = job.transport.clone();
-    transport.wrap.replays = Some(replays_beside(&job.buffer));
+    transport.wrap.replay_windows = Some(replays_beside(&job.buffer));
     drop_privileges_before_opening(transport.transport)?;
     let mut link = open_link(&transport, shared.session())?;
     lend(&mut link, &shared);

@@ -64,7 +64,7 @@ pub struct TransportSpec {
     /// Port of the udp group; default: from the session.
     pub port: Option<u16>,
     /// What to do to received frames on purpose.
-    pub fault: fault::Config,
+    pub fault: fault::FaultConfig,
     /// What else is around the link.
     pub wrap: Wrappers,
 }
@@ -76,7 +76,7 @@ pub struct Wrappers {
     pub key_file: Option<PathBuf>,
     /// Where to remember which sealed frames have been taken, so that a process that starts again
     /// does not take them once more. None: in the process.
-    pub replays: Option<PathBuf>,
+    pub replay_windows: Option<PathBuf>,
     /// Where to write what is sent and received.
     pub capture: Option<PathBuf>,
     /// Bytes per second that may leave, headers included.
@@ -91,22 +91,22 @@ const CAPTURE_BYTES_MAX: u64 = 1 << 30;
 pub enum TransportError {
     /// The udp transport says why.
     #[error(transparent)]
-    Udp(#[from] udp::OpenError),
+    Udp(#[from] udp::UdpError),
     /// The raw Ethernet transport says why.
     #[error(transparent)]
-    PacketMmap(#[from] packet_mmap::OpenError),
+    PacketMmap(#[from] packet_mmap::PacketMmapError),
     /// The AF_XDP transport says why.
     #[error(transparent)]
-    AfXdp(#[from] af_xdp::OpenError),
+    AfXdp(#[from] af_xdp::AfXdpError),
     /// The verbs transport says why.
     #[error(transparent)]
-    Verbs(#[from] verbs::OpenError),
+    Verbs(#[from] verbs::VerbsError),
     /// The key file says why.
     #[error(transparent)]
     Key(#[from] seal::KeyError),
     /// The memory of taken frames says why.
     #[error(transparent)]
-    Replays(#[from] seal::ReplaysError),
+    Replay(#[from] seal::ReplayError),
     /// No memory for it.
     #[error("no memory for the windows of sealed frames: {0}")]
     Memory(std::io::Error),
@@ -117,7 +117,7 @@ pub enum TransportError {
     Random(std::io::Error),
     /// The capture file says why.
     #[error(transparent)]
-    Capture(#[from] capture::OpenError),
+    Capture(#[from] capture::CaptureError),
     /// Raw Ethernet goes through one interface, which has to be named.
     #[error("--transport {} needs --iface NAME or --iface auto (`ip link` lists them)", .0.name())]
     NoInterface(Transport),
@@ -138,7 +138,7 @@ impl TransportSpec {
             mtu: None,
             segmentation: true,
             port: None,
-            fault: fault::Config::default(),
+            fault: fault::FaultConfig::default(),
             wrap: Wrappers::default(),
         }
     }
@@ -201,13 +201,13 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
     let key = spec.wrap.key_file.as_ref().map(seal::Key::from_file);
     let key = key.transpose()?;
     let link = match spec.transport {
-        Transport::Udp => udp::open(&udp::Config {
+        Transport::Udp => udp::open(&udp::UdpConfig {
             group,
             // Without an interface the nodes are processes of this host.
             iface: Some(spec.iface.clone().unwrap_or_else(|| "lo".into())),
             mtu: spec.mtu,
             segmentation: spec.segmentation,
-            ..udp::Config::default()
+            ..udp::UdpConfig::default()
         })?,
         Transport::PacketMmap => packet_mmap::open(&ring_config(spec, mac)?)?,
         Transport::AfXdp => af_xdp::open(&xdp_config(spec, mac)?)?,
@@ -238,7 +238,7 @@ fn wrap(
             let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), group.port());
             (Source::Socket(any), Source::Socket(group))
         };
-        let config = capture::Config {
+        let config = capture::CaptureConfig {
             path: path.clone(),
             bytes_max: CAPTURE_BYTES_MAX,
             local,
@@ -250,22 +250,22 @@ fn wrap(
         link = fault::wrap(link, &spec.fault);
     }
     if let Some(key) = key {
-        let replays = match &spec.wrap.replays {
-            Some(path) => seal::Replays::in_file(path, &key)?,
-            None => seal::Replays::in_memory().map_err(TransportError::Memory)?,
+        let windows = match &spec.wrap.replay_windows {
+            Some(path) => seal::ReplayWindows::in_file(path, &key)?,
+            None => seal::ReplayWindows::in_memory().map_err(TransportError::Memory)?,
         };
-        let config = seal::Config { key, replays };
+        let config = seal::SealConfig { key, windows };
         link = seal::wrap(link, config).map_err(TransportError::Random)?;
     }
     if let Some(bytes_per_s) = spec.wrap.pace_bytes_per_s {
-        let config = pace::Config {
+        let config = pace::PaceConfig {
             bytes_per_s,
             overhead_bytes: match spec.transport {
                 Transport::Udp => pace::UDP_OVERHEAD_BYTES,
                 Transport::Verbs => pace::ETHERNET_OVERHEAD_BYTES + verbs::ROCE_HEADERS_BYTES,
                 _ => pace::ETHERNET_OVERHEAD_BYTES,
             },
-            ..pace::Config::default()
+            ..pace::PaceConfig::default()
         };
         link = pace::wrap(link, &config);
     }
@@ -280,31 +280,31 @@ fn iface(spec: &TransportSpec) -> Result<String, TransportError> {
 fn ring_config(
     spec: &TransportSpec,
     group: [u8; 6],
-) -> Result<packet_mmap::Config, TransportError> {
-    Ok(packet_mmap::Config {
+) -> Result<packet_mmap::PacketMmapConfig, TransportError> {
+    Ok(packet_mmap::PacketMmapConfig {
         iface: iface(spec)?,
         group,
         mtu: spec.mtu,
-        ..packet_mmap::Config::default()
+        ..packet_mmap::PacketMmapConfig::default()
     })
 }
 
-fn xdp_config(spec: &TransportSpec, group: [u8; 6]) -> Result<af_xdp::Config, TransportError> {
-    Ok(af_xdp::Config {
+fn xdp_config(spec: &TransportSpec, group: [u8; 6]) -> Result<af_xdp::AfXdpConfig, TransportError> {
+    Ok(af_xdp::AfXdpConfig {
         iface: iface(spec)?,
         group,
         mtu: spec.mtu,
-        ..af_xdp::Config::default()
+        ..af_xdp::AfXdpConfig::default()
     })
 }
 
-fn verbs_config(spec: &TransportSpec, group: SocketAddr, session: u64) -> verbs::Config {
-    let mut config = verbs::Config {
+fn verbs_config(spec: &TransportSpec, group: SocketAddr, session: u64) -> verbs::VerbsConfig {
+    let mut config = verbs::VerbsConfig {
         port: spec.iface.clone(),
         mtu: spec.mtu,
         // The low half: the group has bits of it too, a key that differs is refused by the adapter.
         key: session as u32,
-        ..verbs::Config::default()
+        ..verbs::VerbsConfig::default()
     };
     if let IpAddr::V4(ip) = group.ip() {
         config.group = ip;

@@ -12,7 +12,7 @@ use socket2::Socket;
 
 use super::program::Program;
 use super::ring::ReceiveRings;
-use super::{Config, sys};
+use super::{AfXdpConfig, sys};
 use crate::ethernet::{Filter, Port, Verdict};
 use crate::syscalls::{poll, readable};
 use crate::{Receive, ReceiveStats, Source};
@@ -51,7 +51,7 @@ impl Rx {
         queues: Vec<Queue>,
         program: Program,
         membership: Socket,
-        config: &Config,
+        config: &AfXdpConfig,
         port: &Port,
         bytes: usize,
     ) -> Self {

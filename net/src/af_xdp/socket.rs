@@ -16,7 +16,7 @@ use super::ring::{ReceiveRings, TransmitRings, Umem};
 use super::rx::{Queue, Rx};
 use super::sys::{self, Queues};
 use super::tx::Tx;
-use super::{Config, MTU_MAX, OpenError};
+use super::{AfXdpConfig, AfXdpError, MTU_MAX};
 use crate::Source;
 use crate::ethernet::{self, ETHERNET_HEADER, Port};
 use crate::syscalls::set_send_buffer;
@@ -48,13 +48,13 @@ struct Opened {
     umem_bytes: usize,
 }
 
-pub(super) fn choose(config: &Config) -> Result<Port, OpenError> {
-    let Config {
+pub(super) fn choose(config: &AfXdpConfig) -> Result<Port, AfXdpError> {
+    let AfXdpConfig {
         iface, group, mtu, ..
     } = config;
     let port = ethernet::choose(iface, *group, *mtu, usize::MAX)?;
     if port.payload_max > MTU_MAX {
-        return Err(OpenError::Mtu {
+        return Err(AfXdpError::Mtu {
             mtu: port.payload_max,
             iface: iface.clone(),
         });
@@ -63,13 +63,17 @@ pub(super) fn choose(config: &Config) -> Result<Port, OpenError> {
 }
 
 /// Adds to an error what was tried and where.
-fn tried<T>(config: &Config, what: &'static str, result: io::Result<T>) -> Result<T, OpenError> {
+fn tried<T>(
+    config: &AfXdpConfig,
+    what: &'static str,
+    result: io::Result<T>,
+) -> Result<T, AfXdpError> {
     result.map_err(|source| {
         let iface = config.iface.clone();
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => OpenError::NoPrivilege { what, iface },
-            Some(libc::EAFNOSUPPORT | libc::ENOSYS) => OpenError::NoKernelSupport,
-            _ => OpenError::System {
+            Some(libc::EPERM | libc::EACCES) => AfXdpError::NoPrivilege { what, iface },
+            Some(libc::EAFNOSUPPORT | libc::ENOSYS) => AfXdpError::NoKernelSupport,
+            _ => AfXdpError::System {
                 what,
                 iface,
                 source,
@@ -80,9 +84,9 @@ fn tried<T>(config: &Config, what: &'static str, result: io::Result<T>) -> Resul
 
 /// Tries again for a while if `busy` says that what is asked for may become free.
 fn patiently<T>(
-    mut attempt: impl FnMut() -> Result<T, OpenError>,
-    busy: fn(&OpenError) -> bool,
-) -> Result<T, OpenError> {
+    mut attempt: impl FnMut() -> Result<T, AfXdpError>,
+    busy: fn(&AfXdpError) -> bool,
+) -> Result<T, AfXdpError> {
     let start = Instant::now();
     loop {
         match attempt() {
@@ -95,13 +99,13 @@ fn patiently<T>(
 }
 
 fn check_queue(
-    config: &Config,
+    config: &AfXdpConfig,
     queue: u32,
     count: Option<u32>,
     purpose: &'static str,
-) -> Result<(), OpenError> {
+) -> Result<(), AfXdpError> {
     match count {
-        Some(count) if queue >= count => Err(OpenError::NoSuchQueue {
+        Some(count) if queue >= count => Err(AfXdpError::NoSuchQueue {
             queue,
             purpose,
             count,
@@ -112,28 +116,28 @@ fn check_queue(
 }
 
 /// The queues to receive from and, first, to send to.
-fn choose_queues(config: &Config, known: Option<Queues>) -> Result<Vec<u32>, OpenError> {
+fn choose_queues(config: &AfXdpConfig, known: Option<Queues>) -> Result<Vec<u32>, AfXdpError> {
     let all = known.map_or(1, |known| known.rx);
     let queues = config.queues.clone().unwrap_or_else(|| (0..all).collect());
     if queues.is_empty() {
-        return Err(OpenError::NoQueue {
+        return Err(AfXdpError::NoQueue {
             iface: config.iface.clone(),
         });
     }
     Ok(queues)
 }
 
-pub(super) fn open_both(config: &Config, port: &Port) -> Result<(Tx, Rx), OpenError> {
+pub(super) fn open_both(config: &AfXdpConfig, port: &Port) -> Result<(Tx, Rx), AfXdpError> {
     let (tx, rx) = open_halves(config, port, true)?;
     let tx = tx.expect("asked for");
     Ok((tx, rx))
 }
 
-pub(super) fn open_receive(config: &Config, port: &Port) -> Result<Rx, OpenError> {
+pub(super) fn open_receive(config: &AfXdpConfig, port: &Port) -> Result<Rx, AfXdpError> {
     Ok(open_halves(config, port, false)?.1)
 }
 
-pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenError> {
+pub(super) fn open_transmit(config: &AfXdpConfig, port: &Port) -> Result<Tx, AfXdpError> {
     let known = sys::queues(&config.iface);
     let queue = choose_queues(config, known)?[0];
     check_queue(config, queue, known.map(|known| known.tx), "sending")?;
@@ -159,10 +163,10 @@ fn frames(asked: usize) -> usize {
 }
 
 fn open_halves(
-    config: &Config,
+    config: &AfXdpConfig,
     port: &Port,
     transmit: bool,
-) -> Result<(Option<Tx>, Rx), OpenError> {
+) -> Result<(Option<Tx>, Rx), AfXdpError> {
     let known = sys::queues(&config.iface);
     let queues = choose_queues(config, known)?;
     for &queue in &queues {
@@ -210,12 +214,12 @@ fn open_halves(
     Ok((tx, rx))
 }
 
-fn attach(config: &Config, port: &Port, entries: u32) -> Result<Program, OpenError> {
+fn attach(config: &AfXdpConfig, port: &Port, entries: u32) -> Result<Program, AfXdpError> {
     patiently(
         || {
             Program::attach(port.index, config.ether_type, entries, config.driver_mode).map_err(
                 |error| match error.raw_os_error() {
-                    Some(libc::EBUSY | libc::EEXIST) => OpenError::ProgramTaken {
+                    Some(libc::EBUSY | libc::EEXIST) => AfXdpError::ProgramTaken {
                         iface: config.iface.clone(),
                     },
                     _ => tried::<()>(config, "attach an XDP program", Err(error))
@@ -223,30 +227,30 @@ fn attach(config: &Config, port: &Port, entries: u32) -> Result<Program, OpenErr
                 },
             )
         },
-        |error| matches!(error, OpenError::ProgramTaken { .. }),
+        |error| matches!(error, AfXdpError::ProgramTaken { .. }),
     )
 }
 
 fn open_queue(
-    config: &Config,
+    config: &AfXdpConfig,
     port: &Port,
     queue: u32,
     frames: Frames,
     copy: bool,
-) -> Result<Opened, OpenError> {
+) -> Result<Opened, AfXdpError> {
     patiently(
         || try_queue(config, port, queue, frames, copy),
-        |error| matches!(error, OpenError::QueueTaken { .. }),
+        |error| matches!(error, AfXdpError::QueueTaken { .. }),
     )
 }
 
 fn try_queue(
-    config: &Config,
+    config: &AfXdpConfig,
     port: &Port,
     queue: u32,
     frames: Frames,
     copy: bool,
-) -> Result<Opened, OpenError> {
+) -> Result<Opened, AfXdpError> {
     let socket = tried(config, "make an AF_XDP socket", sys::socket())?;
     let room = ETHERNET_HEADER + port.payload_max + if frames.rx > 0 { HEADROOM } else { 0 };
     let [small, large] = CHUNK_BYTES;
@@ -260,7 +264,7 @@ fn try_queue(
     if let Err(error) = &registered
         && error.raw_os_error() == Some(libc::ENOBUFS)
     {
-        return Err(OpenError::LockedMemory {
+        return Err(AfXdpError::LockedMemory {
             bytes: umem.bytes(),
             iface: config.iface.clone(),
         });
@@ -283,7 +287,7 @@ fn try_queue(
     }
     match sys::bind(&socket, port.index, queue, copy) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(OpenError::QueueTaken {
+            return Err(AfXdpError::QueueTaken {
                 queue,
                 iface: config.iface.clone(),
             });
@@ -328,7 +332,7 @@ fn make_rings(
     Ok((tx, rx))
 }
 
-fn tell(config: &Config, port: &Port, half: &str, opened: &Opened, mode: Option<Mode>) {
+fn tell(config: &AfXdpConfig, port: &Port, half: &str, opened: &Opened, mode: Option<Mode>) {
     log::info!(
         "af_xdp {half}: {} in group {} on `{}`, EtherType {:#06x}, {} bytes of payload, {}, {}",
         Source::Mac(port.mac),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::ring::TransmitRings;
-use super::{Config, sys};
+use super::{AfXdpConfig, sys};
 use crate::ethernet::{ETHERNET_HEADER, Heads, Port};
 use crate::{Source, To, Transmit, TransmitStats};
 
@@ -38,7 +38,7 @@ impl Tx {
         socket: Arc<Socket>,
         rings: TransmitRings,
         zero_copy: bool,
-        config: &Config,
+        config: &AfXdpConfig,
         port: &Port,
     ) -> Self {
         let (frames, bytes) = rings.size();

@@ -7,8 +7,8 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use super::*;
 use crate::memory::Hub;
 
-fn config(path: &Path, bytes_max: u64) -> Config {
-    Config {
+fn config(path: &Path, bytes_max: u64) -> CaptureConfig {
+    CaptureConfig {
         path: path.to_owned(),
         bytes_max,
         local: Source::Memory(0),

@@ -5,7 +5,7 @@ use crate::To;
 use crate::memory::Hub;
 
 /// What came of `count` frames: which arrived, which of them damaged, and the counts.
-fn fates(config: &Config, count: u32) -> (Vec<Option<Vec<u8>>>, FaultStats) {
+fn fates(config: &FaultConfig, count: u32) -> (Vec<Option<Vec<u8>>>, FaultStats) {
     let mut links = Hub::new(2, 64, 256);
     let mut rx = wrap(links.pop().expect("a link"), config).rx;
     let tx = &mut links[0].tx;
@@ -39,7 +39,7 @@ const LINE: Bursts = Bursts::GilbertElliott {
 
 #[test]
 fn losses_come_in_bursts_of_the_length_asked_for() {
-    let config = Config {
+    let config = FaultConfig {
         seed: 5,
         bursts: Bursts::GilbertElliott {
             p: 0.01,
@@ -47,7 +47,7 @@ fn losses_come_in_bursts_of_the_length_asked_for() {
             loss_bad: 1.0,
             loss_good: 0.0,
         },
-        ..Config::default()
+        ..FaultConfig::default()
     };
     const COUNT: u32 = 400_000;
     let (got, stats) = fates(&config, COUNT);
@@ -74,10 +74,10 @@ fn losses_come_in_bursts_of_the_length_asked_for() {
 
 #[test]
 fn both_states_lose_their_share() {
-    let config = Config {
+    let config = FaultConfig {
         seed: 6,
         bursts: LINE,
-        ..Config::default()
+        ..FaultConfig::default()
     };
     let (got, stats) = fates(&config, 400_000);
     let wanted = LINE.mean_loss() * 400_000.0;
@@ -94,17 +94,17 @@ fn both_states_lose_their_share() {
 
 #[test]
 fn single_losses_and_bursts_do_not_move_each_other() {
-    let single = Config {
+    let single = FaultConfig {
         seed: 7,
         drop: 0.1,
-        ..Config::default()
+        ..FaultConfig::default()
     };
-    let bursts = Config {
+    let bursts = FaultConfig {
         seed: 7,
         bursts: LINE,
-        ..Config::default()
+        ..FaultConfig::default()
     };
-    let both = Config {
+    let both = FaultConfig {
         corrupt: 0.5,
         drop: 0.1,
         ..bursts.clone()
@@ -118,11 +118,11 @@ fn single_losses_and_bursts_do_not_move_each_other() {
 
 #[test]
 fn a_seed_decides_and_another_decides_otherwise() {
-    let config = |seed| Config {
+    let config = |seed| FaultConfig {
         seed,
         bursts: LINE,
         corrupt: 0.2,
-        ..Config::default()
+        ..FaultConfig::default()
     };
     assert_eq!(fates(&config(1), 5000), fates(&config(1), 5000));
     assert_ne!(fates(&config(1), 5000).0, fates(&config(2), 5000).0);
@@ -130,11 +130,11 @@ fn a_seed_decides_and_another_decides_otherwise() {
 
 #[test]
 fn corruption_flips_as_many_bits_as_asked_for_and_is_counted() {
-    let config = Config {
+    let config = FaultConfig {
         seed: 8,
         corrupt: 0.1,
         corrupt_bits_max: 4,
-        ..Config::default()
+        ..FaultConfig::default()
     };
     const COUNT: u32 = 100_000;
     let (got, stats) = fates(&config, COUNT);
@@ -167,9 +167,9 @@ fn corruption_flips_as_many_bits_as_asked_for_and_is_counted() {
 #[test]
 fn a_frame_without_bytes_cannot_be_corrupted() {
     let mut links = Hub::new(2, 64, 4);
-    let config = Config {
+    let config = FaultConfig {
         corrupt: 1.0,
-        ..Config::default()
+        ..FaultConfig::default()
     };
     assert!(!config.is_harmless());
     let mut rx = wrap(links.pop().expect("a link"), &config).rx;
@@ -193,5 +193,5 @@ fn the_mean_loss_of_a_line_follows_from_its_parameters() {
     assert!((line(0.1, 0.3, 1.0, 0.0).mean_loss() - 0.25).abs() < 1e-12);
     assert!((line(0.0, 0.0, 1.0, 0.0).mean_loss() - 0.0).abs() < 1e-12);
     assert!((line(0.1, 0.0, 1.0, 0.0).mean_loss() - 1.0).abs() < 1e-12);
-    assert!(Config::default().is_harmless());
+    assert!(FaultConfig::default().is_harmless());
 }

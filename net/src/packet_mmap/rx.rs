@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::ring::ReceiveRing;
-use super::{Config, sys};
+use super::{PacketMmapConfig, sys};
 use crate::ethernet::{Filter, Port, Verdict};
 use crate::syscalls::{poll, readable};
 use crate::{Receive, ReceiveStats, Source};
@@ -27,7 +27,7 @@ impl Rx {
     pub(super) fn new(
         socket: Socket,
         ring: ReceiveRing,
-        config: &Config,
+        config: &PacketMmapConfig,
         port: &Port,
         ring_bytes: usize,
     ) -> Self {

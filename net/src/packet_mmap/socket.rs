@@ -12,7 +12,7 @@ use super::ring::{Layout, ReceiveRing, TRANSMIT_DATA, TransmitRing};
 use super::rx::Rx;
 use super::sys;
 use super::tx::Tx;
-use super::{Config, OpenError};
+use super::{PacketMmapConfig, PacketMmapError};
 use crate::ethernet::{self, ETHERNET_HEADER, Port};
 use crate::syscalls::set_send_buffer;
 
@@ -36,16 +36,20 @@ const RECEIVE_BLOCK_BYTES_MAX: usize = 1 << 20;
 /// The kernel's bookkeeping of a frame being sent, beside the frame; generously.
 const SKB_BYTES: usize = 2048;
 
-pub(super) fn choose(config: &Config) -> Result<Port, OpenError> {
-    let Config {
+pub(super) fn choose(config: &PacketMmapConfig) -> Result<Port, PacketMmapError> {
+    let PacketMmapConfig {
         iface, group, mtu, ..
     } = config;
     Ok(ethernet::choose(iface, *group, *mtu, MTU_DEFAULT_MAX)?)
 }
 
 /// Adds to an error what was tried and where.
-fn tried<T>(config: &Config, what: &'static str, result: io::Result<T>) -> Result<T, OpenError> {
-    result.map_err(|source| OpenError::System {
+fn tried<T>(
+    config: &PacketMmapConfig,
+    what: &'static str,
+    result: io::Result<T>,
+) -> Result<T, PacketMmapError> {
+    result.map_err(|source| PacketMmapError::System {
         what,
         iface: config.iface.clone(),
         source,
@@ -53,10 +57,10 @@ fn tried<T>(config: &Config, what: &'static str, result: io::Result<T>) -> Resul
 }
 
 /// A packet socket that receives nothing before it is bound.
-fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
+fn packet_socket(config: &PacketMmapConfig) -> Result<Socket, PacketMmapError> {
     match Socket::new(Domain::PACKET, Type::RAW, None) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(OpenError::NoPrivilege {
+            Err(PacketMmapError::NoPrivilege {
                 iface: config.iface.clone(),
             })
         }
@@ -65,12 +69,12 @@ fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
 }
 
 fn ring_memory<T>(
-    config: &Config,
+    config: &PacketMmapConfig,
     which: &'static str,
     layout: Layout,
     result: io::Result<T>,
-) -> Result<T, OpenError> {
-    result.map_err(|source| OpenError::RingMemory {
+) -> Result<T, PacketMmapError> {
+    result.map_err(|source| PacketMmapError::RingMemory {
         which,
         bytes: layout.bytes(),
         iface: config.iface.clone(),
@@ -83,7 +87,7 @@ fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-fn transmit_layout(config: &Config, port: &Port) -> Layout {
+fn transmit_layout(config: &PacketMmapConfig, port: &Port) -> Layout {
     let bytes = TRANSMIT_DATA + ETHERNET_HEADER + port.payload_max;
     let frame_bytes = if bytes <= PAGE_BYTES {
         // Within a page: the kernel sends each page of a frame as a fragment of its own.
@@ -107,7 +111,7 @@ fn transmit_layout(config: &Config, port: &Port) -> Layout {
     }
 }
 
-pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenError> {
+pub(super) fn open_transmit(config: &PacketMmapConfig, port: &Port) -> Result<Tx, PacketMmapError> {
     let socket = packet_socket(config)?;
     let layout = transmit_layout(config, port);
     let version = libc::tpacket_versions::TPACKET_V2 as c_int;
@@ -138,7 +142,7 @@ pub(super) fn open_transmit(config: &Config, port: &Port) -> Result<Tx, OpenErro
     Ok(Tx::new(socket, ring, config, port, layout.bytes()))
 }
 
-fn receive_layout(config: &Config) -> Layout {
+fn receive_layout(config: &PacketMmapConfig) -> Layout {
     let bytes = config.rx_ring_bytes;
     let block_bytes = (bytes / RECEIVE_BLOCKS)
         .clamp(RECEIVE_BLOCK_BYTES_MIN, RECEIVE_BLOCK_BYTES_MAX)
@@ -151,7 +155,7 @@ fn receive_layout(config: &Config) -> Layout {
     }
 }
 
-pub(super) fn open_receive(config: &Config, port: &Port) -> Result<Rx, OpenError> {
+pub(super) fn open_receive(config: &PacketMmapConfig, port: &Port) -> Result<Rx, PacketMmapError> {
     let socket = packet_socket(config)?;
     let layout = receive_layout(config);
     let version = libc::tpacket_versions::TPACKET_V3 as c_int;

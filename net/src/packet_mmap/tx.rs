@@ -11,7 +11,7 @@ use libc::sockaddr_ll;
 use socket2::Socket;
 
 use super::ring::{FrameState, TransmitRing};
-use super::{Config, sys};
+use super::{PacketMmapConfig, sys};
 use crate::ethernet::{ETHERNET_HEADER, Heads, Port};
 use crate::{Source, To, Transmit, TransmitStats};
 
@@ -38,7 +38,7 @@ impl Tx {
     pub(super) fn new(
         socket: Socket,
         ring: TransmitRing,
-        config: &Config,
+        config: &PacketMmapConfig,
         port: &Port,
         ring_bytes: usize,
     ) -> Self {

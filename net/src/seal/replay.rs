@@ -2,7 +2,7 @@
 //!
 //! Memory of this process, or a file that its next life goes on with. Invariants: a number is taken at
 //! most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes to another link only after
-//! the link that had it was *closed*: closed links are remembered by name, and nothing of them is taken
+//! the link that had it was *closed*: closed links are remembered by number, and nothing of them is taken
 //! again. A process may be killed between any two stores: bits are cleared before the top that makes
 //! them count, a link is counted last, and closed before its window is cleared.
 
@@ -43,19 +43,19 @@ const LISTEN_FIRST: Duration = Duration::from_secs(10);
 const BITS: usize = 256;
 /// Link, top, bits.
 const WINDOW: usize = 2 + BITS;
-/// Magic, mark of the key, number of links, number of closed links; a cache line.
+/// Magic, id of the key, number of links, number of closed links; a cache line.
 const HEADER: usize = 8;
 /// Where the closed links begin.
 const CLOSED: usize = HEADER + LINKS_MAX * WINDOW;
 const MAGIC: u64 = u64::from_le_bytes(*b"dogseal2");
 const MAP_BYTES: usize = (CLOSED + CLOSED_MAX) * 8;
 
-/// What [`Replays`] take: of memory, or of the file system of their file, which is reserved whole. Bytes.
-pub const REPLAYS_BYTES: u64 = MAP_BYTES as u64;
+/// What [`ReplayWindows`] take: of memory, or of the file system of their file, which is reserved whole. Bytes.
+pub const REPLAY_WINDOWS_BYTES: u64 = MAP_BYTES as u64;
 
 /// Why the memory of taken frames could not be had.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplaysError {
+pub enum ReplayError {
     /// The file cannot be made, opened or mapped.
     #[error("cannot use {}, which remembers the sealed frames that were taken: {error}", path.display())]
     File {
@@ -83,7 +83,7 @@ pub enum ReplaysError {
 }
 
 /// The windows of all links heard so far.
-pub struct Replays {
+pub struct ReplayWindows {
     map: MmapMut,
     /// Holds the lock.
     _file: Option<File>,
@@ -100,16 +100,16 @@ pub struct Replays {
     gives_from: Instant,
 }
 
-impl fmt::Debug for Replays {
+impl fmt::Debug for ReplayWindows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replays")
+        f.debug_struct("ReplayWindows")
             .field("links", &self.links.len())
             .field("closed", &self.closed.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Replays {
+impl ReplayWindows {
     /// Forgets with the process: whoever starts again can be given recorded frames once more.
     ///
     /// # Errors
@@ -119,13 +119,13 @@ impl Replays {
         Ok(Self::of(MmapMut::map_anon(MAP_BYTES)?, None))
     }
 
-    /// Remembers in a file ([`REPLAYS_BYTES`], reserved here), of which a process that was killed has lost
+    /// Remembers in a file ([`REPLAY_WINDOWS_BYTES`], reserved here), of which a process that was killed has lost
     /// nothing. What was remembered under another key is forgotten: nobody can repeat it.
     ///
     /// # Errors
-    /// See [`ReplaysError`].
-    pub fn in_file(path: &Path, key: &Key) -> Result<Self, ReplaysError> {
-        let failed = |error| ReplaysError::File {
+    /// See [`ReplayError`].
+    pub fn in_file(path: &Path, key: &Key) -> Result<Self, ReplayError> {
+        let failed = |error| ReplayError::File {
             path: path.to_owned(),
             error,
         };
@@ -137,27 +137,27 @@ impl Replays {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(ReplaysError::InUse {
+                return Err(ReplayError::InUse {
                     path: path.to_owned(),
                 });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        let mark = key.mac().mark();
+        let key_id = key.mac().key_id();
         let mut map = map_file(path, &file)?;
-        if words(&mut map)[..2] != [MAGIC, mark] {
+        if words(&mut map)[..2] != [MAGIC, key_id] {
             // Not ours, or of another key: all zeros again.
             drop(map);
             file.set_len(0).map_err(failed)?;
             map = map_file(path, &file)?;
-            words(&mut map)[1] = mark;
+            words(&mut map)[1] = key_id;
             words(&mut map)[0] = MAGIC;
         }
-        let replays = Self::of(map, Some(file));
-        if let Some(warning) = replays.warning() {
+        let windows = Self::of(map, Some(file));
+        if let Some(warning) = windows.warning() {
             log::warn!("{}: {warning}", path.display());
         }
-        Ok(replays)
+        Ok(windows)
     }
 
     fn of(mut map: MmapMut, file: Option<File>) -> Self {
@@ -166,7 +166,7 @@ impl Replays {
         let closed = (words[3] as usize).min(CLOSED_MAX);
         let windows = words[HEADER..CLOSED].chunks_exact(WINDOW);
         let links: Vec<u64> = windows.take(count).map(|window| window[0]).collect();
-        Replays {
+        ReplayWindows {
             closed: words[CLOSED..][..closed].iter().copied().collect(),
             heard: vec![0; links.len()],
             turn: 0,
@@ -260,17 +260,17 @@ impl Replays {
 }
 
 /// Maps the file, all of it reserved.
-fn map_file(path: &Path, file: &File) -> Result<MmapMut, ReplaysError> {
+fn map_file(path: &Path, file: &File) -> Result<MmapMut, ReplayError> {
     let was = file.metadata().map_or(0, |meta| meta.len());
     reserve_and_map(file, MAP_BYTES as u64).map_err(|error| {
         let _ = file.set_len(was);
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => ReplaysError::NoSpace {
+            io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => ReplayError::NoSpace {
                 path: path.to_owned(),
                 needed: MAP_BYTES as u64,
                 free: free_bytes(file).unwrap_or(0),
             },
-            _ => ReplaysError::File {
+            _ => ReplayError::File {
                 path: path.to_owned(),
                 error,
             },
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn links_do_not_disturb_each_other_and_are_bounded() {
-        let mut windows = Replays::in_memory().expect("memory");
+        let mut windows = ReplayWindows::in_memory().expect("memory");
         windows.gives_from = Instant::now() + Duration::from_secs(1000);
         for link in 0..LINKS_MAX as u64 {
             assert_eq!(windows.take(link, 7), Some(true));
@@ -409,9 +409,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job-n0.seal");
         let open = || {
-            let mut replays = Replays::in_file(&path, &Key::new(&[1; 32])).expect("a file");
-            replays.gives_from = Instant::now();
-            replays
+            let mut windows = ReplayWindows::in_file(&path, &Key::new(&[1; 32])).expect("a file");
+            windows.gives_from = Instant::now();
+            windows
         };
         let mut windows = open();
         let (full, alive) = (LINKS_MAX as u64, 5);
@@ -449,7 +449,7 @@ mod tests {
     fn a_process_killed_while_it_closes_a_link_takes_nothing_twice() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job-n0.seal");
-        let open = || Replays::in_file(&path, &Key::new(&[1; 32])).expect("a file");
+        let open = || ReplayWindows::in_file(&path, &Key::new(&[1; 32])).expect("a file");
         let mut windows = open();
         for link in 1..=LINKS_MAX as u64 {
             windows.take(link, 7);
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn whoever_runs_out_of_links_says_so_before_and_then() {
-        let mut windows = Replays::in_memory().expect("memory");
+        let mut windows = ReplayWindows::in_memory().expect("memory");
         windows.gives_from = Instant::now();
         for link in 1..=LINKS_MAX as u64 {
             windows.take(link, 7);
@@ -501,9 +501,9 @@ mod tests {
             return;
         };
         let path = Path::new(&folder).join("job-n0.seal");
-        let error = Replays::in_file(&path, &Key::new(&[1; 32])).expect_err("too small");
+        let error = ReplayWindows::in_file(&path, &Key::new(&[1; 32])).expect_err("too small");
         let message = error.to_string();
-        assert!(matches!(error, ReplaysError::NoSpace { .. }), "{message}");
+        assert!(matches!(error, ReplayError::NoSpace { .. }), "{message}");
         let needs = format!("needs {} KiB", MAP_BYTES.div_ceil(1024));
         for part in ["job-n0.seal", &needs, "4096 KiB are free", "enlarge"] {
             assert!(message.contains(part), "{message} lacks {part}");
@@ -551,7 +551,7 @@ mod tests {
     fn a_file_outlives_the_process_but_not_the_key() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job-n0.seal");
-        let open = |key: u8| Replays::in_file(&path, &Key::new(&[key; 32]));
+        let open = |key: u8| ReplayWindows::in_file(&path, &Key::new(&[key; 32]));
         let mut first = open(1).expect("a new file");
         assert_eq!(
             (first.take(7, 100), first.take(9, 5)),
@@ -582,7 +582,7 @@ mod tests {
             (mended.take(7, 100), mended.take(7, 100)),
             (Some(true), Some(false))
         );
-        let error = Replays::in_file(Path::new("/nowhere/n0.seal"), &Key::new(&[1; 32]));
+        let error = ReplayWindows::in_file(Path::new("/nowhere/n0.seal"), &Key::new(&[1; 32]));
         assert!(error.is_err_and(|error| error.to_string().contains("/nowhere/n0.seal")));
     }
 }

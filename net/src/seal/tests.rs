@@ -11,10 +11,10 @@ use crate::memory::Hub;
 
 const MTU: usize = 256;
 
-fn config(key: u8) -> Config {
-    Config {
+fn config(key: u8) -> SealConfig {
+    SealConfig {
         key: Key::new(&[key; 32]),
-        replays: Replays::in_memory().expect("memory"),
+        windows: ReplayWindows::in_memory().expect("memory"),
     }
 }
 
@@ -299,9 +299,9 @@ impl Transmit for Fickle {
     }
 }
 
-/// Two frames of one name would give the key away.
+/// Two frames of one nonce would give the key away.
 #[test]
-fn no_name_comes_twice_whatever_the_transport_does() {
+fn no_nonce_comes_twice_whatever_the_transport_does() {
     let frames = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..3 {
         let link = Hub::new(1, MTU, 1).remove(0);
@@ -317,13 +317,15 @@ fn no_name_comes_twice_whatever_the_transport_does() {
         }
     }
     let frames = frames.lock().expect("no panic before");
-    let name = |frame: &Vec<u8>| frame[frame.len() - OVERHEAD_BYTES..][..NAME_BYTES].to_vec();
-    let mut names: Vec<_> = frames.iter().map(name).collect();
+    let nonce = |frame: &Vec<u8>| frame[frame.len() - OVERHEAD_BYTES..][..NONCE_BYTES].to_vec();
+    let mut nonces: Vec<_> = frames.iter().map(nonce).collect();
     // The lengths of paddings apart: numbers alone are enough.
-    names.iter_mut().for_each(|name| name[NAME_BYTES - 1] = 0);
-    let all: HashSet<_> = names.iter().collect();
-    assert_eq!((names.len(), all.len()), (21, 21));
-    let links: HashSet<_> = names.iter().map(|name| &name[..8]).collect();
+    nonces
+        .iter_mut()
+        .for_each(|nonce| nonce[NONCE_BYTES - 1] = 0);
+    let all: HashSet<_> = nonces.iter().collect();
+    assert_eq!((nonces.len(), all.len()), (21, 21));
+    let links: HashSet<_> = nonces.iter().map(|nonce| &nonce[..8]).collect();
     assert_eq!(links.len(), 3);
 }
 

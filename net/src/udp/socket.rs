@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
 
 use super::sys::{self, Buffer};
-use super::{Config, OpenError};
+use super::{UdpConfig, UdpError};
 use crate::iface::{self, Interface};
 
 /// Largest packet by default: a common jumbo size, also where the interface would carry more.
@@ -42,21 +42,21 @@ pub(super) struct Sockets {
 }
 
 /// Adds to an error what was tried.
-fn tried<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, OpenError> {
-    result.map_err(|source| OpenError::System {
+fn tried<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, UdpError> {
+    result.map_err(|source| UdpError::System {
         what: what.into(),
         source,
     })
 }
 
-pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
+pub(super) fn open(config: &UdpConfig) -> Result<Sockets, UdpError> {
     let group = config.group;
     if !group.ip().is_multicast() || group.port() == 0 {
-        return Err(OpenError::NotMulticast { group });
+        return Err(UdpError::NotMulticast { group });
     }
     let iface = choose_interface(config)?;
     if !iface.up {
-        return Err(OpenError::Down { iface: iface.name });
+        return Err(UdpError::Down { iface: iface.name });
     }
     let local = local_address(config, &iface)?;
     let payload_max = payload_max(config, &iface)?;
@@ -120,14 +120,14 @@ pub(super) fn open(config: &Config) -> Result<Sockets, OpenError> {
     })
 }
 
-fn choose_interface(config: &Config) -> Result<Interface, OpenError> {
+fn choose_interface(config: &UdpConfig) -> Result<Interface, UdpError> {
     if let Some(name) = &config.iface {
         return Ok(iface::find(name)?);
     }
     let all = iface::list();
     let local = match config.local {
         Some(local) => local,
-        None => routed_address(config.group).ok_or_else(|| OpenError::NoRoute {
+        None => routed_address(config.group).ok_or_else(|| UdpError::NoRoute {
             group: config.group,
             existing: join(all.iter().map(|one| &one.name)),
         })?,
@@ -135,7 +135,7 @@ fn choose_interface(config: &Config) -> Result<Interface, OpenError> {
     let existing = join(all.iter().flat_map(|one| &one.ips));
     all.into_iter()
         .find(|one| one.ips.contains(&local))
-        .ok_or(OpenError::NoSuchAddress { local, existing })
+        .ok_or(UdpError::NoSuchAddress { local, existing })
 }
 
 fn join(items: impl Iterator<Item = impl ToString>) -> String {
@@ -153,7 +153,7 @@ fn routed_address(group: SocketAddr) -> Option<IpAddr> {
 }
 
 /// Unlike IPv4, IPv6 multicast needs a route even where the interface is named; loopback has none.
-fn reach_v6(group: SocketAddr, iface: &Interface) -> Result<(), OpenError> {
+fn reach_v6(group: SocketAddr, iface: &Interface) -> Result<(), UdpError> {
     let name = &iface.name;
     let what = format!(
         "reach the group {group} (`sudo ip -6 route add ff00::/8 dev {name} table local` may help)"
@@ -165,12 +165,12 @@ fn reach_v6(group: SocketAddr, iface: &Interface) -> Result<(), OpenError> {
     tried(what, reached)
 }
 
-fn local_address(config: &Config, iface: &Interface) -> Result<SocketAddr, OpenError> {
+fn local_address(config: &UdpConfig, iface: &Interface) -> Result<SocketAddr, UdpError> {
     let v4 = config.group.is_ipv4();
     let ip = match config.local {
         Some(local) if iface.ips.contains(&local) && local.is_ipv4() == v4 => local,
         Some(local) => {
-            return Err(OpenError::NoSuchAddress {
+            return Err(UdpError::NoSuchAddress {
                 local,
                 existing: join(iface.ips.iter()),
             });
@@ -180,7 +180,7 @@ fn local_address(config: &Config, iface: &Interface) -> Result<SocketAddr, OpenE
             .iter()
             .copied()
             .find(|ip| ip.is_ipv4() == v4)
-            .ok_or_else(|| OpenError::NoAddress {
+            .ok_or_else(|| UdpError::NoAddress {
                 iface: iface.name.clone(),
                 family: if v4 { "IPv4" } else { "IPv6" },
             })?,
@@ -198,10 +198,10 @@ fn local_address(config: &Config, iface: &Interface) -> Result<SocketAddr, OpenE
     })
 }
 
-fn payload_max(config: &Config, iface: &Interface) -> Result<usize, OpenError> {
+fn payload_max(config: &UdpConfig, iface: &Interface) -> Result<usize, UdpError> {
     let mtu = config.mtu.unwrap_or(iface.mtu.min(MTU_DEFAULT_MAX));
     if mtu < MTU_MIN || mtu > iface.mtu {
-        return Err(OpenError::Mtu {
+        return Err(UdpError::Mtu {
             mtu,
             iface: iface.name.clone(),
             least: MTU_MIN,
@@ -226,7 +226,7 @@ fn advise(granted_bytes: usize, asked_bytes: usize) {
     }
 }
 
-fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socket, OpenError> {
+fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socket, UdpError> {
     let domain = Domain::for_address(local);
     let socket = tried(
         "make a UDP socket",
@@ -248,7 +248,7 @@ fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socke
     Ok(socket)
 }
 
-fn group_socket(group: SocketAddr, iface: &Interface) -> Result<Socket, OpenError> {
+fn group_socket(group: SocketAddr, iface: &Interface) -> Result<Socket, UdpError> {
     let domain = Domain::for_address(group);
     let socket = tried(
         "make a UDP socket",

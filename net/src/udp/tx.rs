@@ -13,14 +13,14 @@ use socket2::{SockAddr, Socket};
 use super::gso::{Gather, Left};
 use super::socket::Sockets;
 use super::sys;
-use crate::book::Book;
+use crate::address_table::AddressTable;
 use crate::{Source, To, Transmit, TransmitStats};
 
 pub(super) struct Tx {
     socket: Arc<Socket>,
     group: SockAddr,
     gather: Gather,
-    book: Book<SocketAddr>,
+    addresses: AddressTable<SocketAddr>,
     mtu: usize,
     segmentation: bool,
     echoes: Arc<AtomicU64>,
@@ -52,7 +52,7 @@ impl Tx {
             socket: Arc::clone(&sockets.node),
             gather: Gather::new(&group),
             group,
-            book: Book::new(),
+            addresses: AddressTable::new(),
             mtu: sockets.payload_max,
             segmentation: sockets.segmentation,
             echoes: Arc::clone(&sockets.echoes),
@@ -131,7 +131,7 @@ impl Tx {
     fn open_batch(&mut self, to: To, len: usize) -> bool {
         let address = match to {
             To::Group => None,
-            To::Node(node) => match self.book.get(node) {
+            To::Node(node) => match self.addresses.get(node) {
                 None => {
                     self.stats.no_address += 1;
                     return false;
@@ -181,7 +181,7 @@ impl Transmit for Tx {
 
     fn learn(&mut self, node: u16, source: Source) {
         if let Source::Socket(address) = source
-            && self.book.learn(node, address)
+            && self.addresses.learn(node, address)
         {
             // What was written for the old address leaves for it.
             self.gather.close(To::Node(node));
@@ -189,7 +189,7 @@ impl Transmit for Tx {
     }
 
     fn knows(&self, node: u16) -> bool {
-        self.book.get(node).is_some()
+        self.addresses.get(node).is_some()
     }
 
     fn stats(&self) -> TransmitStats {

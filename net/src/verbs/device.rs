@@ -12,7 +12,7 @@ use std::mem::{self, size_of};
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 
-use super::OpenError;
+use super::VerbsError;
 use super::ffi::{
     self, DeviceAttr, GID_IB, GID_ROCE_V2, Gid, GidEntry, LINK_ETHERNET, Library, PORT_ACTIVE,
     PortAttr, library,
@@ -108,27 +108,27 @@ impl fmt::Display for Port {
 /// All ports of all devices that this user may open.
 ///
 /// # Errors
-/// [`OpenError::NoLibrary`], [`OpenError::NoDevice`], or a device that would not say what it is.
-pub fn ports() -> Result<Vec<Port>, OpenError> {
-    let library = library().map_err(OpenError::no_library)?;
-    let (devices, refused) = open_all(library, None).map_err(|source| OpenError::System {
+/// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], or a device that would not say what it is.
+pub fn ports() -> Result<Vec<Port>, VerbsError> {
+    let library = library().map_err(VerbsError::no_library)?;
+    let (devices, refused) = open_all(library, None).map_err(|source| VerbsError::System {
         what: "list RDMA devices",
         device: "this host".to_owned(),
         source,
     })?;
     if devices.is_empty() {
         return Err(match refused.into_iter().next() {
-            Some((device, source)) => OpenError::System {
+            Some((device, source)) => VerbsError::System {
                 what: "open (access to /dev/infiniband/uverbs*)",
                 device,
                 source,
             },
-            None => OpenError::NoDevice,
+            None => VerbsError::NoDevice,
         });
     }
     let mut ports = Vec::new();
     for device in &devices {
-        let found = ports_of(device).map_err(|source| OpenError::System {
+        let found = ports_of(device).map_err(|source| VerbsError::System {
             what: "read the ports",
             device: device.name.clone(),
             source,
@@ -197,7 +197,7 @@ pub(super) fn ipv4_of(gid: Gid) -> Option<IpAddr> {
 
 /// The port that `wanted` names: a device, `device:port`, or a network interface that belongs to
 /// one. None: the only one that can send.
-pub(super) fn choose(ports: Vec<Port>, wanted: Option<&str>) -> Result<Port, OpenError> {
+pub(super) fn choose(ports: Vec<Port>, wanted: Option<&str>) -> Result<Port, VerbsError> {
     let all = list(&ports);
     let meant: Vec<Port> = match wanted {
         None => ports,
@@ -214,7 +214,7 @@ pub(super) fn choose(ports: Vec<Port>, wanted: Option<&str>) -> Result<Port, Ope
         }
     };
     let Some(first) = meant.first() else {
-        return Err(OpenError::NoSuchPort {
+        return Err(VerbsError::NoSuchPort {
             name: wanted.unwrap_or_default().to_owned(),
             existing: all,
         });
@@ -223,8 +223,8 @@ pub(super) fn choose(ports: Vec<Port>, wanted: Option<&str>) -> Result<Port, Ope
     let mut usable = meant.into_iter().filter(|port| port.trouble().is_none());
     match (usable.next(), usable.next()) {
         (Some(port), None) => Ok(port),
-        (None, _) => Err(OpenError::NotReady(trouble.unwrap_or_default())),
-        (Some(_), Some(_)) => Err(OpenError::Several { existing: all }),
+        (None, _) => Err(VerbsError::NotReady(trouble.unwrap_or_default())),
+        (Some(_), Some(_)) => Err(VerbsError::Several { existing: all }),
     }
 }
 

@@ -137,7 +137,7 @@ pub(super) struct DeviceAttr {
     max_qp: c_int,
     pub(super) max_qp_wr: c_int,
     device_cap_flags: c_uint,
-    pub(super) max_sge: c_int,
+    max_sge: c_int,
     max_sge_rd: c_int,
     max_cq: c_int,
     pub(super) max_cqe: c_int,

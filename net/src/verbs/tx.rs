@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::ffi::{Gid, MULTICAST_QPN};
 use super::queue::Handle;
 use super::send_ring::{SendRing, Target};
-use crate::book::Book;
+use crate::address_table::AddressTable;
 use crate::{FillLent, Source, To, Transmit, TransmitStats};
 
 /// Datagrams handed to the device in one go.
@@ -33,7 +33,7 @@ pub(super) struct Tx {
     gid_index: u8,
     mtu: usize,
     group: Target,
-    book: Book<Place>,
+    addresses: AddressTable<Place>,
     targets: Vec<Option<Target>>,
     ways: Vec<(Gid, u16, Handle)>,
     /// The queue pair has failed, and was last started again then.
@@ -60,7 +60,7 @@ impl Tx {
                 handle: group,
                 qpn: MULTICAST_QPN,
             },
-            book: Book::new(),
+            addresses: AddressTable::new(),
             targets: Vec::new(),
             ways: Vec::new(),
             failed: None,
@@ -206,12 +206,12 @@ impl Transmit for Tx {
             lid,
             qpn,
         };
-        if self.book.get(node) == Some(place) {
+        if self.addresses.get(node) == Some(place) {
             return;
         }
         match self.way(place.gid, lid) {
             Ok(handle) => {
-                self.book.learn(node, place);
+                self.addresses.learn(node, place);
                 let index = usize::from(node);
                 if self.targets.len() <= index {
                     self.targets.resize(index + 1, None);
@@ -227,7 +227,7 @@ impl Transmit for Tx {
     }
 
     fn knows(&self, node: u16) -> bool {
-        self.book.get(node).is_some()
+        self.addresses.get(node).is_some()
     }
 
     fn stats(&self) -> TransmitStats {

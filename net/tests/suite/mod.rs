@@ -20,15 +20,15 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 /// How long a line has to be silent before frames that are still missing count as lost.
 const QUIET: Duration = Duration::from_secs(2);
 
-enum Kind {
+enum TransportKind {
     Memory,
-    Udp(udp::Config),
+    Udp(udp::UdpConfig),
     PacketMmap,
-    AfXdp(af_xdp::Config),
+    AfXdp(af_xdp::AfXdpConfig),
     /// af_xdp transmit, packet_mmap receive.
     XdpMmap,
     /// A port for each node, or one for all.
-    Verbs(Vec<verbs::Config>),
+    Verbs(Vec<verbs::VerbsConfig>),
 }
 
 pub(crate) use ports::rdma_ports;
@@ -48,7 +48,7 @@ fn capture(link: Link) -> Link {
     // The name is gone at once, the file when the link is.
     let file = tempfile::NamedTempFile::new().expect("a file");
     let nobody = Source::Memory(0);
-    let config = capture::Config {
+    let config = capture::CaptureConfig {
         path: file.path().to_owned(),
         bytes_max: 1 << 20,
         local: nobody,
@@ -58,19 +58,19 @@ fn capture(link: Link) -> Link {
 }
 
 fn seal(link: Link) -> Link {
-    let config = seal::Config {
+    let config = seal::SealConfig {
         key: seal::Key::new(&[7; seal::KEY_BYTES]),
-        replays: seal::Replays::in_memory().expect("memory"),
+        windows: seal::ReplayWindows::in_memory().expect("memory"),
     };
     seal::wrap(link, config).expect("a random number")
 }
 
 fn pace(link: Link) -> Link {
     // Tokens for all that a check sends at once.
-    let config = pace::Config {
+    let config = pace::PaceConfig {
         bytes_per_s: 1e12,
         burst_bytes: 1 << 30,
-        ..pace::Config::default()
+        ..pace::PaceConfig::default()
     };
     pace::wrap(link, &config)
 }
@@ -78,7 +78,7 @@ fn pace(link: Link) -> Link {
 /// Some nodes that can be opened on one transport.
 pub(crate) struct Net {
     pub(crate) nodes: usize,
-    kind: Kind,
+    kind: TransportKind,
     lab: Option<Lab>,
     wrapping: Wrapping,
 }
@@ -87,7 +87,7 @@ impl Net {
     pub(crate) fn memory(nodes: usize) -> Self {
         Net {
             nodes,
-            kind: Kind::Memory,
+            kind: TransportKind::Memory,
             lab: None,
             wrapping: Wrapping::None,
         }
@@ -99,29 +99,29 @@ impl Net {
         let group = GROUPS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let [_, _, p0, p1] = process::id().to_be_bytes();
         let port = 20_000 + (u16::from_be_bytes([p0, p1]) % 8192);
-        let config = udp::Config {
+        let config = udp::UdpConfig {
             group: SocketAddr::from(([239, 68, group[0], group[1]], port)),
             iface: Some("lo".to_owned()),
             segmentation,
-            ..udp::Config::default()
+            ..udp::UdpConfig::default()
         };
         Net {
             nodes,
-            kind: Kind::Udp(config),
+            kind: TransportKind::Udp(config),
             lab: None,
             wrapping: Wrapping::None,
         }
     }
 
     pub(crate) fn udp_lab(nodes: usize, segmentation: bool) -> Self {
-        let config = udp::Config {
+        let config = udp::UdpConfig {
             iface: Some("eth0".to_owned()),
             segmentation,
-            ..udp::Config::default()
+            ..udp::UdpConfig::default()
         };
         Net {
             nodes,
-            kind: Kind::Udp(config),
+            kind: TransportKind::Udp(config),
             lab: Some(lab(nodes, 1500)),
             wrapping: Wrapping::None,
         }
@@ -130,7 +130,7 @@ impl Net {
     pub(crate) fn packet_mmap_lab(nodes: usize, mtu: u32) -> Self {
         Net {
             nodes,
-            kind: Kind::PacketMmap,
+            kind: TransportKind::PacketMmap,
             lab: Some(lab(nodes, mtu)),
             wrapping: Wrapping::None,
         }
@@ -139,7 +139,7 @@ impl Net {
     pub(crate) fn af_xdp_lab(nodes: usize, mtu: u32) -> Self {
         Net {
             nodes,
-            kind: Kind::AfXdp(af_xdp::Config::default()),
+            kind: TransportKind::AfXdp(af_xdp::AfXdpConfig::default()),
             lab: Some(lab(nodes, mtu)),
             wrapping: Wrapping::None,
         }
@@ -147,19 +147,19 @@ impl Net {
 
     /// The program in the kernel, as for drivers that take none.
     pub(crate) fn af_xdp_generic_lab(nodes: usize) -> Self {
-        let config = af_xdp::Config {
+        let config = af_xdp::AfXdpConfig {
             driver_mode: false,
-            ..af_xdp::Config::default()
+            ..af_xdp::AfXdpConfig::default()
         };
         Net {
-            kind: Kind::AfXdp(config),
+            kind: TransportKind::AfXdp(config),
             ..Self::af_xdp_lab(nodes, 1500)
         }
     }
 
     pub(crate) fn xdp_mmap_lab(nodes: usize, mtu: u32) -> Self {
         Net {
-            kind: Kind::XdpMmap,
+            kind: TransportKind::XdpMmap,
             ..Self::packet_mmap_lab(nodes, mtu)
         }
     }
@@ -169,15 +169,15 @@ impl Net {
         static GROUPS: AtomicU16 = AtomicU16::new(0);
         let [_, _, p0, p1] = process::id().to_be_bytes();
         let [g0, g1] = GROUPS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-        let config = |node: usize| verbs::Config {
+        let config = |node: usize| verbs::VerbsConfig {
             port: Some(ports[node % ports.len()].clone()),
             group: Ipv4Addr::new(239, 68, g0, g1),
             key: u32::from_be_bytes([0x44, 0x57, p0, p1]),
-            ..verbs::Config::default()
+            ..verbs::VerbsConfig::default()
         };
         Net {
             nodes,
-            kind: Kind::Verbs((0..nodes).map(config).collect()),
+            kind: TransportKind::Verbs((0..nodes).map(config).collect()),
             lab: None,
             wrapping: Wrapping::None,
         }
@@ -192,7 +192,7 @@ impl Net {
     /// Opens all nodes.
     pub(crate) fn open(&self) -> Vec<Link> {
         match self.kind {
-            Kind::Memory => memory::Hub::new(self.nodes as u16, 1500, 1024)
+            TransportKind::Memory => memory::Hub::new(self.nodes as u16, 1500, 1024)
                 .into_iter()
                 .map(|link| self.wrap(link))
                 .collect(),
@@ -205,14 +205,14 @@ impl Net {
     /// Opens one node, again if need be; `None` where nodes exist only together.
     pub(crate) fn open_one(&self, node: usize) -> Option<Link> {
         let open = || match &self.kind {
-            Kind::Memory => None,
-            Kind::Udp(config) => Some(udp::open(config).expect("udp")),
-            Kind::PacketMmap => {
-                Some(packet_mmap::open(&packet_mmap::Config::default()).expect("packet_mmap"))
-            }
-            Kind::AfXdp(config) => Some(af_xdp::open(config).expect("af_xdp")),
-            Kind::XdpMmap => Some(xdp_mmap()),
-            Kind::Verbs(configs) => Some(verbs::open(&configs[node]).expect("verbs")),
+            TransportKind::Memory => None,
+            TransportKind::Udp(config) => Some(udp::open(config).expect("udp")),
+            TransportKind::PacketMmap => Some(
+                packet_mmap::open(&packet_mmap::PacketMmapConfig::default()).expect("packet_mmap"),
+            ),
+            TransportKind::AfXdp(config) => Some(af_xdp::open(config).expect("af_xdp")),
+            TransportKind::XdpMmap => Some(xdp_mmap()),
+            TransportKind::Verbs(configs) => Some(verbs::open(&configs[node]).expect("verbs")),
         };
         let link = match &self.lab {
             Some(lab) => lab.in_host(node, open).expect("enter the host"),
@@ -224,12 +224,15 @@ impl Net {
     fn wrap(&self, link: Link) -> Link {
         match self.wrapping {
             Wrapping::None => link,
-            Wrapping::Fault => fault::wrap(link, &fault::Config::default()),
+            Wrapping::Fault => fault::wrap(link, &fault::FaultConfig::default()),
             Wrapping::Capture => capture(link),
             Wrapping::Seal => seal(link),
             Wrapping::Pace => pace(link),
             // In the order that the crate's documentation gives.
-            Wrapping::All => pace(seal(fault::wrap(capture(link), &fault::Config::default()))),
+            Wrapping::All => pace(seal(fault::wrap(
+                capture(link),
+                &fault::FaultConfig::default(),
+            ))),
         }
     }
 
@@ -237,7 +240,7 @@ impl Net {
     pub(crate) fn switch(&self, node: usize, state: &str) -> bool {
         let (mut command, iface) = match (&self.lab, &self.kind) {
             (Some(lab), _) => (lab.command(node, "ip"), "eth0".to_owned()),
-            (None, Kind::Verbs(configs)) => match interface_of(&configs[node]) {
+            (None, TransportKind::Verbs(configs)) => match interface_of(&configs[node]) {
                 Some(iface) => (Command::new("ip"), iface),
                 None => return false,
             },
@@ -251,31 +254,31 @@ impl Net {
 
     /// Whether frames that overrun a receiver are counted at all.
     pub(crate) fn counts_overruns(&self) -> bool {
-        !matches!(self.kind, Kind::Verbs(_))
+        !matches!(self.kind, TransportKind::Verbs(_))
     }
 
     /// Whether the drops that the kernel counts are frames (and not joined frames).
     pub(crate) fn counts_single_drops(&self) -> bool {
-        !matches!(&self.kind, Kind::Udp(config) if config.segmentation)
+        !matches!(&self.kind, TransportKind::Udp(config) if config.segmentation)
     }
 
     /// Whether a frame that finds the queue to the other host full counts as the sender's.
     pub(crate) fn sees_drops_on_the_way(&self) -> bool {
-        matches!(self.kind, Kind::AfXdp(_) | Kind::XdpMmap)
+        matches!(self.kind, TransportKind::AfXdp(_) | TransportKind::XdpMmap)
     }
 
     /// Whether a switch between the nodes may lose a frame in its own queues, where neither end can
     /// count it: several full-speed raw senders overrun a bridge.
     pub(crate) fn switch_may_drop(&self) -> bool {
-        self.nodes > 2 && !matches!(self.kind, Kind::Memory | Kind::Udp(_))
+        self.nodes > 2 && !matches!(self.kind, TransportKind::Memory | TransportKind::Udp(_))
     }
 
     /// Whether a sender can fill everything up to the receiver, which then stops it; none: a device
     /// that sends by itself may be slower than its sender, or not.
     pub(crate) fn has_back_pressure(&self) -> Option<bool> {
         match self.kind {
-            Kind::Verbs(_) => None,
-            Kind::Memory => Some(true),
+            TransportKind::Verbs(_) => None,
+            TransportKind::Memory => Some(true),
             _ => Some(false),
         }
     }
@@ -284,8 +287,8 @@ impl Net {
 /// The two raw Ethernet transports, a half of each.
 fn xdp_mmap() -> Link {
     Link {
-        tx: af_xdp::open_transmit(&af_xdp::Config::default()).expect("af_xdp transmit"),
-        rx: packet_mmap::open_receive(&packet_mmap::Config::default())
+        tx: af_xdp::open_transmit(&af_xdp::AfXdpConfig::default()).expect("af_xdp transmit"),
+        rx: packet_mmap::open_receive(&packet_mmap::PacketMmapConfig::default())
             .expect("packet_mmap receive"),
     }
 }
@@ -294,11 +297,11 @@ fn xdp_mmap() -> Link {
 pub(crate) fn may_load_programs() -> bool {
     let lab = lab(2, 1500);
     let opened = lab.in_host(0, || {
-        af_xdp::open_receive(&af_xdp::Config::default()).map(drop)
+        af_xdp::open_receive(&af_xdp::AfXdpConfig::default()).map(drop)
     });
     match opened.expect("enter the host") {
         Err(
-            error @ (af_xdp::OpenError::NoPrivilege { .. } | af_xdp::OpenError::NoKernelSupport),
+            error @ (af_xdp::AfXdpError::NoPrivilege { .. } | af_xdp::AfXdpError::NoKernelSupport),
         ) => {
             dogwild_lab::skip::skip(&error.to_string());
             false
@@ -314,7 +317,7 @@ pub(crate) fn may_load_programs() -> bool {
 /// `tools/soft-roce` boots. A developer's own network is left alone.
 const SWITCHABLE: &str = "DOGWILD_VERBS_SWITCH";
 
-fn interface_of(config: &verbs::Config) -> Option<String> {
+fn interface_of(config: &verbs::VerbsConfig) -> Option<String> {
     let allowed = std::env::var(SWITCHABLE).ok()?;
     let ports = verbs::ports().expect("ports");
     let named =

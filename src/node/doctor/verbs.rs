@@ -18,8 +18,8 @@ pub(super) fn check() -> Check {
         Ok(ports) => ports,
         Err(error) => {
             let found = match error {
-                verbs::OpenError::NoLibrary { .. } => "no library",
-                verbs::OpenError::NoDevice => "no RDMA device",
+                verbs::VerbsError::NoLibrary { .. } => "no library",
+                verbs::VerbsError::NoDevice => "no RDMA device",
                 _ => "devices cannot be read",
             };
             return Check::new("verbs", State::Missing, found).needing(error.to_string());

@@ -106,7 +106,7 @@ fn udp_args(program: &PathBuf, lab: bool, bytes: usize) -> Result<Vec<String>> {
         text.trim().parse().ok()
     };
     if let (true, Some(rx), Some(tx)) = (lab, limit("rmem"), limit("wmem")) {
-        let buffer = dogwild_net::udp::Config::default().buffer_bytes;
+        let buffer = dogwild_net::udp::UdpConfig::default().buffer_bytes;
         args.extend(["-w".to_owned(), buffer.min(rx).min(tx).to_string()]);
     }
     let help = Command::new(program).arg("--help").output()?;

@@ -4,18 +4,18 @@
 
 /// Addresses by node index.
 #[derive(Debug)]
-pub(crate) struct Book<A> {
+pub(crate) struct AddressTable<A> {
     entries: Vec<Option<A>>,
 }
 
-impl<A: Copy + PartialEq> Book<A> {
+impl<A: Copy + PartialEq> AddressTable<A> {
     pub(crate) fn new() -> Self {
-        Book {
+        AddressTable {
             entries: Vec::new(),
         }
     }
 
-    /// Writes an address down; false if it was known already.
+    /// Takes note of an address; false if it was known already.
     pub(crate) fn learn(&mut self, node: u16, address: A) -> bool {
         let index = usize::from(node);
         if self.entries.len() <= index {
