@@ -148,13 +148,13 @@ pub struct Choice {
 }
 
 /// Why none was chosen.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {
     /// None can be used.
     #[error(
-        "--iface auto found no network interface that can be used ({reasons}): switch one on, or \
-         name it with --iface NAME (udp between processes of this host: --iface lo)"
+        "no network interface can be chosen ({reasons}): switch one on, or name one (`lo` for udp \
+         between processes of this host)"
     )]
     None {
         /// Each with the reason against it, with semicolons.
@@ -162,8 +162,8 @@ pub enum ChooseError {
     },
     /// Several are equally good.
     #[error(
-        "--iface auto cannot decide between {names}: the default route leads through none of \
-         them, and none is the fastest; name one with --iface NAME"
+        "several network interfaces would do ({names}): the default route leads through none of \
+         them, and none is the fastest; name one"
     )]
     Ambiguous {
         /// Their names, with commas.

@@ -115,7 +115,7 @@ pub enum VerbsError {
         existing: String,
     },
     /// More than one port would do.
-    #[error("several RDMA ports would do: name one with --iface; there are: {existing}")]
+    #[error("several RDMA ports would do: name one; there are: {existing}")]
     Several {
         /// What exists, with commas.
         existing: String,

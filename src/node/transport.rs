@@ -100,7 +100,10 @@ pub enum TransportError {
     AfXdp(#[from] af_xdp::AfXdpError),
     /// The verbs transport says why.
     #[error(transparent)]
-    Verbs(#[from] verbs::VerbsError),
+    Verbs(verbs::VerbsError),
+    /// Several RDMA ports would do.
+    #[error("{0} (--iface NAME)")]
+    SeveralPorts(verbs::VerbsError),
     /// The key file says why.
     #[error(transparent)]
     Key(#[from] seal::KeyError),
@@ -122,8 +125,17 @@ pub enum TransportError {
     #[error("--transport {} needs --iface NAME or --iface auto (`ip link` lists them)", .0.name())]
     NoInterface(Transport),
     /// `--iface auto` found none, or too many.
-    #[error(transparent)]
+    #[error("--iface auto: {0} (--iface NAME)")]
     Auto(#[from] iface::ChooseError),
+}
+
+impl From<verbs::VerbsError> for TransportError {
+    fn from(error: verbs::VerbsError) -> Self {
+        match error {
+            verbs::VerbsError::Several { .. } => Self::SeveralPorts(error),
+            error => Self::Verbs(error),
+        }
+    }
 }
 
 /// The name that asks for a choice.

@@ -425,7 +425,7 @@ mod tests {
         let two = [port("rxe0", 1, true), port("rxe1", 1, true)];
         let several = chosen(&two, None);
         assert!(
-            several.contains("--iface") && several.contains("rxe1:1"),
+            several.contains("name one") && several.contains("rxe1:1"),
             "{several}"
         );
     }

@@ -42,6 +42,11 @@ pub enum EchoError {
     Silence,
 }
 
+/// A session that no other doctor has.
+pub(super) fn session() -> u64 {
+    0xD0C7_0000_0000 | u64::from(std::process::id())
+}
+
 /// Runs one end on `iface` of a lab; the asking one returns what it found.
 ///
 /// # Errors

@@ -10,9 +10,8 @@ use clap::ValueEnum;
 use dogwild_lab::{Lab, LabError};
 use dogwild_net::iface;
 
-use super::transports::has_capability;
 use super::{Check, State};
-use crate::node::Transport;
+use crate::node::{Transport, TransportError};
 use crate::weights::kernels::{Isa, Kernels};
 
 /// Below this a buffer of a large model does not fit beside others.
@@ -33,6 +32,13 @@ fn read(path: &str) -> String {
 fn field<'a>(text: &'a str, field: &str) -> Option<&'a str> {
     let line = text.lines().find(|line| line.starts_with(field))?;
     Some(line.split_once(':')?.1.trim())
+}
+
+/// Whether this process has a capability.
+pub(super) fn has_capability(bit: u32) -> bool {
+    field(&read("/proc/self/status"), "CapEff")
+        .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+        .is_some_and(|held| held >> bit & 1 == 1)
 }
 
 pub(super) fn host() -> Vec<Check> {
@@ -108,6 +114,7 @@ pub(super) fn iface_auto() -> Vec<Check> {
                 Check::works(transport.name(), found)
             }
             Err(error) => {
+                let error = TransportError::from(error);
                 Check::new(transport.name(), State::Missing, "none").needing(error.to_string())
             }
         })

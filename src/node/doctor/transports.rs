@@ -8,8 +8,10 @@ use clap::ValueEnum;
 use dogwild_lab::Lab;
 use dogwild_net::iface;
 
-use super::{Check, State, echo, verbs};
-use crate::node::{Transport, TransportSpec, open_link};
+use super::echo::{self, session};
+use super::host::has_capability;
+use super::{Check, State, verbs};
+use crate::node::{Transport, TransportError, TransportSpec, open_link};
 
 /// Receive buffer that the udp transport asks for.
 const UDP_BUFFER_BYTES: u64 = 16 << 20;
@@ -31,11 +33,6 @@ pub(super) fn transports(program: &Path, lab: Option<&Lab>) -> Vec<Check> {
         });
     }
     checks
-}
-
-/// A session that no other doctor has.
-pub(super) fn session() -> u64 {
-    0xD0C7_0000_0000 | u64::from(std::process::id())
 }
 
 fn udp(program: &Path, lab: Option<&Lab>) -> Check {
@@ -97,7 +94,7 @@ fn raw(transport: Transport, program: &Path, lab: Option<&Lab>) -> Check {
             }
         }
         Err(error) => {
-            needs.push(error.to_string());
+            needs.push(TransportError::from(error.clone()).to_string());
             Check::new(name, State::Missing, "no interface for it")
         }
     };
@@ -183,14 +180,4 @@ fn prerequisites(mut check: Check, iface: Option<&iface::Interface>) -> Check {
         _ => {}
     }
     check
-}
-
-/// Whether this process has a capability.
-pub(super) fn has_capability(bit: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .is_some_and(|caps| caps >> bit & 1 == 1)
 }

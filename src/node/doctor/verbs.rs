@@ -4,7 +4,8 @@
 
 use dogwild_net::verbs::{self, Port};
 
-use super::transports::{has_capability, session};
+use super::echo::session;
+use super::host::has_capability;
 use super::{Check, State};
 use crate::node::{Transport, TransportSpec, open_link};
 
