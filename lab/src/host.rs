@@ -100,7 +100,7 @@ impl Drop for LabHost {
 ///
 /// # Errors
 /// No such process, or one of another user.
-pub fn command_beside(pid: u32, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
+pub fn command_in_namespaces_of(pid: u32, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
     let mut command = Command::new(program);
     sys::enter_before_exec(&mut command, open_namespaces(pid)?);
     Ok(command)

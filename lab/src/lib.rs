@@ -39,6 +39,6 @@ mod tool;
 
 pub use enter::inside;
 pub use error::LabError;
-pub use host::{LabHost, command_beside};
+pub use host::{LabHost, command_in_namespaces_of};
 pub use lab::Lab;
 pub use spec::{Cable, Spec};

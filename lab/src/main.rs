@@ -9,7 +9,9 @@ mod registry;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dogwild_lab::share::share;
-use dogwild_lab::{Cable, Lab, LabError, LabHost, Spec, command_beside, note, out, say, sys};
+use dogwild_lab::{
+    Cable, Lab, LabError, LabHost, Spec, command_in_namespaces_of, note, out, say, sys,
+};
 use registry::{Entry, Process, Registry};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -254,7 +256,9 @@ fn exec(name: &str, host: usize, words: &[OsString]) -> Result<ExitCode> {
     };
     let last = pids.len().saturating_sub(1);
     let pid = *pids.get(host).ok_or(LabError::NoSuchHost { host, last })?;
-    let refused = command_beside(pid, &words[0])?.args(&words[1..]).exec();
+    let refused = command_in_namespaces_of(pid, &words[0])?
+        .args(&words[1..])
+        .exec();
     Err(refused).with_context(|| format!("cannot run {} in host {host}", words[0].display()))
 }
 
