@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use dogwild::stream::{Config, Deltas, Dest, Merge, Outbox, Streamer};
+use dogwild::stream::{Config, Deltas, Merge, Outbox, Streamer, To};
 use dogwild::weights::{
     BLOCK, BufferSpec, Created, Existing, JournalOp, MAX_CHUNK, Manifest, SharedWeights,
     StreamState, StreamStateSpec, Writes, kernels,
@@ -63,7 +63,7 @@ impl Pipe {
 }
 
 impl Outbox for Pipe {
-    fn send(&mut self, _: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+    fn send(&mut self, _: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         if self.waiting.len() == FRAMES || len > self.stride {
             return false;
         }

@@ -24,8 +24,8 @@
 //! - `unsafe` is open only in the files that a test of the workspace lists: those that make system
 //!   calls, call libibverbs, share a ring with the kernel or an adapter, or use vector instructions.
 //!
-//! [`udp`], [`packet_mmap`], [`af_xdp`] and [`verbs`] exist on Linux, whose system calls they are made of; [`memory`] and
-//! the wrappers everywhere.
+//! [`udp`], [`packet_mmap`], [`af_xdp`] and [`verbs`] exist on Linux, whose system calls they are
+//! made of; [`memory`] and the wrappers everywhere.
 
 use std::fmt;
 use std::io;
@@ -37,6 +37,7 @@ use std::time::Duration;
 mod address_table;
 #[cfg(target_os = "linux")]
 pub mod af_xdp;
+pub mod bucket;
 pub mod capture;
 #[cfg(target_os = "linux")]
 mod ethernet;
@@ -44,6 +45,7 @@ pub mod fault;
 #[cfg(target_os = "linux")]
 pub mod iface;
 pub mod memory;
+pub mod outbox;
 pub mod own;
 pub mod pace;
 #[cfg(target_os = "linux")]
@@ -58,15 +60,7 @@ pub mod verbs;
 
 #[cfg(target_os = "linux")]
 pub use ethernet::PortError;
-
-/// Where a frame goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum To {
-    /// Every node of the group but the sender.
-    Group,
-    /// One node, at the address last given to [`Transmit::learn`].
-    Node(u16),
-}
+pub use outbox::{FillLent, Room, To};
 
 /// Where a frame came from, as the transport sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,9 +102,6 @@ impl fmt::Display for Source {
     }
 }
 
-/// Writes the head of a frame, and its tail where that has to be copied ([`Transmit::send_lent`]).
-pub type FillLent<'a> = dyn FnMut(&mut [u8], Option<&mut [u8]>) + 'a;
-
 /// The sending half of a transport. A half may live on a thread of its own.
 ///
 /// Call order: `send` as often as there is something to say, `flush` when there is not (or when it
@@ -146,7 +137,7 @@ pub trait Transmit: Send {
     }
 
     /// What a [`pace`] wrapper leaves room for, in frames of [`mtu`](Self::mtu) bytes; `None`: there is none.
-    fn room(&self) -> Option<pace::Room> {
+    fn room(&self) -> Option<Room> {
         None
     }
 

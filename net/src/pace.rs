@@ -13,7 +13,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::{Link, Source, To, Transmit, TransmitStats};
+use crate::bucket::Bucket;
+use crate::{Link, Room, Source, To, Transmit, TransmitStats};
 
 /// Preamble, start delimiter, Ethernet header, check sequence and gap: what a frame of raw Ethernet
 /// takes on the cable beside its payload, in bytes.
@@ -28,15 +29,6 @@ const BURST_TIME: Duration = Duration::from_millis(5);
 /// Full frames that it holds beside them: so that frames of different kinds can share a low rate, there is
 /// more than one to choose for.
 const BURST_FRAMES: usize = 8;
-
-/// What a bucket leaves room for, in full frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Frames that may go now.
-    pub now: usize,
-    /// Frames that may go at once when the bucket is full.
-    pub most: usize,
-}
 
 /// How much may be sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,95 +61,51 @@ pub fn wrap(link: Link, config: &PaceConfig) -> Link {
     }
 }
 
-/// Wraps a sending half alone.
-#[must_use]
-pub fn wrap_transmit(inner: Box<dyn Transmit>, config: &PaceConfig) -> Box<dyn Transmit> {
-    let start = Instant::now();
+fn wrap_transmit(inner: Box<dyn Transmit>, config: &PaceConfig) -> Box<dyn Transmit> {
     Box::new(Paced {
-        bucket: Bucket::new(config, inner.mtu()),
-        start,
+        bucket: bucket(config, inner.mtu()),
+        overhead: config.overhead_bytes,
+        start: Instant::now(),
         inner,
         paced: 0,
     })
 }
 
-/// The tokens, without a clock: time comes as an argument.
-struct Bucket {
-    bytes_per_ns: f64,
-    burst: f64,
-    overhead: usize,
-    tokens: f64,
-    seen_ns: u64,
-}
-
-impl Bucket {
-    /// A full bucket at time 0. A rate that is negative or no number lets nothing through after it.
-    fn new(config: &PaceConfig, mtu: usize) -> Self {
-        let bytes_per_ns = config.bytes_per_s.max(0.0) / 1e9;
-        let frame = mtu.saturating_add(config.overhead_bytes) as f64;
-        let burst = match config.burst_bytes {
-            // A bucket of one frame alone would spill what comes while its loop is late.
-            0 => bytes_per_ns * BURST_TIME.as_nanos() as f64 + BURST_FRAMES as f64 * frame,
-            bytes => (bytes as f64).max(frame),
-        };
-        Bucket {
-            bytes_per_ns,
-            burst,
-            overhead: config.overhead_bytes,
-            tokens: burst,
-            seen_ns: 0,
-        }
-    }
-
-    fn cost(&self, len: usize) -> f64 {
-        len.saturating_add(self.overhead) as f64
-    }
-
-    fn refill(&mut self, now_ns: u64) {
-        self.tokens = self.tokens_at(now_ns);
-        self.seen_ns = self.seen_ns.max(now_ns);
-    }
-
-    fn tokens_at(&self, now_ns: u64) -> f64 {
-        let passed_ns = now_ns.saturating_sub(self.seen_ns);
-        if passed_ns == 0 {
-            return self.tokens;
-        }
-        (self.tokens + passed_ns as f64 * self.bytes_per_ns).min(self.burst)
-    }
-
-    /// Frames with a payload of `len` that may go at `now_ns`.
-    fn room(&self, now_ns: u64, len: usize) -> Room {
-        // `as` saturates: without a limit there is room for any number.
-        let frames = |tokens: f64| (tokens / self.cost(len)) as usize;
-        Room {
-            now: frames(self.tokens_at(now_ns)),
-            most: frames(self.burst),
-        }
-    }
-
-    /// Time from `now_ns` until there are tokens for a payload of `len`.
-    fn ready_in(&self, now_ns: u64, len: usize) -> Duration {
-        let missing = self.cost(len) - self.tokens_at(now_ns);
-        if missing <= 0.0 {
-            return Duration::ZERO;
-        }
-        let ns = (missing / self.bytes_per_ns).ceil();
-        // `as` saturates: a rate of zero is ready never.
-        Duration::from_nanos(ns as u64)
-    }
+/// A full bucket for frames of up to `mtu` bytes.
+fn bucket(config: &PaceConfig, mtu: usize) -> Bucket {
+    let bytes_per_s = config.bytes_per_s.max(0.0);
+    let frame = mtu.saturating_add(config.overhead_bytes) as f64;
+    let burst = match config.burst_bytes {
+        // A bucket of one frame alone would spill what comes while its loop is late.
+        0 => bytes_per_s * BURST_TIME.as_secs_f64() + BURST_FRAMES as f64 * frame,
+        bytes => (bytes as f64).max(frame),
+    };
+    Bucket::new(bytes_per_s, burst, burst)
 }
 
 struct Paced {
     inner: Box<dyn Transmit>,
     bucket: Bucket,
+    overhead: usize,
     start: Instant,
     paced: u64,
 }
 
 impl Paced {
+    /// Tokens that a payload of `len` bytes takes.
+    fn cost(&self, len: usize) -> f64 {
+        len.saturating_add(self.overhead) as f64
+    }
+
     fn now_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
+    }
+
+    /// The bucket as it is now.
+    fn refilled(&self) -> Bucket {
+        let mut bucket = self.bucket;
+        bucket.refill(self.now_ns());
+        bucket
     }
 }
 
@@ -170,15 +118,15 @@ impl Transmit for Paced {
         if len > self.inner.mtu() {
             return self.inner.send(to, len, fill);
         }
-        let cost = self.bucket.cost(len);
+        let cost = self.cost(len);
         self.bucket.refill(self.now_ns());
-        if self.bucket.tokens < cost {
+        if self.bucket.tokens() < cost {
             self.paced += 1;
             return false;
         }
         let sent = self.inner.send(to, len, fill);
         if sent {
-            self.bucket.tokens -= cost;
+            self.bucket.take(cost);
         }
         sent
     }
@@ -192,12 +140,12 @@ impl Transmit for Paced {
     }
 
     fn ready_in(&self) -> Duration {
-        let own = self.bucket.ready_in(self.now_ns(), self.inner.mtu());
+        let own = self.refilled().wait(self.cost(self.inner.mtu()));
         own.max(self.inner.ready_in())
     }
 
     fn room(&self) -> Option<Room> {
-        Some(self.bucket.room(self.now_ns(), self.inner.mtu()))
+        Some(self.refilled().room(self.cost(self.inner.mtu())))
     }
 
     fn knows(&self, node: u16) -> bool {
@@ -268,13 +216,13 @@ mod tests {
 
     /// Bytes and time of a loop in virtual time that polls every `step_ns` for `seconds`.
     fn virtual_run(config: &PaceConfig, len: usize, step_ns: u64, seconds: u64) -> f64 {
-        let mut bucket = Bucket::new(config, MTU);
+        let mut bucket = bucket(config, MTU);
+        let cost = (len + config.overhead_bytes) as f64;
         let mut sent = 0.0;
         for now_ns in (0..=seconds * 1_000_000_000).step_by(step_ns as usize) {
             bucket.refill(now_ns);
-            let cost = bucket.cost(len);
-            while bucket.tokens >= cost {
-                bucket.tokens -= cost;
+            while bucket.tokens() >= cost {
+                bucket.take(cost);
                 sent += cost;
             }
         }
@@ -294,15 +242,12 @@ mod tests {
                 let seconds = 4;
                 let sent = virtual_run(&config, len, step_ns, seconds);
                 let earned = bits_per_s / 8.0 * seconds as f64;
-                let bucket = Bucket::new(&config, MTU);
-                assert!(
-                    sent <= earned + bucket.burst + 1.0,
-                    "{bits_per_s} {len} {step_ns}"
-                );
+                let burst = bucket(&config, MTU).burst();
+                assert!(sent <= earned + burst + 1.0, "{bits_per_s} {len} {step_ns}");
                 // All that was earned has gone, but for what one frame more would take.
-                let rest = bucket.cost(len) + bits_per_s / 8e9 * step_ns as f64;
+                let rest = (len + config.overhead_bytes) as f64 + bits_per_s / 8e9 * step_ns as f64;
                 assert!(
-                    sent >= earned + bucket.burst - rest - 1.0,
+                    sent >= earned + burst - rest - 1.0,
                     "{bits_per_s} {len} {step_ns}"
                 );
             }
@@ -346,26 +291,6 @@ mod tests {
             );
             assert!(tx.stats().paced > 0);
         }
-    }
-
-    #[test]
-    fn a_rested_bucket_holds_one_burst_and_no_more() {
-        let config = PaceConfig {
-            burst_bytes: 10_000,
-            overhead_bytes: 0,
-            bytes_per_s: 1e6,
-        };
-        let mut bucket = Bucket::new(&config, MTU);
-        bucket.refill(3_600_000_000_000);
-        assert!((bucket.tokens - 10_000.0).abs() < 1e-9);
-        bucket.tokens = 0.0;
-        assert_eq!(
-            bucket.ready_in(3_600_000_000_000, 1000),
-            Duration::from_millis(1)
-        );
-        // A clock that were to go back earns nothing twice.
-        bucket.refill(0);
-        assert!(bucket.tokens == 0.0 && bucket.seen_ns == 3_600_000_000_000);
     }
 
     #[test]

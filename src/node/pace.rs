@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use crate::stream::Room;
+use dogwild_net::Room;
+use dogwild_net::bucket::Bucket;
 
 /// How much may be sent by now: a budget in bytes that grows with time.
 pub(super) struct Pace {
     bytes_per_ns: f64,
-    budget: f64,
+    budget: Bucket,
     seen_bytes: u64,
-    seen_ns: u64,
 }
 
 impl Pace {
@@ -26,48 +26,39 @@ impl Pace {
     pub(super) fn new(rate_bytes_per_s: f64) -> Self {
         Self {
             bytes_per_ns: rate_bytes_per_s / 1e9,
-            budget: 0.0,
+            budget: Bucket::new(rate_bytes_per_s, 0.0, 0.0),
             seen_bytes: 0,
-            seen_ns: 0,
         }
-    }
-
-    fn most(&self, frame_len: usize) -> f64 {
-        (Self::BURST_NS * self.bytes_per_ns).max(Self::BURST_FRAMES * frame_len as f64)
     }
 
     /// Notes that `sent_bytes` have gone in all by `now_ns`, in frames of up to `frame_len` bytes.
     pub(super) fn note(&mut self, now_ns: u64, sent_bytes: u64, frame_len: usize) {
-        let earned = now_ns.saturating_sub(self.seen_ns) as f64 * self.bytes_per_ns;
-        let spent = sent_bytes.saturating_sub(self.seen_bytes) as f64;
-        let most = self.most(frame_len);
-        self.budget = ((self.budget + earned).min(most) - spent).max(-most);
-        (self.seen_ns, self.seen_bytes) = (now_ns, sent_bytes);
+        let frames = Self::BURST_FRAMES * frame_len as f64;
+        self.budget
+            .set_burst(frames.max(Self::BURST_NS * self.bytes_per_ns));
+        self.budget.refill(now_ns);
+        self.budget
+            .take(sent_bytes.saturating_sub(self.seen_bytes) as f64);
+        self.seen_bytes = sent_bytes;
     }
 
     /// What the budget leaves room for, in frames of `frame_len` bytes, `since` bytes having gone since it was noted.
     pub(super) fn room(&self, since: u64, frame_len: usize) -> Room {
-        // As floats become integers, what is negative becomes 0.
-        Room {
-            now: ((self.budget - since as f64) / frame_len as f64) as usize,
-            most: (self.most(frame_len) / frame_len as f64) as usize,
-        }
+        let mut budget = self.budget;
+        budget.take(since as f64);
+        budget.room(frame_len as f64)
     }
 
     /// Frames (chunks) of `frame_len` bytes that may go now, `sent_bytes` having gone in all. The last one may be
     /// more than the budget: it is paid for later.
     pub(super) fn frames(&mut self, now_ns: u64, sent_bytes: u64, frame_len: usize) -> usize {
         self.note(now_ns, sent_bytes, frame_len);
-        (self.budget / frame_len as f64).ceil() as usize
+        (self.budget.tokens() / frame_len as f64).ceil() as usize
     }
 
     /// Time until `bytes` may go.
     pub(super) fn wait(&self, bytes: usize) -> Duration {
-        let missing = bytes as f64 - self.budget;
-        if missing <= 0.0 {
-            return Duration::ZERO;
-        }
-        Duration::from_nanos((missing / self.bytes_per_ns) as u64 + 1)
+        self.budget.wait(bytes as f64)
     }
 }
 

@@ -6,10 +6,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use dogwild_net::{Link, To, Transmit};
+use dogwild_net::{Link, Transmit};
 
 use super::pace::Pace;
-use crate::stream::{Dest, FillWeights, Outbox, Room};
+use crate::stream::{FillLent, Outbox, Room, To};
 use crate::weights::SharedWeights;
 
 /// The sending half of a link, under the rate that the component keeps.
@@ -69,32 +69,29 @@ impl<'t> Port<'t> {
 }
 
 impl Outbox for Port<'_> {
-    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        self.may_send(len) && self.tx.send(to_net(to), len, fill)
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.may_send(len) && self.tx.send(to, len, fill)
     }
 
-    fn send_hello(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        self.tx.send(to_net(to), len, fill)
+    fn send_hello(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.tx.send(to, len, fill)
     }
 
     fn send_weights(
         &mut self,
-        to: Dest,
+        to: To,
         head_len: usize,
         weights: Range<usize>,
-        fill: &mut FillWeights<'_>,
+        fill: &mut FillLent<'_>,
     ) -> Option<u64> {
         if !self.may_send(head_len + 4 * weights.len()) {
             return None;
         }
-        self.tx.send_lent(to_net(to), head_len, weights, fill)
+        self.tx.send_lent(to, head_len, weights, fill)
     }
 
     fn room(&mut self) -> Option<Room> {
-        let below = self.tx.room().map(|room| Room {
-            now: room.now,
-            most: room.most,
-        });
+        let below = self.tx.room();
         let own = self.pace.as_ref().map(|paced| {
             let since = self.tx.stats().bytes - paced.noted;
             paced.pace.room(since, paced.frame_len)
@@ -107,13 +104,6 @@ impl Outbox for Port<'_> {
 
     fn has_read(&mut self, ticket: u64) -> bool {
         self.tx.has_read(ticket)
-    }
-}
-
-fn to_net(to: Dest) -> To {
-    match to {
-        Dest::Group => To::Group,
-        Dest::Node(node) => To::Node(node),
     }
 }
 

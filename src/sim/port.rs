@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::RngExt;
 
 use super::{Network, Unread};
-use crate::stream::{Dest, FillWeights, Outbox, Room};
+use crate::stream::{FillLent, Outbox, Room, To};
 
 /// Where a node sends.
 pub(super) struct Port<'n> {
@@ -14,25 +14,25 @@ pub(super) struct Port<'n> {
 }
 
 impl Outbox for Port<'_> {
-    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         if !self.network.admit(self.from, len) {
             return false;
         }
         let mut bytes = vec![0; len];
         fill(&mut bytes);
         match to {
-            Dest::Node(node) => self.network.deliver(node, &bytes),
-            Dest::Group => self.network.send_to_others(self.from, &bytes),
+            To::Node(node) => self.network.deliver(node, &bytes),
+            To::Group => self.network.send_to_others(self.from, &bytes),
         }
         true
     }
 
     fn send_weights(
         &mut self,
-        to: Dest,
+        to: To,
         head_len: usize,
         weights: Range<usize>,
-        fill: &mut FillWeights<'_>,
+        fill: &mut FillLent<'_>,
     ) -> Option<u64> {
         let network = &mut *self.network;
         if network.faults.unread_ns == 0 {
@@ -43,7 +43,7 @@ impl Outbox for Port<'_> {
             });
             return went.then_some(0);
         }
-        assert_eq!(to, Dest::Group, "positions go to all");
+        assert_eq!(to, To::Group, "positions go to all");
         if !network.admit(self.from, head_len + 4 * weights.len()) {
             return None;
         }

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::streamer::chunk_flags::{GIVEN, JOINED};
-use super::{Dest, Outbox, Streamer};
+use super::{Outbox, Streamer, To};
 use crate::weights::kernels;
 use crate::wire::{DropReason, Dtype, Frame, Header, Hello, Kind, RangeSeen};
 
@@ -78,7 +78,7 @@ impl Streamer<'_> {
             part: 0,
             held: 0,
         };
-        let went = out.send_hello(Dest::Group, header.frame_len(), &mut |slot| {
+        let went = out.send_hello(To::Group, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
         });
         self.counters.hellos_sent += u64::from(went);
@@ -206,7 +206,7 @@ impl Streamer<'_> {
             part: piece,
             held: 0,
         };
-        let went = out.send(Dest::Node(node), header.frame_len(), &mut |slot| {
+        let went = out.send(To::Node(node), header.frame_len(), &mut |slot| {
             let (_, payload) = header.emit(slot);
             kernels::copy_out_bytes(last.slice(weights.start, weights.len()), payload);
         });

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::heal::{Healed, heal};
 use super::streamer::chunk_flags::KEPT;
-use super::{Dest, Outbox, Streamer};
+use super::{Outbox, Streamer, To};
 use crate::weights::{ChunkState, JournalOp, kernels};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind, flags};
 
@@ -73,7 +73,7 @@ impl Streamer<'_> {
         let at = chunk as usize * len;
         let mut healed = Healed::default();
         let went = out.send_weights(
-            Dest::Group,
+            To::Group,
             header.head_len(),
             at..at + len,
             &mut |head, weights| {
@@ -124,7 +124,7 @@ impl Streamer<'_> {
             ..self.position_header(chunk, version, ready)
         };
         let applied = self.state.applied(chunk);
-        let went = out.send(Dest::Group, header.frame_len(), &mut |slot| {
+        let went = out.send(To::Group, header.frame_len(), &mut |slot| {
             let (acks, payload) = header.emit(slot);
             for (ack, applied) in acks.iter_mut().zip(applied) {
                 *ack = applied.load(Relaxed);

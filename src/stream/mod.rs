@@ -41,30 +41,20 @@ pub use range::Ranges;
 pub use report::{Difference, Report, Severity};
 pub use streamer::{Peer, Streamer};
 
+pub use dogwild_net::outbox::{FillLent, Room, To};
+
 use std::ops::Range;
 
 use crate::weights::{StreamStateSpec, Writes};
 use crate::wire::Dtype;
 
-/// Where a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dest {
-    /// All other nodes.
-    Group,
-    /// One node, by its index.
-    Node(u16),
-}
-
-/// Writes the head of a frame, and the weights behind it where they have to be copied.
-pub type FillWeights<'a> = dyn FnMut(&mut [u8], Option<&mut [u8]>) + 'a;
-
 /// Transmit slots, lent by whoever has a transport.
 pub trait Outbox {
     /// Fills a free slot of `len` bytes in place; false (and `fill` not called): none is free now.
-    fn send(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
 
     /// As [`send`](Self::send), of a few bytes now and then for which no limit of rate may keep others waiting.
-    fn send_hello(&mut self, to: Dest, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+    fn send_hello(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         self.send(to, len, fill)
     }
 
@@ -74,10 +64,10 @@ pub trait Outbox {
     /// [`has_read`](Self::has_read). By default they are copied.
     fn send_weights(
         &mut self,
-        to: Dest,
+        to: To,
         head_len: usize,
         weights: Range<usize>,
-        fill: &mut FillWeights<'_>,
+        fill: &mut FillLent<'_>,
     ) -> Option<u64> {
         let went = self.send(to, head_len + 4 * weights.len(), &mut |slot| {
             let (head, tail) = slot.split_at_mut(head_len);
@@ -86,7 +76,7 @@ pub trait Outbox {
         went.then_some(0)
     }
 
-    /// What a limit of rate leaves room for; `None`: there is no such limit, or it is not known here.
+    /// What a limit of rate leaves, in frames with a chunk; `None`: there is no such limit, or it is not known here.
     fn room(&mut self) -> Option<Room> {
         None
     }
@@ -96,15 +86,6 @@ pub trait Outbox {
         let _ = ticket;
         true
     }
-}
-
-/// What a limit of rate leaves room for, in frames with a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Frames that may go now.
-    pub now: usize,
-    /// Frames that may go at once after a pause: no more is saved up.
-    pub most: usize,
 }
 
 /// What becomes of a delta whose frame is lost.

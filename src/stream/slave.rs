@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 
 use super::hello::Standing;
 use super::streamer::chunk_flags::{GIVEN, JOINED, OUTSTANDING};
-use super::{Dest, Outbox, Streamer};
+use super::{Outbox, Streamer, To};
 use crate::weights::{ChunkState, JournalOp, Taken, kernels};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
 
@@ -169,7 +169,7 @@ impl Streamer<'_> {
         let journal = self.state.journal();
         let mut taken = Taken::default();
         let went = self.shares.may_answer()
-            && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
+            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
                 let (_, payload) = delta.emit(slot);
                 journal.begin(JournalOp::Confirmed, delta.chunk, delta.range, seq, version);
                 taken = kernels::take_confirmed(
@@ -214,7 +214,7 @@ impl Streamer<'_> {
         );
         let mut taken = Taken::default();
         let went = self.shares.may_answer()
-            && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
+            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
                 let (_, payload) = delta.emit(slot);
                 taken = kernels::take_unconfirmed(
                     w,
@@ -259,7 +259,7 @@ impl Streamer<'_> {
         let delta = self.narrow_delta_header(header, seq, dtype);
         let mut taken = Taken::default();
         let went = self.shares.may_answer()
-            && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
+            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
                 let (_, payload) = delta.emit(slot);
                 journal.begin(JournalOp::Rounded, delta.chunk, delta.range, seq, version);
                 taken = kernels::take_rounded(
@@ -309,7 +309,7 @@ impl Streamer<'_> {
         let delta = self.narrow_delta_header(header, seq, dtype);
         let goes = &self.narrow.goes;
         let went = self.shares.may_answer()
-            && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
+            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
                 wire::pack(dtype, goes, delta.emit(slot).1);
             });
         let journal = self.state.journal();
@@ -350,7 +350,7 @@ impl Streamer<'_> {
         let delta = self.delta_header(header, seq);
         let mut taken = Taken::default();
         let went = self.shares.may_answer()
-            && out.send(Dest::Node(header.sender), delta.frame_len(), &mut |slot| {
+            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
                 let (_, payload) = delta.emit(slot);
                 taken = kernels::take_forget(w, last, pos, payload, self.portion(), self.writes());
             });

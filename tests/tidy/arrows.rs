@@ -27,8 +27,19 @@ const SAME_FLOOR: [(&str, &str); 4] = [
     ("accumulate", "device"),
 ];
 
-/// State machines: time, randomness and frames are arguments.
-const NO_IO: [&str; 3] = ["src/wire/", "src/stream/", "src/poseidon/"];
+/// State machines: time, randomness and frames are arguments. And the plain types of the network
+/// that they share with it.
+const NO_IO: [&str; 5] = [
+    "src/wire/",
+    "src/stream/",
+    "src/poseidon/",
+    PLAIN_NET_FILE,
+    "net/src/bucket.rs",
+];
+
+/// What a state machine may name of `dogwild-net`, and where it stands.
+const PLAIN_NET: &str = "dogwild_net::outbox";
+const PLAIN_NET_FILE: &str = "net/src/outbox.rs";
 
 const IO: [&str; 12] = [
     "std::net",
@@ -121,7 +132,8 @@ fn state_machines_do_no_io() {
             continue;
         }
         for (i, line) in file.product_lines() {
-            for word in IO.iter().filter(|word| has_word(line, word)) {
+            let line = line.replace(PLAIN_NET, "");
+            for word in IO.iter().filter(|word| has_word(&line, word)) {
                 complaints.push(format!(
                     "{}:{i}: `{word}` in a state machine: time, randomness and frames come as \
                      arguments, so that the simulator runs the same code",

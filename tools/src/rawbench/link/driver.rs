@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
+use dogwild_net::bucket::Bucket;
 use dogwild_net::{Link, Source, To};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -276,7 +277,9 @@ impl Driver {
         let start = Instant::now();
         let (mut sent, mut parts, mut part) = (0u64, Vec::new(), (0.0, 0u64));
         // A bucket of tokens: what a pause has left undone is made up for up to a millisecond.
-        let (mut tokens, mut filled) = (0.0f64, 0.0);
+        let mut bucket = trial
+            .rate
+            .map(|rate| Bucket::new(rate, (rate / 1000.0).max(1.0), 0.0));
         loop {
             let now = start.elapsed().as_secs_f64();
             if now - part.0 >= trial.seconds / PARTS {
@@ -287,19 +290,20 @@ impl Driver {
                 return Ok((sent, now, parts));
             }
             let mut count = BATCH as u64;
-            if let Some(rate) = trial.rate {
-                tokens = (tokens + rate * (now - filled)).min((rate / 1000.0).max(1.0));
-                filled = now;
-                count = count.min(tokens as u64);
+            if let Some(bucket) = &mut bucket {
+                bucket.refill((now * 1e9) as u64);
+                count = count.min(bucket.tokens() as u64);
                 if count == 0 {
-                    let due = ((1.0 - tokens) / rate).min(trial.seconds - now);
-                    std::thread::sleep(Duration::from_secs_f64(due.clamp(0.0, 0.01)));
+                    let left = Duration::from_secs_f64((trial.seconds - now).clamp(0.0, 0.01));
+                    std::thread::sleep(bucket.wait(1.0).min(left));
                     continue;
                 }
             }
             let went = burst(&mut self.link, to, payload, fresh, count)?;
             sent += went;
-            tokens -= went as f64;
+            if let Some(bucket) = &mut bucket {
+                bucket.take(went as f64);
+            }
             if went < count {
                 std::thread::yield_now();
             }

@@ -1,0 +1,27 @@
+//! What a sender says to a transport: where a frame goes, and how it is written. And what it is
+//! told: how many frames may go.
+//!
+//! Plain types without I/O, so that a state machine may name them where it may name nothing else of
+//! this crate.
+
+/// Where a frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum To {
+    /// Every node of the group but the sender.
+    Group,
+    /// One node, by its index. A transport sends to the address that it last learnt of it.
+    Node(u16),
+}
+
+/// Writes the head of a frame, and its tail where that has to be copied instead of being read by
+/// the adapter where it lies.
+pub type FillLent<'a> = dyn FnMut(&mut [u8], Option<&mut [u8]>) + 'a;
+
+/// What a limit of rate leaves, in frames of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Frames that may go now.
+    pub now: usize,
+    /// Frames that may go at once after a pause: no more is saved up.
+    pub most: usize,
+}
