@@ -1,13 +1,39 @@
 //! Frames in and out: the transports of dogwild, behind two traits.
 //!
-//! Holds: [`Transmit`] and [`Receive`], what every transport is; [`Link`], a pair of them; the
-//! transports themselves, siblings that never import each other: [`memory`] (rings in one
-//! process), [`udp`] (multicast and unicast, segmentation offload), [`packet_mmap`] (raw
-//! Ethernet through kernel rings) and [`af_xdp`] (raw Ethernet through rings shared with the
-//! driver), whose halves combine with packet_mmap's, [`verbs`] (datagrams of InfiniBand and RoCE);
-//! wrappers around any of them: [`fault`] (loses, corrupts, repeats, swaps and delays frames from a seed), [`capture`] (writes frames to a file
-//! that Wireshark opens), [`seal`] (authentication) and [`pace`] (a token bucket); [`iface`], the
-//! network interfaces of this host.
+//! ```
+//! use dogwild_net::memory::Hub;
+//! use dogwild_net::{Link, To};
+//!
+//! // Two nodes in one process; `udp::open` and its siblings return such a link for a network.
+//! let [mut a, mut b]: [Link; 2] = Hub::new(2, 1472, 16).try_into().expect("two links");
+//! assert!(a.tx.send(To::Group, 5, &mut |slot| slot.copy_from_slice(b"hello")));
+//! a.tx.flush()?;
+//!
+//! let mut from = None;
+//! b.rx.recv(8, &mut |source, frame| {
+//!     assert_eq!(frame, b"hello");
+//!     from = Some(source);
+//! })?;
+//! // Addresses are learnt from the frames that come in: now node 0 can be answered.
+//! b.tx.learn(0, from.expect("a frame"));
+//! assert!(b.tx.send(To::Node(0), 2, &mut |slot| slot.copy_from_slice(b"hi")));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! A [`Link`] is a pair of halves, [`Transmit`] and [`Receive`]. The transports are siblings that
+//! never import each other:
+//!
+//! - [`memory`]: rings in one process;
+//! - [`udp`]: multicast and unicast, with segmentation offload;
+//! - [`packet_mmap`]: raw Ethernet through kernel rings;
+//! - [`af_xdp`]: raw Ethernet through rings shared with the driver; its halves combine with those
+//!   of packet_mmap;
+//! - [`verbs`]: datagrams of InfiniBand and RoCE.
+//!
+//! Wrappers go around any of them: [`capture`] (writes frames to a file that Wireshark opens),
+//! [`fault`] (loses, corrupts, repeats, swaps and delays frames from a seed), [`seal`]
+//! (authentication), [`pace`] (keeps a rate with a token [`bucket`]). [`iface`] lists the network
+//! interfaces of this host.
 //!
 //! Wrappers are put on in this order, the first next to the wire: `capture`, `fault`, `seal`,
 //! `pace`. So a capture holds what was on the wire, and a seal meets what the fault did to it.
