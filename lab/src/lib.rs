@@ -18,10 +18,10 @@
 //! makes one for itself. Mount namespaces are not used (entering one loses the working
 //! directory), so files, /dev/shm included, are shared among the hosts.
 //!
-//! Rooms: `spec` (what is wanted), `lab` (all of it together), `host` (one namespace), `setup` (cables and
-//! rules), `tool` (`ip` and its like), `sys` (system calls, the only `unsafe`),
-//! `enter` (tests of ordinary users), `skip`, `out` (what programs print), `share`
-//! (an option that programs have in common).
+//! Modules: `spec` (what is wanted), `lab` (all of it together), `host` (one namespace), `setup`
+//! (cables and rules), `tool` (`ip` and its like), `sys` (system calls, the only `unsafe`), `enter`
+//! (tests of ordinary users), `skip`, `out` (what programs print), `share` (an option that programs
+//! have in common).
 
 pub mod enter;
 mod error;

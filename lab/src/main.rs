@@ -191,8 +191,8 @@ fn up(spec: &Spec, name: &str) -> Result<ExitCode> {
             let entry = registry.find(name)?;
             show(&entry);
             say!("try: dogwild-lab exec {name} 0 -- ip address; end: dogwild-lab down {name}");
-            // What ends with an error leaves no lab behind. (A reader that went away is no error: the lab
-            // stays, and `dogwild-lab list` shows it.)
+            // What ends with an error leaves no lab behind. (A reader that went away is not an
+            // error: the lab stays, and `dogwild-lab list` shows it.)
             if let Some(error) = out::failure() {
                 entry.end()?;
                 registry.remove(name)?;

@@ -1,4 +1,5 @@
-//! What programs print: lines on standard output (`say!`) and standard error (`note!`) that never panic.
+//! What programs print: lines on standard output (`say!`) and standard error (`note!`) that never
+//! panic.
 //!
 //! A program of the standard library's `println!` dies when its reader goes away (`| head`) or its
 //! disk is full, and with it the job. Here the first failure is kept, what follows is dropped, the
@@ -38,11 +39,13 @@ pub fn line(text: fmt::Arguments<'_>) {
 
 /// What `note!` calls.
 pub fn note(text: fmt::Arguments<'_>) {
-    // One write: lines of several processes share a terminal. There is no place left to report a failure to.
+    // One write: lines of several processes share a terminal. There is no place left to report a
+    // failure to.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// An error with its causes on one line. What an error has said of its cause already is not said again.
+/// An error with its causes on one line. What an error has said of its cause already is not said
+/// again.
 pub fn told(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -69,7 +72,8 @@ pub fn is_heard() -> bool {
     FAILED.load(Ordering::Relaxed) == 0
 }
 
-/// Why standard output took nothing more, if that is a failure: a reader that has gone away is none.
+/// Why standard output took nothing more, if that is a failure: a reader that has gone away is
+/// none.
 pub fn failure() -> Option<io::Error> {
     match FAILED.load(Ordering::Relaxed) {
         0 | libc::EPIPE => None,

@@ -10,13 +10,13 @@ pub fn die_with_parent(command: &mut Command) {
     sys::die_with_parent(command);
 }
 
-/// Lets `command` run on this core only (counted from 0), with all that it starts. If there is no such core, starting
-/// it fails.
+/// Lets `command` run on this core only (counted from 0), with all that it starts. If there is no
+/// such core, starting it fails.
 pub fn keep_on_core(command: &mut Command, core: usize) {
     sys::keep_on_core(command, core);
 }
 
-/// Asks process `pid` to end (SIGTERM). One that is gone already is no error.
+/// Asks process `pid` to end (SIGTERM). One that is gone already is not an error.
 pub fn terminate(pid: u32) {
     // The only failures are "gone" and "not yours"; nothing is left to be done in either case.
     let _ = sys::end(pid, false);

@@ -2,7 +2,7 @@
 //!
 //! Touches $XDG_RUNTIME_DIR/dogwild-lab, or /tmp/dogwild-lab-UID where that is not set. A file
 //! names processes by number and start time, so that a number used again is not mistaken for a
-//! lab; a file whose holder has ended is removed by whoever sees it first.
+//! lab; a file whose holder has ended is removed by the first process that sees it.
 
 use anyhow::{Context, Result, bail, ensure};
 use dogwild_lab::sys;
@@ -153,7 +153,7 @@ impl Registry {
         Ok(Registry { folder })
     }
 
-    /// Refuses a name that is no name, or that a running lab has.
+    /// Refuses a name that cannot be one, or that a running lab has.
     pub(crate) fn check_free(&self, name: &str) -> Result<()> {
         let usual = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         ensure!(

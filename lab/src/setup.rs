@@ -59,8 +59,8 @@ pub(crate) fn join(
         )?;
         return Ok(());
     };
-    // A plain switch: no spanning tree, no snooping (it would hold back groups nobody joined by
-    // IGMP, as raw Ethernet groups never are).
+    // A plain switch: no spanning tree, no snooping (it would hold back groups that no host joined
+    // by IGMP, as raw Ethernet groups never are).
     let mut script = format!(
         "link add name br0 mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
          link set dev br0 up\n"

@@ -20,7 +20,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// True, and said loudly, if this kernel lets nobody make a lab here.
+/// True, and said loudly, if this kernel does not let this user make a lab here.
 fn forbidden() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let out = program(folder.path())
@@ -113,7 +113,7 @@ fn nothing_is_left_after_kill_9() {
 
     owner.kill().unwrap();
     owner.wait().unwrap();
-    // Whoever held one of them is gone then, the command inside too.
+    // The processes that held them are gone then, the command inside too.
     wait_until_gone(&namespaces);
     let state = fs::read_to_string(format!("/proc/{inside}/stat")).unwrap_or_default();
     assert!(
@@ -289,7 +289,7 @@ fn a_lab_whose_making_could_not_be_told_is_removed() {
     let (_, listed) = run(&["list"], Stdio::piped());
     assert!(listed.contains("no lab is up"), "{listed}");
 
-    // A reader that goes away is no failure: the lab is there.
+    // A reader that goes away is not a failure: the lab is there.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let (code, said) = run(&["up", "1", "--name", "closed"], writer.into());

@@ -265,7 +265,7 @@ fn an_inner_run_without_its_test_is_a_failure() {
     }
 }
 
-/// All tests of this file again, as somebody without any privilege.
+/// All tests of this file again, as a user without any privilege.
 #[test]
 fn an_ordinary_user_can_do_all_this() {
     const NOBODY_IN_PARTICULAR: u32 = 23_456;
@@ -278,8 +278,8 @@ fn an_ordinary_user_can_do_all_this() {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open.clone()).unwrap();
     let program = folder.path().join("hosts");
-    // By another process: what tests on other threads start meanwhile would inherit the copy, open for writing, and
-    // a program that is open for writing cannot be run (ETXTBSY).
+    // By another process: what tests on other threads start meanwhile would inherit the copy, open
+    // for writing, and a program that is open for writing cannot be run (ETXTBSY).
     let copied = Command::new("cp")
         .arg(std::env::current_exe().unwrap())
         .arg(&program)

@@ -1,8 +1,8 @@
-//! Frames per second of each transport, beside memcpy of the same bytes in the same run.
+//! Frames per second of each transport, next to memcpy of the same bytes in the same run.
 //!
-//! `cargo bench -p dogwild-net --bench transports -- [--secs S] [WORD...]`: only rows whose name holds
-//! every WORD (`udp`, `packet_mmap`, `veth`, `one-way`, `8972`, ...). Between hosts of a lab, which
-//! needs root or user namespaces (`unshare -Ur`).
+//! `cargo bench -p dogwild-net --bench transports -- [--secs S] [WORD...]`: only rows whose name
+//! holds every WORD (`udp`, `packet_mmap`, `veth`, `one-way`, `8972`, ...). Between hosts of a lab,
+//! which needs root or user namespaces (`unshare -Ur`).
 //!
 //! One-way: one thread sends as fast as slots are free, one receives and copies every frame out.
 //! Both-ways: one thread per node does both, as a streamer does.
@@ -249,7 +249,7 @@ fn receive_some(rx: &mut dyn Receive, sink: &mut [u8]) -> usize {
 /// Node 0 sends, node 1 receives.
 fn one_way(mut links: Vec<Link>, payload: usize, time: Duration) -> Vec<Tally> {
     let mut to = links.pop().expect("two links").rx;
-    // The sender's receiving half goes: nobody reads it.
+    // The sender's receiving half goes: it is not read.
     let mut from = links.pop().expect("two links").tx;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

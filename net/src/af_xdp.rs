@@ -4,10 +4,10 @@
 //! that steers our frames to them, `tx` and `rx` are the halves, `ring` is the shared memory and
 //! `sys` the system calls (the only `unsafe`).
 //!
-//! One AF_XDP socket per queue. Both halves share the socket of the first queue, as the kernel allows
-//! one UMEM per queue; each half has chunks and rings of its own there. Zero copy where the driver
-//! can, else the kernel copies; the program runs in the driver where it can, else in the kernel.
-//! The sending half alone needs no program.
+//! One AF_XDP socket per queue. Both halves share the socket of the first queue, as the kernel
+//! allows one UMEM per queue; each half has chunks and rings of its own there. Zero copy where the
+//! driver can, else the kernel copies; the program runs in the driver where it can, else in the
+//! kernel. The sending half alone needs no program.
 //!
 //! Invariants:
 //! - The payload is written and read in the UMEM: no copy in user space.
@@ -30,7 +30,7 @@ mod socket;
 mod sys;
 mod tx;
 
-/// Largest payload, in bytes: what native XDP on veth takes of a page of 4096, beside its headroom
+/// Largest payload, in bytes: what native XDP on veth takes of a page of 4096, after its headroom
 /// and the kernel's bookkeeping (`veth_xdp_set`). Other drivers take about as much.
 pub const MTU_MAX: usize = 3506;
 
@@ -43,8 +43,8 @@ pub struct AfXdpConfig {
     pub group: [u8; 6],
     /// EtherType of all frames.
     pub ether_type: u16,
-    /// Largest payload behind the Ethernet header, in bytes, [`MTU_MAX`] at most. `None`: that of the
-    /// interface.
+    /// Largest payload behind the Ethernet header, in bytes, [`MTU_MAX`] at most. `None`: that of
+    /// the interface.
     pub mtu: Option<usize>,
     /// Queues of the interface to receive from; the first is also sent to. `None`: all of them.
     pub queues: Option<Vec<u32>>,

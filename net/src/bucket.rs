@@ -3,7 +3,8 @@
 //! Arithmetic only: time is an argument. A token is what the caller counts in: a byte, a frame.
 //!
 //! Invariants:
-//! - Who takes only what is there takes no more than `rate * t + burst` over any stretch of time `t`.
+//! - Who takes only what is there takes no more than `rate * t + burst` over any stretch of time
+//!   `t`.
 //! - A debt (more was taken than was there) is no larger than one burst either.
 //! - A clock that goes back earns nothing twice.
 

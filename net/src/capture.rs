@@ -4,9 +4,10 @@
 //!
 //! A wrapper sees payloads, not packets; the headers in the file are made up around them from what
 //! is known, so that one dissector (`tools/wireshark/dogwild.lua`) serves every transport: Ethernet
-//! for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with invented addresses
-//! for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true sender; its destination is
-//! [`CaptureConfig::local`], because a transport does not tell whether it came by way of the group.
+//! for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with invented
+//! addresses for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true sender;
+//! its destination is [`CaptureConfig::local`], because a transport does not tell whether it came
+//! by way of the group.
 //!
 //! Invariants:
 //! - Frames pass untouched, whatever becomes of the file. When it is full, or cannot be written to,
@@ -33,7 +34,8 @@ use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
 mod packet;
 
-/// Most that one frame takes in the file beside its payload, in bytes: block, option, headers.
+/// Most that one frame takes in the file in addition to its payload, in bytes: block, option,
+/// headers.
 const FRAME_EXTRA_MAX: u64 = 128;
 
 /// How old the end of the file may be while nothing happens.

@@ -32,7 +32,8 @@ pub enum PortError {
     },
     /// The interface has no Ethernet address.
     #[error(
-        "network interface `{iface}` is no Ethernet: on loopback and tunnels take the udp transport"
+        "network interface `{iface}` is not an Ethernet interface: on loopback and tunnels take \
+         the udp transport"
     )]
     NotEthernet {
         /// The interface.
@@ -142,7 +143,8 @@ impl Heads {
         }
     }
 
-    /// The header of a frame of `len` bytes; none, and counted, if it is too long or `to` is not known.
+    /// The header of a frame of `len` bytes; none, and counted, if it is too long or `to` is not
+    /// known.
     pub(crate) fn of(
         &self,
         to: To,
@@ -201,7 +203,7 @@ pub(crate) struct Filter {
 pub(crate) enum Verdict<'a> {
     /// To be lent: who sent it, and its payload.
     Ours([u8; 6], &'a [u8]),
-    /// For somebody else, or our own come back.
+    /// For another node, or our own come back.
     NotOurs,
     /// Shorter than a header.
     Truncated,
@@ -255,6 +257,6 @@ mod tests {
             Ok(_) => panic!("{iface} must be refused"),
         };
         assert!(refusal("nosuch0", [3; 6]).contains("nosuch0"));
-        assert!(refusal("lo", [3; 6]).contains("no Ethernet"));
+        assert!(refusal("lo", [3; 6]).contains("not an Ethernet"));
     }
 }

@@ -1,16 +1,16 @@
-//! The `fault` wrapper: loses (one by one and in bursts), corrupts, repeats, swaps and delays frames,
-//! from a seed.
+//! The `fault` wrapper: loses (one by one and in bursts), corrupts, repeats, swaps and delays
+//! frames, from a seed.
 //!
 //! It sits on the receiving half, so that every receiver of a group frame has its own fate, as on a
 //! real network. Touches the frames of the link it wraps and, if frames are held back, the clock.
 //!
 //! Invariants:
-//! - The n-th frame to arrive draws the same numbers whatever the settings are, so two runs with one
-//!   seed decide alike, and raising `drop` drops all that a lower `drop` did. Bursts and corruption
-//!   draw from generators of their own.
+//! - The n-th frame to arrive draws the same numbers whatever the settings are, so two runs with
+//!   one seed decide alike, and raising `drop` drops all that a lower `drop` did. Bursts and
+//!   corruption draw from generators of their own.
 //! - A frame that passes whole is not copied. A frame to corrupt is copied into one scratch buffer;
-//!   the sender's bytes are never written to. A frame held back is copied into a slot that is used again;
-//!   the number of slots is bounded, and what finds none is counted as `overflow` and lost.
+//!   the sender's bytes are never written to. A frame held back is copied into a slot that is used
+//!   again; the number of slots is bounded, and what finds none is counted as `overflow` and lost.
 //! - Every frame that arrives and every copy made is accounted for:
 //!   `arrived + duplicated = lent + dropped + overflow + held now`.
 
@@ -46,7 +46,7 @@ pub struct FaultConfig {
     pub seed: u64,
     /// Probability that a frame is lost, 0 to 1.
     pub drop: f64,
-    /// Losses that come in bursts, beside `drop`.
+    /// Losses that come in bursts, in addition to `drop`.
     pub bursts: Bursts,
     /// Probability that a frame that was not lost arrives with flipped bits, 0 to 1.
     pub corrupt: f64,
@@ -56,7 +56,8 @@ pub struct FaultConfig {
     pub duplicate: f64,
     /// Probability that a frame is overtaken by later ones, 0 to 1.
     pub reorder: f64,
-    /// A swapped frame is overtaken by 1 to this many frames (fewer if the line is quiet for 10 ms).
+    /// A swapped frame is overtaken by 1 to this many frames (fewer if the line is quiet for 10
+    /// ms).
     pub reorder_span_frames: u32,
     /// Every frame is delayed by a time drawn evenly from this range; `a..a` delays all by `a`. An
     /// hour at most.
@@ -180,7 +181,8 @@ impl Draw {
 }
 
 impl Line {
-    /// One frame arrives: lends, holds or loses it and its copy. `room` is how many may still be lent.
+    /// One frame arrives: lends, holds or loses it and its copy. `room` is how many may still be
+    /// lent.
     fn arrive(
         &mut self,
         source: Source,

@@ -1,12 +1,13 @@
 //! The network interfaces of this host (or of the network namespace the thread is in): name,
 //! index, addresses, MTU, state; and which one a transport takes where none is named ([`choose`]).
 //!
-//! Only reads, and sends nothing: the default route is read off a socket that is connected and never
-//! used. Invariants:
-//! - Everything comes from system calls, nothing from /sys, which keeps showing the namespace it was
-//!   mounted in; the one exception, speed and driver, is checked against the interface's address first.
-//! - The choice is a pure function of the list of interfaces, their speeds and the routed address; of
-//!   two that are equally good none is guessed.
+//! Only reads, and sends nothing: the default route is read off a socket that is connected and
+//! never used. Invariants:
+//! - Everything comes from system calls, nothing from /sys, which keeps showing the namespace it
+//!   was mounted in; the one exception, speed and driver, is checked against the interface's
+//!   address first.
+//! - The choice is a pure function of the list of interfaces, their speeds and the routed address;
+//!   of two that are equally good none is guessed.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};

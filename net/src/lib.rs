@@ -48,7 +48,8 @@
 //! - Addresses are learnt. Only the group is configured; a node is reached at the [`Source`] of the
 //!   last frame that the layer above found valid (it calls [`Transmit::learn`]).
 //! - `unsafe` is open only in the files that a test of the workspace lists: those that make system
-//!   calls, call libibverbs, share a ring with the kernel or an adapter, or use vector instructions.
+//!   calls, call libibverbs, share a ring with the kernel or an adapter, or use vector
+//!   instructions.
 //!
 //! [`udp`], [`packet_mmap`], [`af_xdp`] and [`verbs`] exist on Linux, whose system calls they are
 //! made of; [`memory`] and the wrappers everywhere.
@@ -141,28 +142,31 @@ pub trait Transmit: Send {
     /// True: `fill` was called once, with a slice of exactly `len` bytes that holds old content, so
     /// it has to write every byte. The frame may leave at once or wait for [`flush`](Self::flush).
     ///
-    /// False: nothing was done and `fill` was not called. No slot is free now, or `to` has no known address yet, or `len`
-    /// is more than [`mtu`](Self::mtu). Each is counted in its own field of [`TransmitStats`].
+    /// False: nothing was done and `fill` was not called. No slot is free now, or `to` has no known
+    /// address yet, or `len` is more than [`mtu`](Self::mtu). Each is counted in its own field of
+    /// [`TransmitStats`].
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
 
     /// Hands everything sent so far to the kernel. Never blocks: what the kernel will not take now
     /// stays in its slot and goes with a later `send` or `flush`.
     ///
     /// # Errors
-    /// Only what will not mend by itself (the interface is gone). A link that is down is counted.
+    /// Only lasting failures (the interface is gone). A link that is down is counted.
     fn flush(&mut self) -> io::Result<()>;
 
     /// Frames to `To::Node(node)` go to `source` from now on. Cheap when that is known already. A
     /// source of another transport is ignored.
     fn learn(&mut self, node: u16, source: Source);
 
-    /// How long until a frame of [`mtu`](Self::mtu) bytes may go, as far as a [`pace`] wrapper has a
-    /// say in it. Zero: now, or there is no such wrapper. A loop sleeps that long when `send` refuses.
+    /// How long until a frame of [`mtu`](Self::mtu) bytes may go, as far as a [`pace`] wrapper has
+    /// a say in it. Zero: now, or there is no such wrapper. A loop sleeps that long when `send`
+    /// refuses.
     fn ready_in(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// What a [`pace`] wrapper leaves room for, in frames of [`mtu`](Self::mtu) bytes; `None`: there is none.
+    /// What a [`pace`] wrapper leaves room for, in frames of [`mtu`](Self::mtu) bytes; `None`:
+    /// there is none.
     fn room(&self) -> Option<Room> {
         None
     }
@@ -173,8 +177,8 @@ pub trait Transmit: Send {
     /// What was sent and what was not, since the link was opened.
     fn stats(&self) -> TransmitStats;
 
-    /// Lends memory to the adapter, once: [`send_lent`](Self::send_lent) may then send from where it
-    /// is. True: taken. False (the default): this transport copies, and nothing is changed.
+    /// Lends memory to the adapter, once: [`send_lent`](Self::send_lent) may then send from where
+    /// it is. True: taken. False (the default): this transport copies, and nothing is changed.
     ///
     /// The words may change at any time, also while they are sent. They stay pinned until this half
     /// is dropped.
@@ -186,11 +190,12 @@ pub trait Transmit: Send {
         Ok(false)
     }
 
-    /// As [`send`](Self::send), of a frame of `head_len` bytes and, behind them, `words` of the lent memory
-    /// (a range of 32-bit words). `fill` is given the head, and the tail too where it has to be
-    /// copied: always by default, and where no such words were lent.
+    /// As [`send`](Self::send), of a frame of `head_len` bytes and, behind them, `words` of the
+    /// lent memory (a range of 32-bit words). `fill` is given the head, and the tail too where it
+    /// has to be copied: always by default, and where no such words were lent.
     ///
-    /// Some: `fill` was called once; the ticket is for [`has_read`](Self::has_read). None: as false of `send`.
+    /// Some: `fill` was called once; the ticket is for [`has_read`](Self::has_read). None: as false
+    /// of `send`.
     fn send_lent(
         &mut self,
         to: To,
@@ -221,13 +226,13 @@ pub trait Receive: Send {
     /// (short Ethernet frames are padded), never shorter.
     ///
     /// # Errors
-    /// Only what will not mend by itself.
+    /// Only lasting failures.
     fn recv(&mut self, max: usize, each: &mut dyn FnMut(Source, &[u8])) -> io::Result<usize>;
 
     /// Sleeps until something can be received (true) or until `timeout` has passed (false).
     ///
     /// # Errors
-    /// Only what will not mend by itself.
+    /// Only lasting failures.
     fn wait(&mut self, timeout: Duration) -> io::Result<bool>;
 
     /// What was received and what was lost, since the link was opened.
@@ -250,8 +255,8 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What a [`Transmit`] did. Every `send` counts in exactly one of `frames`, `no_slot`, `no_address`,
-/// `too_long` and `paced`.
+/// What a [`Transmit`] did. Every `send` counts in exactly one of `frames`, `no_slot`,
+/// `no_address`, `too_long` and `paced`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransmitStats {
     /// Frames that got a slot.
@@ -294,7 +299,7 @@ pub struct ReceiveStats {
     pub fill_ring_empty: u64,
     /// Frames that arrived cut off; they are not lent.
     pub truncated: u64,
-    /// Frames for somebody else, or our own come back; they are not lent.
+    /// Frames for another node, or our own come back; they are not lent.
     pub not_ours: u64,
     /// System calls that failed for another reason than "nothing now", link down included.
     pub errors: u64,

@@ -6,8 +6,9 @@
 //! Invariants:
 //! - No lock is held while `fill` or `each` runs, so a receiver may send from inside `recv`.
 //! - Slots are made once; sending and receiving move them between lists and never allocate.
-//! - Back pressure: a frame that nobody had room for is refused (`false`). A group frame that some
-//!   had room for is sent; the others count a `kernel_drops`, as a full receive buffer would.
+//! - Back pressure: a frame that no receiver had a slot for is refused (`false`). A group frame
+//!   that some had a slot for is sent; the others count a `kernel_drops`, as a full receive buffer
+//!   would.
 
 use std::collections::VecDeque;
 use std::io;
@@ -41,7 +42,7 @@ impl Hub {
                     mtu,
                     addresses: AddressTable::new(),
                     reserved: Vec::with_capacity(usize::from(nodes)),
-                    nobody: vec![0; mtu].into_boxed_slice(),
+                    unread: vec![0; mtu].into_boxed_slice(),
                     stats: TransmitStats::default(),
                 }),
                 rx: Box::new(Rx {
@@ -105,8 +106,8 @@ struct Tx {
     addresses: AddressTable<u16>,
     /// Slots of the frame in hand, by the node they belong to; empty between calls.
     reserved: Vec<(u16, Box<[u8]>)>,
-    /// The slot of a frame that nobody is there to receive.
-    nobody: Box<[u8]>,
+    /// The slot of a frame that no receiver is there for.
+    unread: Box<[u8]>,
     stats: TransmitStats,
 }
 
@@ -178,7 +179,7 @@ impl Transmit for Tx {
                     slot[..len].copy_from_slice(&first[..len]);
                 }
             }
-            None => fill(&mut self.nobody[..len]),
+            None => fill(&mut self.unread[..len]),
         }
         for (node, slot) in self.reserved.drain(..) {
             let inbox = &self.inboxes[usize::from(node)];

@@ -17,7 +17,7 @@ use crate::bucket::Bucket;
 use crate::{Link, Room, Source, To, Transmit, TransmitStats};
 
 /// Preamble, start delimiter, Ethernet header, check sequence and gap: what a frame of raw Ethernet
-/// takes on the cable beside its payload, in bytes.
+/// takes on the cable in addition to its payload, in bytes.
 pub const ETHERNET_OVERHEAD_BYTES: usize = 38;
 
 /// The same for UDP over IPv4: [`ETHERNET_OVERHEAD_BYTES`] and 28 bytes of headers.
@@ -26,8 +26,8 @@ pub const UDP_OVERHEAD_BYTES: usize = ETHERNET_OVERHEAD_BYTES + 28;
 /// Time whose tokens the bucket holds if nothing else is said. Long enough that a loop that
 /// oversleeps by a few scheduler ticks loses no tokens.
 const BURST_TIME: Duration = Duration::from_millis(5);
-/// Full frames that it holds beside them: so that frames of different kinds can share a low rate, there is
-/// more than one to choose for.
+/// Full frames that it holds in addition: so that frames of different kinds can share a low rate,
+/// there is more than one to choose for.
 const BURST_FRAMES: usize = 8;
 
 /// How much may be sent.
@@ -35,10 +35,10 @@ const BURST_FRAMES: usize = 8;
 pub struct PaceConfig {
     /// Bytes per second, overhead included. Infinite: no limit.
     pub bytes_per_s: f64,
-    /// Size of the bucket, in bytes; 0: eight full frames and what comes in 5 ms. Never less than one
-    /// full frame, or none could ever go.
+    /// Size of the bucket, in bytes; 0: eight full frames and what comes in 5 ms. Never less than
+    /// one full frame, or none could ever go.
     pub burst_bytes: usize,
-    /// What each frame costs beside its payload, in bytes.
+    /// What each frame costs in addition to its payload, in bytes.
     pub overhead_bytes: usize,
 }
 

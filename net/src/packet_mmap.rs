@@ -3,9 +3,9 @@
 //! Holds: its settings and how it is opened. `socket` makes the sockets, `tx` and `rx` are the
 //! halves, `ring` is the shared memory and `sys` the system calls (the only `unsafe`).
 //!
-//! Each half has a packet socket of its own: a `TPACKET_V2` transmit ring that bypasses the queueing
-//! discipline, kicked once per batch, and a `TPACKET_V3` receive ring of blocks. Frames have their
-//! own EtherType; a node is reached at its Ethernet address.
+//! Each half has a packet socket of its own: a `TPACKET_V2` transmit ring that bypasses the
+//! queueing discipline, kicked once per batch, and a `TPACKET_V3` receive ring of blocks. Frames
+//! have their own EtherType; a node is reached at its Ethernet address.
 //!
 //! Invariants:
 //! - The payload is written and read in the ring: no copy in user space.
@@ -38,13 +38,13 @@ pub struct PacketMmapConfig {
     /// Largest payload behind the Ethernet header, in bytes. `None`: that of the interface, 9000 at
     /// most.
     pub mtu: Option<usize>,
-    /// Frames in the transmit ring, at least; 65,536 at most. `None`: what 1 MB holds, which stays in the
-    /// cache.
+    /// Frames in the transmit ring, at least; 65,536 at most. `None`: what 1 MB holds, which stays
+    /// in the cache.
     pub tx_frames: Option<usize>,
     /// Frames handed to the kernel per system call; half the ring at most.
     pub tx_batch_frames: usize,
-    /// Size of the receive ring, bytes. The kernel fills it in turn, so that all of it passes through the
-    /// cache: a longer one outlasts longer pauses of the receiver, and is slower.
+    /// Size of the receive ring, bytes. The kernel fills it in turn, so that all of it passes
+    /// through the cache: a longer one outlasts longer pauses of the receiver, and is slower.
     pub rx_ring_bytes: usize,
     /// The kernel hands over a block that is not full after this time, in milliseconds.
     pub retire_ms: u32,

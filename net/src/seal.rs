@@ -10,7 +10,7 @@
 //! | 0 to 13 | padding | zeros: a sealed frame is never shorter than 46 bytes, so Ethernet adds none |
 //! | 8 | link | a random number for each opened link: who sends, as far as replays go |
 //! | 8 | number | of the frame, from 1; the highest byte holds the length of the padding |
-//! | 16 | tag | over everything before it: `mac.rs` says how, and why nobody without the key can make one |
+//! | 16 | tag | over everything before it: `mac.rs` says how, and why it cannot be made without the key |
 //!
 //! Payload and padding travel in clear: a seal says who wrote a frame, it hides nothing. The choice
 //! of the MAC is a measurement: docs/measurements/2026-11-21-seal.md.
@@ -19,10 +19,10 @@
 //! - A frame is lent only if its tag is right, its link is not our own, and its number has not been
 //!   taken; everything else is counted by reason in [`SealStats`] and changes nothing.
 //! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
-//!   because nobody remembers whether they were taken.
-//! - No link is ever forgotten while the wrapper lives, or while its file does ([`ReplayWindows::in_file`]):
-//!   one that is not heard for longest may be closed, and then nothing of it is taken any more; what
-//!   is full refuses newcomers.
+//!   because whether they were taken is not remembered.
+//! - No link is ever forgotten while the wrapper lives, or while its file does
+//!   ([`ReplayWindows::in_file`]): one that is not heard for longest may be closed, and then
+//!   nothing of it is taken any more; what is full refuses newcomers.
 //! - No two frames under one key have the same link and number: the MAC would give its key away.
 //! - Only a holder of the key can make the wrapper remember anything.
 
@@ -49,7 +49,7 @@ use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 /// What a seal takes of the MTU, in bytes.
 pub const OVERHEAD_BYTES: usize = 32;
 
-/// Shortest payload of a frame of raw Ethernet, in bytes; a shorter one is padded by somebody, and
+/// Shortest payload of a frame of raw Ethernet, in bytes; a shorter one is padded on the way, and
 /// then the end of the frame is no longer where the seal is.
 const SHORTEST_BYTES: usize = 46;
 
@@ -143,7 +143,8 @@ struct Sealing {
 struct Nonce {
     link: u64,
     number: u64,
-    /// Pads of the numbers from `pads_from` on, as long as frames need no padding (its length is part of the nonce).
+    /// Pads of the numbers from `pads_from` on, as long as frames need no padding (its length is
+    /// part of the nonce).
     pads: [u128; PADS],
     pads_from: u64,
 }

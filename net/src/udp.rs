@@ -2,17 +2,18 @@
 //! privilege.
 //!
 //! Holds: its settings and how it is opened. `socket` makes the sockets, `tx` and `rx` are the
-//! halves, `gso` gathers frames into batches, `skew` says where in a page they begin, `sys` makes the system calls (the only `unsafe`).
+//! halves, `gso` gathers frames into batches, `skew` says where in a page they begin, `sys` makes
+//! the system calls (the only `unsafe`).
 //!
 //! Invariants:
 //! - Everything a node sends leaves from one socket, bound to one address and an ephemeral port:
 //!   that pair is the node's address, which others learn. A second socket receives the group.
-//! - A node never receives its own group frames: multicast is looped back only on loopback and where
-//!   `same_host` asks for it (between hosts it halves the rate), and a filter in the kernel then drops
-//!   what this node has sent.
+//! - A node never receives its own group frames: multicast is looped back only on loopback and
+//!   where `same_host` asks for it (between hosts it halves the rate), and a filter in the kernel
+//!   then drops what this node has sent.
 //! - Loss in a queueing discipline (`tc`) is loss in the network: the kernel does not tell of it.
-//! - Segmentation offload (`UDP_SEGMENT`, `UDP_GRO`) is used where the kernel has it and given up by
-//!   itself where an interface refuses it. Frames on the wire are the same.
+//! - Segmentation offload (`UDP_SEGMENT`, `UDP_GRO`) is used where the kernel has it and given up
+//!   by itself where an interface refuses it. Frames on the wire are the same.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,15 +32,15 @@ mod tx;
 pub struct UdpConfig {
     /// Multicast address and port that all nodes share.
     pub group: SocketAddr,
-    /// Interface by name, such as `eth0` or `lo`. `None`: the one that has `local`, or else the one the
-    /// route to the group leads through.
+    /// Interface by name, such as `eth0` or `lo`. `None`: the one that has `local`, or else the one
+    /// the route to the group leads through.
     pub iface: Option<String>,
     /// Own address. `None`: the first of the interface.
     pub local: Option<IpAddr>,
     /// Largest IP packet in bytes. `None`: that of the interface, 9000 at most.
     pub mtu: Option<usize>,
-    /// Receive buffer of each socket, in bytes; the send buffer is an eighth, since what waits there
-    /// grows old. Without privilege the kernel grants no more than `net.core.rmem_max` and
+    /// Receive buffer of each socket, in bytes; the send buffer is an eighth, since what waits
+    /// there grows old. Without privilege the kernel grants no more than `net.core.rmem_max` and
     /// `net.core.wmem_max`.
     pub buffer_bytes: usize,
     /// Lets the kernel cut and join datagrams where it can.
@@ -68,7 +69,7 @@ impl Default for UdpConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {
-    /// The group is no multicast address, or its port is 0.
+    /// The group is not a multicast address, or its port is 0.
     #[error(
         "{group} is not a multicast address with a port: take one like 239.68.87.1:6887 or [ff05::6887]:6887"
     )]

@@ -4,8 +4,8 @@
 //! `tx` and `rx` are the halves over their rings (`send_ring`, `recv_ring`), `subnet` joins groups
 //! of InfiniBand, `ffi` is libibverbs, loaded at run time.
 //!
-//! Addresses are learnt as everywhere: the routing header of a datagram tells the sender's port, and
-//! its immediate data the number of the queue pair that receives there (the one that sends is
+//! Addresses are learnt as everywhere: the routing header of a datagram tells the sender's port,
+//! and its immediate data the number of the queue pair that receives there (the one that sends is
 //! another). Keys are fixed by the session. Nothing is exchanged beforehand.
 //!
 //! Invariants:
@@ -44,8 +44,8 @@ use send_ring::SendRing;
 use subnet::Group;
 use tx::Tx;
 
-/// Headers of a RoCE v2 datagram around its payload: IPv4 20, UDP 8, BTH 12, DETH 8, immediate data 4,
-/// ICRC 4.
+/// Headers of a RoCE v2 datagram around its payload: IPv4 20, UDP 8, BTH 12, DETH 8, immediate data
+/// 4, ICRC 4.
 pub const ROCE_HEADERS_BYTES: usize = 56;
 /// Smallest payload that makes sense: the smallest MTU there is.
 const PAYLOAD_MIN: usize = 128;
@@ -123,8 +123,8 @@ pub enum VerbsError {
     /// The port cannot send.
     #[error("{0}")]
     NotReady(String),
-    /// The group is no multicast address.
-    #[error("{group} is no multicast address (224.0.0.0/4)")]
+    /// The group is not a multicast address.
+    #[error("{group} is not a multicast address (224.0.0.0/4)")]
     NotMulticast {
         /// The address given.
         group: Ipv4Addr,

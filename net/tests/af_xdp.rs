@@ -1,7 +1,8 @@
-//! What only `af_xdp` has to do: leave other traffic alone, leave nothing behind, say what is wrong.
+//! What only `af_xdp` has to do: leave other traffic alone, leave nothing behind, say what is
+//! wrong.
 //!
-//! Between hosts of a lab; programs need privileges of the machine, so that these tests are skipped,
-//! loudly, for ordinary users.
+//! Between hosts of a lab; programs need privileges of the machine, so that these tests are
+//! skipped, loudly, for ordinary users.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -86,8 +87,8 @@ fn ip(lab: &Lab, host: usize) -> String {
 /// Sends datagrams until one comes back.
 fn udp_ping(lab: &Lab) {
     let at = |host| {
-        // Any port: a child that another test is starting holds our sockets until it runs its program, so one of
-        // the last time may still be there.
+        // Any port: a child that another test is starting holds our sockets until it runs its
+        // program, so one of the last time may still be there.
         let address = format!("{}:0", ip(lab, host));
         in_host(lab, host, move || UdpSocket::bind(address).expect("bind"))
     };

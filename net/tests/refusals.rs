@@ -83,7 +83,7 @@ fn udp_tells_what_ipv6_multicast_on_loopback_needs() {
         ..on_lo()
     };
     match udp::open(&config) {
-        // Somebody has set the route up.
+        // This host has the route.
         Ok(_) => {}
         Err(udp::UdpError::NoAddress { iface, family }) => {
             assert_eq!((&*iface, family), ("lo", "IPv6"))

@@ -6,9 +6,9 @@
 //! Invariants:
 //! - A chunk has one owner at a time: it is in a ring, or with the kernel, or with the half of the
 //!   transport that took it out of a ring. The halves own disjoint ranges of chunks.
-//! - Descriptors are written before `producer` is stored with `Release` and read after it was loaded
-//!   with `Acquire`; slots are used again after `consumer` was loaded with `Acquire`. The partners
-//!   are the kernel's barriers in `net/xdp/xsk_queue.h`.
+//! - Descriptors are written before `producer` is stored with `Release` and read after it was
+//!   loaded with `Acquire`; slots are used again after `consumer` was loaded with `Acquire`. The
+//!   partners are the kernel's barriers in `net/xdp/xsk_queue.h`.
 //! - No reference to the UMEM outlives the call or borrow it is made in; addresses and lengths that
 //!   the kernel wrote are checked before they are used.
 #![allow(unsafe_code)]
@@ -115,8 +115,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: offsets of words are aligned and inside the mapping (checked in `map`), which lives
-        // as long as `self`; on this side they are only accessed atomically.
+        // SAFETY: offsets of words are aligned and inside the mapping (checked in `map`), which
+        // lives as long as `self`; on this side they are only accessed atomically.
         unsafe { AtomicU32::from_ptr(self.memory.as_mut_ptr().add(offset).cast()) }
     }
 
@@ -160,9 +160,11 @@ impl<T: Copy> Producer<T> {
     }
 
     /// Writes an entry. There is room: a chunk comes back to us only after the kernel has read its
-    /// entry. (It may say so later: `xsk_flush` submits frames before it moves the fill ring's consumer.)
+    /// entry. (It may say so later: `xsk_flush` submits frames before it moves the fill ring's
+    /// consumer.)
     fn push(&mut self, entry: T) {
-        // SAFETY: the kernel has read this slot and leaves it alone until `publish`; plain integers.
+        // SAFETY: the kernel has read this slot and leaves it alone until `publish`; plain
+        // integers.
         unsafe { self.ring.slot(self.head).write(entry) };
         self.head = self.head.wrapping_add(1);
     }
@@ -207,8 +209,8 @@ impl<T: Copy> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the kernel has written this entry (`seen` was loaded with `Acquire`) and leaves it
-        // alone until `release`; plain integers.
+        // SAFETY: the kernel has written this entry (`seen` was loaded with `Acquire`) and leaves
+        // it alone until `release`; plain integers.
         let entry = unsafe { self.ring.slot(self.tail).read() };
         self.tail = self.tail.wrapping_add(1);
         Some(entry)
@@ -269,7 +271,8 @@ impl TransmitRings {
             return false;
         };
         // SAFETY: addresses in `free` are those of whole chunks of this half inside the UMEM; one
-        // that is there is not the kernel's, and `&mut self` says that it is lent to nobody else.
+        // that is there is not the kernel's, and `&mut self` says that it is not lent to anything
+        // else.
         let frame = unsafe {
             let start = self.umem.memory.as_mut_ptr().add(address as usize);
             std::slice::from_raw_parts_mut(start, len)
@@ -371,8 +374,8 @@ impl ReceiveRings {
             return Some(&[]);
         }
         self.lent = Some(chunk);
-        // SAFETY: inside one chunk of this half (checked), which the kernel has handed over and gets
-        // back with the next call, which needs `&mut self`.
+        // SAFETY: inside one chunk of this half (checked), which the kernel has handed over and
+        // gets back with the next call, which needs `&mut self`.
         Some(unsafe {
             let start = self.umem.memory.as_ptr().add(desc.addr as usize);
             std::slice::from_raw_parts(start, desc.len as usize)

@@ -1,7 +1,7 @@
 //! The receiving half: lends frames out of the UMEM, queue after queue.
 //!
-//! Invariants: never blocks in `recv`; a frame is lent where the kernel put it; its chunk goes back to the
-//! fill ring as soon as it was read.
+//! Invariants: never blocks in `recv`; a frame is lent where the kernel put it; its chunk goes back
+//! to the fill ring as soon as it was read.
 
 use std::io;
 use std::sync::Arc;

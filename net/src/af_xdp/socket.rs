@@ -1,7 +1,7 @@
 //! Checks the settings against the interface and makes the sockets with their rings.
 //!
-//! The order of calls: the program is attached with an empty map, which passes everything; then each
-//! queue gets a socket (UMEM, rings, filled fill ring, and last `bind`), and only then is the
+//! The order of calls: the program is attached with an empty map, which passes everything; then
+//! each queue gets a socket (UMEM, rings, filled fill ring, and last `bind`), and only then is the
 //! socket written into the map, so that nothing is taken before there is room for it.
 
 use std::io;
@@ -27,9 +27,10 @@ const HEADROOM: usize = 256;
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
 /// Fewest frames per half and queue.
 const FRAMES_MIN: usize = 64;
-/// The kernel's bookkeeping of a frame being sent, beside the frame; generously.
+/// The kernel's bookkeeping of a frame being sent, in addition to the frame; generously.
 const SKB_BYTES: usize = 2048;
-/// The kernel frees a queue, or takes off a program, some time after the one that had it has closed.
+/// The kernel frees a queue, or takes off a program, some time after the one that had it has
+/// closed.
 const RELEASE_TIME: Duration = Duration::from_secs(1);
 
 /// What a socket is made for.

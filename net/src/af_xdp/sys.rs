@@ -3,8 +3,8 @@
 //! Touches only the sockets and descriptors it is given. Invariant: every pointer given to the
 //! kernel points to a value that outlives the call.
 //!
-//! Sources: the kernel's `Documentation/networking/af_xdp.rst`, `include/uapi/linux/if_xdp.h` (layouts
-//! as the `libc` crate has them), `bpf.h` (`union bpf_attr`) and `ethtool.h`.
+//! Sources: the kernel's `Documentation/networking/af_xdp.rst`, `include/uapi/linux/if_xdp.h`
+//! (layouts as the `libc` crate has them), `bpf.h` (`union bpf_attr`) and `ethtool.h`.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -250,7 +250,7 @@ unsafe fn bpf<T>(command: c_int, attr: &T) -> io::Result<c_int> {
 /// # Safety
 /// As [`bpf`], for a command that returns a new descriptor.
 unsafe fn bpf_open<T>(command: c_int, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller promises; the descriptor is new and nobody else's.
+    // SAFETY: as the caller promises; the descriptor is new and has no other owner.
     unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 

@@ -1,7 +1,8 @@
 //! The sending half: fills chunks of the UMEM in place and wakes the kernel once per batch.
 //!
 //! Invariants:
-//! - Frames leave in ring order. What was published and not taken waits in the ring for a later kick.
+//! - Frames leave in ring order. What was published and not taken waits in the ring for a later
+//!   kick.
 //! - Never blocks. A frame that had a slot is sent, waits, or is counted as `dropped`.
 
 use std::io;
@@ -28,7 +29,7 @@ pub(super) struct Tx {
     /// Frames put since the last kick.
     fresh: usize,
     down: bool,
-    /// What will not mend; `flush` tells it.
+    /// A lasting failure; `flush` returns it.
     fatal: Option<io::Error>,
     stats: TransmitStats,
 }

@@ -15,8 +15,8 @@ pub enum Bursts {
     /// Nothing does.
     #[default]
     None,
-    /// The line is good or bad, and turns with every frame that arrives (Gilbert 1960, Elliott 1963;
-    /// parameters as in tc-netem: `loss gemodel p r 1-h 1-k`). It starts good.
+    /// The line is good or bad, and turns with every frame that arrives (Gilbert 1960, Elliott
+    /// 1963; parameters as in tc-netem: `loss gemodel p r 1-h 1-k`). It starts good.
     ///
     /// Share of time spent bad: `p / (p + r)`; mean length of a bad spell: `1 / r` frames.
     GilbertElliott {

@@ -94,8 +94,9 @@ impl TransmitRing {
 
     /// The header of frame `index`.
     fn header(&self, index: usize) -> *mut tpacket2_hdr {
-        // SAFETY: offsets are those of whole frames inside the mapping (an index beyond them panics);
-        // frames are multiples of 16 bytes in page-aligned blocks, which aligns the header.
+        // SAFETY: offsets are those of whole frames inside the mapping (an index beyond them
+        // panics); frames are multiples of 16 bytes in page-aligned blocks, which aligns the
+        // header.
         unsafe { self.memory.as_mut_ptr().add(self.offsets[index]).cast() }
     }
 
@@ -128,7 +129,7 @@ impl TransmitRing {
             return false;
         }
         let header = self.header(index);
-        // SAFETY: the state says that the frame is ours, and `&mut self` that nobody else in this
+        // SAFETY: the state says that the frame is ours, and `&mut self` that nothing else in this
         // process has it; `TRANSMIT_DATA + len` bytes lie inside the frame.
         let data =
             unsafe { std::slice::from_raw_parts_mut(header.cast::<u8>().add(TRANSMIT_DATA), len) };

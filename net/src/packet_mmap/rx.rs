@@ -1,7 +1,7 @@
 //! The receiving half: lends frames out of the blocks that the kernel has filled.
 //!
-//! Invariants: never blocks in `recv`; a frame is lent in the ring; a block goes back to the kernel as
-//! soon as its last frame was read.
+//! Invariants: never blocks in `recv`; a frame is lent in the ring; a block goes back to the kernel
+//! as soon as its last frame was read.
 
 use std::io;
 use std::time::{Duration, Instant};

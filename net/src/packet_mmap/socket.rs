@@ -26,14 +26,15 @@ const TRANSMIT_FRAMES_MAX: usize = 1 << 16;
 const TRANSMIT_BYTES: usize = 1 << 20;
 /// A block of the transmit ring: small, as it has to be contiguous memory.
 const TRANSMIT_BLOCK_BYTES: usize = 64 << 10;
-/// Blocks of the receive ring, if memory allows. The kernel closes a block per `retire_ms` on a slow
-/// line, however little is in it: with so many, a receiver may look away for a tenth of a second.
+/// Blocks of the receive ring, if memory allows. The kernel closes a block per `retire_ms` on a
+/// slow line, however little is in it: with so many, a receiver may look away for a tenth of a
+/// second.
 const RECEIVE_BLOCKS: usize = 128;
 /// The smallest block of the receive ring: some 40 frames of 1500 bytes, or 7 of 9000.
 const RECEIVE_BLOCK_BYTES_MIN: usize = 64 << 10;
 /// The largest block: the kernel has to find it in one piece.
 const RECEIVE_BLOCK_BYTES_MAX: usize = 1 << 20;
-/// The kernel's bookkeeping of a frame being sent, beside the frame; generously.
+/// The kernel's bookkeeping of a frame being sent, in addition to the frame; generously.
 const SKB_BYTES: usize = 2048;
 
 pub(super) fn choose(config: &PacketMmapConfig) -> Result<Port, PacketMmapError> {

@@ -3,8 +3,8 @@
 //! Touches only the sockets it is given. Invariant: every pointer given to the kernel points to a
 //! value that outlives the call.
 //!
-//! Sources: packet(7) and the kernel's `Documentation/networking/packet_mmap.rst`; layouts are those
-//! of `include/uapi/linux/if_packet.h` as the `libc` crate has them.
+//! Sources: packet(7) and the kernel's `Documentation/networking/packet_mmap.rst`; layouts are
+//! those of `include/uapi/linux/if_packet.h` as the `libc` crate has them.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -72,7 +72,8 @@ pub(super) fn has_interface(socket: &Socket) -> bool {
 /// Tells the kernel to send what is marked in the ring; returns the bytes it took, Ethernet
 /// headers included. Does not block.
 pub(super) fn kick(socket: &Socket, address: &sockaddr_ll) -> io::Result<usize> {
-    // SAFETY: no data is passed (null, 0): the kernel reads the ring. The address outlives the call.
+    // SAFETY: no data is passed (null, 0): the kernel reads the ring. The address outlives the
+    // call.
     let taken = unsafe {
         libc::sendto(
             socket.as_raw_fd(),

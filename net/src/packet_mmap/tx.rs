@@ -29,7 +29,7 @@ pub(super) struct Tx {
     /// Frames filled since the last kick.
     fresh: usize,
     down: bool,
-    /// What will not mend; `flush` tells it.
+    /// A lasting failure; `flush` returns it.
     fatal: Option<io::Error>,
     stats: TransmitStats,
 }
@@ -118,9 +118,9 @@ impl Tx {
         }
     }
 
-    /// The kernel has stopped at a frame that it will not send (the MTU of the interface was lowered).
-    /// It goes on only when a frame it likes is in that place: an empty one to this very node, which
-    /// leads nowhere.
+    /// The kernel has stopped at a frame that it will not send (the MTU of the interface was
+    /// lowered). It goes on only when a frame it likes is in that place: an empty one to this very
+    /// node, which leads nowhere.
     fn replace_refused(&mut self, error: &io::Error) {
         self.settle();
         if self.waiting == 0 || self.ring.state(self.oldest) != FrameState::Refused {

@@ -89,8 +89,9 @@ fn portable(key: &[Line], length: u64, bytes: &[u8]) -> u128 {
     sum
 }
 
-/// The hash with carry-less multiplication of x86-64. The functions with `target_feature` are called
-/// by the safe ones above them, which a [`Kernel`] names only if the processor has what they need.
+/// The hash with carry-less multiplication of x86-64. The functions with `target_feature` are
+/// called by the safe ones above them, which a [`Kernel`] names only if the processor has what they
+/// need.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod x86 {
@@ -117,7 +118,8 @@ mod x86 {
 
     #[inline]
     pub(super) fn vpclmul(key: &[Line], length: u64, bytes: &[u8]) -> u128 {
-        // SAFETY: this kernel exists only on processors with PCLMULQDQ, VPCLMULQDQ, AVX-512F and AVX-512BW.
+        // SAFETY: this kernel exists only on processors with PCLMULQDQ, VPCLMULQDQ, AVX-512F and
+        // AVX-512BW.
         unsafe { hash_vpclmul(key, length, bytes) }
     }
 
@@ -197,10 +199,12 @@ mod x86 {
             sum = _mm512_xor_si512(sum, _mm512_clmulepi64_epi128::<0x10>(mixed, mixed));
         }
         if let (false, Some(line)) = (tail.is_empty(), key.get(blocks.len())) {
-            // Key words of pairs behind the message are left out, as they are where blocks are whole.
+            // Key words of pairs behind the message are left out, as they are where blocks are
+            // whole.
             let there = (1u64 << tail.len()) - 1;
             let pairs = ((1u32 << (2 * tail.len().div_ceil(16))) - 1) as u8;
-            // SAFETY: only bytes whose bit is set are read, and those are in `tail`; a line is 64 bytes.
+            // SAFETY: only bytes whose bit is set are read, and those are in `tail`; a line is 64
+            // bytes.
             let (key, block) = unsafe {
                 let block = _mm512_maskz_loadu_epi8(there, tail.as_ptr().cast());
                 let key = _mm512_maskz_load_epi64(pairs, line.0.as_ptr().cast());

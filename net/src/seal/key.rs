@@ -1,8 +1,8 @@
 //! The key: 32 bytes from a file that only its owner can read.
 //!
-//! Touches one file. Invariants: no key material in `Debug` output or in an error; a file that group
-//! or others can touch is refused before it is read; what was read is wiped from the buffers of this
-//! file.
+//! Touches one file. Invariants: no key material in `Debug` output or in an error; a file that
+//! group or others can touch is refused before it is read; what was read is wiped from the buffers
+//! of this file.
 
 use std::fmt;
 use std::fs::File;
@@ -45,7 +45,7 @@ pub enum KeyError {
         error: io::Error,
     },
     /// Others can read or write it.
-    #[error("the key file {} has mode {mode:03o}: its group or others can read or write it; `chmod 600` it, and make a new key if somebody might have read it", path.display())]
+    #[error("the key file {} has mode {mode:03o}: its group or others can read or write it; `chmod 600` it, and make a new key if another user may have read it", path.display())]
     Mode {
         /// The file.
         path: PathBuf,

@@ -8,40 +8,40 @@
 //! ```
 //!
 //! m is the payload with its padding, as 64-bit words, little-endian, the last pair of them filled
-//! up with zeros; x is the carry-less product, 64 by 64 to 127 bits; bytes(m) is its length in bytes;
-//! nonce is link and number, 16 bytes as they are sent. The tag is sent little-endian, and the block
-//! of AES is read so.
+//! up with zeros; x is the carry-less product, 64 by 64 to 127 bits; bytes(m) is its length in
+//! bytes; nonce is link and number, 16 bytes as they are sent. The tag is sent little-endian, and
+//! the block of AES is read so.
 //!
 //! **Keys.** Block i of purpose p is AES-256, under the 32 bytes of the key file, of `dogseal2`, p,
-//! i (32 bits each, little-endian). Purpose 1, blocks 0 and 1: k_pad; 2, block 0, first word: k_len;
-//! 3, block i: k\[2i\] and k\[2i+1\]; 4, block 0, first word: [`Mac::key_id`].
+//! i (32 bits each, little-endian). Purpose 1, blocks 0 and 1: k_pad; 2, block 0, first word:
+//! k_len; 3, block i: k\[2i\] and k\[2i+1\]; 4, block 0, first word: [`Mac::key_id`].
 //!
 //! **Why a tag cannot be forged.** H is CLNH of Lemire and Kaser, "Faster 64-bit universal hashing
-//! using carry-less multiplications" (2016); with integers it is NH of UMAC (RFC 4418) and VMAC. The
-//! pad is that of GMAC; Bernstein, "Stronger security bounds for Wegman-Carter-Shoup authenticators"
-//! (2005), has the whole.
+//! using carry-less multiplications" (2016); with integers it is NH of UMAC (RFC 4418) and VMAC.
+//! The pad is that of GMAC; Bernstein, "Stronger security bounds for Wegman-Carter-Shoup
+//! authenticators" (2005), has the whole.
 //!
-//! 1. For m and m' that differ, and any c, at most one key in 2^64 has H(m) ^ H(m') = c.
-//!    If their lengths differ, (bytes(m) ^ bytes(m')) x k_len must be a value that does not depend
-//!    on k_len; polynomials over a field have no divisors of zero, so at most one k_len makes it.
-//!    If their lengths are the same, some word differs, zeros filled in or not: say m\[2i\] (for its
-//!    neighbour change sides). Then (m\[2i\] ^ m'\[2i\]) x k\[2i+1\] must be a value that does not depend
-//!    on k\[2i+1\]: at most one does. So each pair that holds a byte of m is multiplied with both
-//!    of its key words, also where the second is all filled in; pairs behind m are left out.
+//! 1. For m and m' that differ, and any c, at most one key in 2^64 has H(m) ^ H(m') = c. If their
+//!    lengths differ, (bytes(m) ^ bytes(m')) x k_len must be a value that does not depend on k_len;
+//!    polynomials over a field have no divisors of zero, so at most one k_len makes it. If their
+//!    lengths are the same, some word differs, zeros filled in or not: say m\[2i\] (for its
+//!    neighbour change sides). Then (m\[2i\] ^ m'\[2i\]) x k\[2i+1\] must be a value that does not
+//!    depend on k\[2i+1\]: at most one does. So each pair that holds a byte of m is multiplied with
+//!    both of its key words, also where the second is all filled in; pairs behind m are left out.
 //! 2. Were pads random and none used twice, genuine tags would tell nothing about the keys of H. A
-//!    forged frame with the nonce of a genuine one is then a guess of H(m) ^ H(m'), as in 1; with any
-//!    other nonce, a guess of 128 random bits.
+//!    forged frame with the nonce of a genuine one is then a guess of H(m) ^ H(m'), as in 1; with
+//!    any other nonce, a guess of 128 random bits.
 //!
 //! So v attempts, at all receivers together, succeed with at most v x 2^-64 (times 1.002 for up to
 //! 2^60 frames under one key: blocks of AES never repeat, random ones might), plus what tells
 //! AES-256 from random, plus the chance that a nonce repeats. Ten million attempts a second for a
 //! year make less than 2^-15. The first that succeeds gives a key word away, and more with it.
 //!
-//! **What must never happen** is two frames of one nonce: their tags give H(m) ^ H(m'), which is linear
-//! in k, so that about a hundred such pairs of full frames give k. A number never repeats on its
-//! link, whatever the transport does, and a link is 64 bits from the operating system each time one is
-//! opened. Of L links opened under one key, two are the same with at most L^2 x 2^-65: 2^-41 for
-//! 4,096 of them, 2^-25 for a million. A virtual machine that goes on twice from one snapshot
+//! **What must never happen** is two frames of one nonce: their tags give H(m) ^ H(m'), which is
+//! linear in k, so that about a hundred such pairs of full frames give k. A number never repeats on
+//! its link, whatever the transport does, and a link is 64 bits from the operating system each time
+//! one is opened. Of L links opened under one key, two are the same with at most L^2 x 2^-65: 2^-41
+//! for 4,096 of them, 2^-25 for a million. A virtual machine that goes on twice from one snapshot
 //! repeats nonces: it must not do so under one key.
 
 use aes::cipher::{BlockEncrypt, KeyInit};
@@ -133,8 +133,8 @@ impl Mac {
         u128::from_le_bytes(pad.into())
     }
 
-    /// The pads of a link's frame `first` and of those behind it. A round of AES waits for the one before: so many at a
-    /// time take hardly longer than one.
+    /// The pads of a link's frame `first` and of those behind it. A round of AES waits for the one
+    /// before: so many at a time take hardly longer than one.
     pub(super) fn pads(&self, link: u64, first: u64) -> [u128; PADS] {
         let nonce = |i| u128::from(link) | (u128::from(first) + i as u128) << 64;
         let mut pads: [Block; PADS] = std::array::from_fn(|i| nonce(i).to_le_bytes().into());

@@ -1,10 +1,10 @@
 //! Which frames of which link have been taken: a sliding window for each (RFC 6479).
 //!
-//! Memory of this process, or a file that its next life goes on with. Invariants: a number is taken at
-//! most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes to another link only after
-//! the link that had it was *closed*: closed links are remembered by number, and nothing of them is taken
-//! again. A process may be killed between any two stores: bits are cleared before the top that makes
-//! them count, a link is counted last, and closed before its window is cleared.
+//! Memory of this process, or a file that its next life goes on with. Invariants: a number is taken
+//! at most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes to another link
+//! only after the link that had it was *closed*: closed links are remembered by number, and nothing
+//! of them is taken again. A process may be killed between any two stores: bits are cleared before
+//! the top that makes them count, a link is counted last, and closed before its window is cleared.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -50,7 +50,8 @@ const CLOSED: usize = HEADER + LINKS_MAX * WINDOW;
 const MAGIC: u64 = u64::from_le_bytes(*b"dogseal2");
 const MAP_BYTES: usize = (CLOSED + CLOSED_MAX) * 8;
 
-/// What [`ReplayWindows`] take: of memory, or of the file system of their file, which is reserved whole. Bytes.
+/// What [`ReplayWindows`] take: of memory, or of the file system of their file, which is reserved
+/// whole. Bytes.
 pub const REPLAY_WINDOWS_BYTES: u64 = MAP_BYTES as u64;
 
 /// Why the memory of taken frames could not be had.
@@ -110,7 +111,7 @@ impl fmt::Debug for ReplayWindows {
 }
 
 impl ReplayWindows {
-    /// Forgets with the process: whoever starts again can be given recorded frames once more.
+    /// Forgets with the process: recorded frames can be given to the next one once more.
     ///
     /// # Errors
     /// No memory.
@@ -119,8 +120,9 @@ impl ReplayWindows {
         Ok(Self::of(MmapMut::map_anon(MAP_BYTES)?, None))
     }
 
-    /// Remembers in a file ([`REPLAY_WINDOWS_BYTES`], reserved here), of which a process that was killed has lost
-    /// nothing. What was remembered under another key is forgotten: nobody can repeat it.
+    /// Remembers in a file ([`REPLAY_WINDOWS_BYTES`], reserved here), of which a process that was
+    /// killed has lost nothing. What was remembered under another key is forgotten: it cannot be
+    /// repeated.
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -229,8 +231,8 @@ impl ReplayWindows {
         at
     }
 
-    /// Closes the link that was not heard for longest, and gives its window to another. `None` if no
-    /// more closed ones can be remembered, or it is too early to tell which links live.
+    /// Closes the link that was not heard for longest, and gives its window to another. `None` if
+    /// no more closed ones can be remembered, or it is too early to tell which links live.
     fn replace(&mut self, link: u64) -> Option<usize> {
         let count = words(&mut self.map)[3] as usize;
         if count >= CLOSED_MAX || Instant::now() < self.gives_from {
@@ -284,8 +286,8 @@ fn map_file(path: &Path, file: &File) -> Result<MmapMut, ReplayError> {
 fn reserve_and_map(file: &File, bytes: u64) -> io::Result<MmapMut> {
     file.set_len(bytes)?;
     allocate(file, bytes)?;
-    // SAFETY: the caller holds the file's lock, which whoever uses it takes; it is as long as the
-    // mapping. Whoever cuts it against the lock ends this process with SIGBUS: no memory of ours
+    // SAFETY: the caller holds the file's lock, which every user of it takes; it is as long as the
+    // mapping. Cutting it against the lock ends this process with SIGBUS: no memory of ours
     // is touched. Any content is a valid `[u8]`.
     unsafe { MmapMut::map_mut(file) }
 }
@@ -473,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_runs_out_of_links_says_so_before_and_then() {
+    fn running_out_of_links_is_told_before_and_then() {
         let mut windows = ReplayWindows::in_memory().expect("memory");
         windows.gives_from = Instant::now();
         for link in 1..=LINKS_MAX as u64 {
@@ -577,9 +579,9 @@ mod tests {
         assert_eq!(other.take(7, 100), Some(true));
         drop(other);
         std::fs::write(&path, vec![0x5A; 100_000]).expect("write");
-        let mut mended = open(2).expect("what is no such file is replaced");
+        let mut replaced = open(2).expect("another file is replaced");
         assert_eq!(
-            (mended.take(7, 100), mended.take(7, 100)),
+            (replaced.take(7, 100), replaced.take(7, 100)),
             (Some(true), Some(false))
         );
         let error = ReplayWindows::in_file(Path::new("/nowhere/n0.seal"), &Key::new(&[1; 32]));

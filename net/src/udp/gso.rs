@@ -141,7 +141,8 @@ impl Gather {
         }
     }
 
-    /// Opens a batch for frames of `len` bytes; false if none is free. The one before must be closed.
+    /// Opens a batch for frames of `len` bytes; false if none is free. The one before must be
+    /// closed.
     pub(super) fn open(&mut self, to: To, address: &SockAddr, len: usize) -> bool {
         let Some(index) = self.free.pop() else {
             return false;

@@ -201,7 +201,8 @@ impl Receive for Rx {
 
     fn stats(&mut self) -> ReceiveStats {
         let [group, node] = &mut self.drops;
-        // The drops first: an echo among them was announced before. Relaxed: no memory depends on it.
+        // The drops first: an echo among them was announced before. Relaxed: no memory depends on
+        // it.
         let mut group = group.update(&self.group);
         if self.has_echo {
             group = group.saturating_sub(self.echoes.load(Ordering::Relaxed));

@@ -33,7 +33,8 @@ pub(super) struct Sockets {
     pub(super) group_address: SocketAddr,
     pub(super) payload_max: usize,
     pub(super) segmentation: bool,
-    /// Own group messages that the filter of the group socket drops; the kernel counts them as drops.
+    /// Own group messages that the filter of the group socket drops; the kernel counts them as
+    /// drops.
     pub(super) echoes: Arc<AtomicU64>,
     /// Whether own group messages come back at all.
     pub(super) has_echo: bool,

@@ -175,15 +175,16 @@ struct Slot {
     control: Control,
 }
 
-/// Room for what the kernel writes about the messages of one call. It is made once: clearing it for each call
-/// costs more than a call that finds nothing.
+/// Room for what the kernel writes about the messages of one call. It is made once: clearing it for
+/// each call costs more than a call that finds nothing.
 pub(super) struct Slots {
     // Pointers in here are set before each call and mean nothing between calls.
     headers: Vec<mmsghdr>,
     slots: Vec<Slot>,
 }
 
-// SAFETY: the pointers in `headers` and `slots` are never followed but by the call that has set them.
+// SAFETY: the pointers in `headers` and `slots` are never followed but by the call that has set
+// them.
 unsafe impl Send for Slots {}
 
 impl Slots {
@@ -228,8 +229,8 @@ pub(super) fn receive(
         header.msg_flags = 0;
         count += 1;
     }
-    // SAFETY: the first `count` headers are filled in and point into `slots` and `buffer`, which are
-    // borrowed mutably; no two share a byte. A null time limit is allowed.
+    // SAFETY: the first `count` headers are filled in and point into `slots` and `buffer`, which
+    // are borrowed mutably; no two share a byte. A null time limit is allowed.
     let received = check(unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),

@@ -24,7 +24,7 @@ pub(super) struct Tx {
     mtu: usize,
     segmentation: bool,
     echoes: Arc<AtomicU64>,
-    /// What will not mend; `flush` tells it.
+    /// A lasting failure; `flush` returns it.
     fatal: Option<io::Error>,
     /// Errors that were logged already.
     told: Vec<i32>,
@@ -69,8 +69,9 @@ impl Tx {
     fn submit(&mut self) {
         while !self.gather.is_idle() {
             self.stats.calls += 1;
-            // The kernel may have dropped an echo before the call returns: it has to be known by then,
-            // or the receiving half would take it for a loss. Relaxed: no other memory depends on it.
+            // The kernel may have dropped an echo before the call returns: it has to be known by
+            // then, or the receiving half would take it for a loss. Relaxed: no other memory
+            // depends on it.
             let announced = self.gather.group_messages(self.segmentation);
             self.echoes.fetch_add(announced, Ordering::Relaxed);
             let result = sys::send(&self.socket, self.gather.messages(self.segmentation));

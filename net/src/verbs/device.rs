@@ -317,7 +317,7 @@ pub fn raise_locked_memory_limit() {
     // SAFETY: the kernel writes the structure.
     if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0 {
         limit.rlim_cur = limit.rlim_max;
-        // SAFETY: the kernel reads the structure. Nobody is refused the hard limit.
+        // SAFETY: the kernel reads the structure. The hard limit is never refused.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
     }
 }

@@ -68,7 +68,7 @@ type RequestNotify = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
 type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
 
-/// `struct ibv_context_ops`: what drivers fill in, beside entries of old releases.
+/// `struct ibv_context_ops`: what drivers fill in, and entries of old releases.
 #[repr(C)]
 pub(super) struct ContextOps {
     before: [*const c_void; 11],

@@ -222,7 +222,7 @@ impl Queue {
     pub(super) fn lend(&mut self, words: &[AtomicU32]) -> io::Result<u32> {
         let (start, len) = (words.as_ptr().cast_mut(), mem::size_of_val(words));
         // SAFETY: the memory exists; the device only reads it, and the kernel pins its pages, so
-        // that whoever unmaps them later changes nothing for the device. Words that change under
+        // that unmapping them later changes nothing for the device. Words that change under
         // its eyes are atomics.
         let mr = unsafe { (self.context.library.reg_mr)(self.pd, start.cast(), len, 0) };
         if mr.is_null() {

@@ -63,7 +63,7 @@ impl Rx {
     }
 }
 
-/// Where a datagram came from, if it says so in our way.
+/// Where a datagram came from, if it carries that as ours do.
 fn source(fabric: Fabric, wc: &Wc, header: &[u8; GRH_BYTES]) -> Option<Source> {
     if wc.wc_flags & WC_WITH_IMM == 0 || wc.wc_flags & WC_GRH == 0 {
         return None;

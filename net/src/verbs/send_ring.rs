@@ -124,8 +124,8 @@ impl SendRing {
         self.filled - self.posted
     }
 
-    /// Fills the next slot: `len` bytes in place, and behind them the lent `words`, which the device
-    /// reads when it sends. The slot must be free, the words lent.
+    /// Fills the next slot: `len` bytes in place, and behind them the lent `words`, which the
+    /// device reads when it sends. The slot must be free, the words lent.
     pub(super) fn put(
         &mut self,
         target: Target,

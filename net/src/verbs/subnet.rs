@@ -119,7 +119,7 @@ fn parse(answer: &[u8; MAD_BYTES]) -> io::Result<u16> {
     match number(RECORD + 36) {
         lid @ 0xC000.. => Ok(lid),
         lid => Err(io::Error::other(format!(
-            "the subnet administrator gives {lid:#06x}, which is no multicast identifier"
+            "the subnet administrator gives {lid:#06x}, which is not a multicast identifier"
         ))),
     }
 }

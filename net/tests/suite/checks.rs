@@ -266,7 +266,7 @@ pub(crate) fn a_node_starts_again(net: &Net) {
     introduce(&mut links, 1);
     let gone = links.remove(1);
     drop(gone);
-    // Nobody is there: the sender does not mind.
+    // No receiver is there: the sender goes on.
     for _ in 0..200 {
         send(&mut *links[0].tx, To::Node(1), b"anybody there?");
         send(&mut *links[0].tx, To::Group, b"anybody there?");
@@ -320,7 +320,7 @@ pub(crate) fn the_interface_goes_down_and_up(net: &Net) {
     assert_eq!(stats.frames + refused, 2000);
 
     net.switch(0, "up");
-    // Until the carrier is there frames are lost: say it until somebody hears it.
+    // Until the carrier is there frames are lost: say it until it is received.
     let heard = |from: &mut Link, to: &mut Link| {
         loop {
             let hello = b"here again";
@@ -376,7 +376,7 @@ pub(crate) fn addresses_are_learnt(net: &Net) {
     assert!(!links[0].tx.knows(1) && !links[0].tx.knows(u16::MAX));
     let unknown = links[0]
         .tx
-        .send(To::Node(1), 1, &mut |_| panic!("nobody to send to"));
+        .send(To::Node(1), 1, &mut |_| panic!("no node to send to"));
     assert!(!unknown);
     assert_eq!(links[0].tx.stats().no_address, 1);
     // Sources of two other transports: at least one is foreign to this one.

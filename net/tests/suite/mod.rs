@@ -164,7 +164,8 @@ impl Net {
         }
     }
 
-    /// Every node on a port of its own, of those that [`rdma_ports`] found; a single one serves all.
+    /// Every node on a port of its own, of those that [`rdma_ports`] found; a single one serves
+    /// all.
     pub(crate) fn verbs(nodes: usize, ports: &[String]) -> Self {
         static GROUPS: AtomicU16 = AtomicU16::new(0);
         let [_, _, p0, p1] = process::id().to_be_bytes();
