@@ -211,6 +211,55 @@ fn nothing_is_left_for_later() {
     no_complaints(complaints);
 }
 
+/// Crates whose names are so that an import needs no other name for them.
+const UNALIASED: [&str; 3] = ["net/", "lab/", "tools/"];
+
+/// Imports of `code` that give something another name, with their lines. `as _` is not a name.
+fn aliases(code: &str) -> Vec<(usize, &str)> {
+    let mut importing = false;
+    let mut found = Vec::new();
+    for (i, line) in code.lines().enumerate() {
+        let start = line.trim_start();
+        let public = start.starts_with("pub") && start.contains(" use ");
+        importing |= public || start.starts_with("use ");
+        let mut names = line.split(" as ").skip(1);
+        if importing && names.any(|name| !name.trim_start().starts_with('_')) {
+            found.push((i + 1, line.trim()));
+        }
+        importing &= !line.contains(';');
+    }
+    found
+}
+
+#[test]
+fn imports_need_no_alias() {
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        if UNALIASED.iter().any(|folder| file.path.starts_with(folder)) {
+            for (line, import) in aliases(&file.code) {
+                complaints.push(format!(
+                    "{}:{line}: `{import}`: give what is imported a name that needs no alias",
+                    file.path
+                ));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+#[test]
+fn aliases_are_found_in_imports_only() {
+    let lines = |code| {
+        aliases(code)
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lines("use a::B as C;\nlet x = 1 as u8;"), [1]);
+    assert_eq!(lines("pub(crate) use a::{\n    B,\n    D as E,\n};"), [3]);
+    assert!(lines("use std::fmt::Write as _;\nlet y = x as usize;").is_empty());
+}
+
 /// Helpers of tests, whose words libtest shall catch, and what speaks to cargo.
 const MAY_PRINT: [&str; 3] = ["lab/src/enter.rs", "lab/src/skip.rs", "build.rs"];
 
