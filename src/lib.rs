@@ -4,7 +4,7 @@
 //! The rooms, from the bottom up: [`weights`] (the shared buffer), [`wire`] (what a frame says),
 //! [`stream`] (master and slave as state machines), [`solver`] (SGD on the buffer), [`node`] (the
 //! loops that join them to transports and clocks), [`job`] (whole jobs on one machine), [`cli`].
-//! [`poseidon`] is the reliable, layer-aware path beside [`stream`]. [`device`] is what a GPU can do, and
+//! [`poseidon`] is the reliable, layer-aware path: its protocol, and the processes that run it. [`device`] is what a GPU can do, and
 //! who can do it here; [`accumulate`] adds the gradients of several on the CPU.
 //! Beside them [`watch`] (counters and curves), [`snapshot`] (safetensors) and [`sim`] (a virtual
 //! network over the same state machines). `docs/architecture.md` walks them.

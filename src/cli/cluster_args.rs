@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use super::args;
 use super::pictures::pictures;
-use crate::node::poseidon::{Key, MemberJob, ModelJob, Overlap};
-use crate::poseidon::{PAIR_BYTES, Partition, Policy, Recording, Stragglers, Wish};
+use crate::poseidon::{
+    Key, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording, Stragglers, Wish,
+};
 use crate::solver::data::Source;
 
 /// What all members of a cluster must be given alike.

@@ -7,8 +7,8 @@ use anyhow::Result;
 
 use super::args;
 use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs};
-use crate::node::poseidon::{CoordinatorJob, run_coordinator};
 use crate::node::stop_on_signals;
+use crate::poseidon::{CoordinatorJob, run_coordinator};
 
 /// Arguments of `dogwild coordinator`.
 #[derive(Debug, clap::Args)]

@@ -3,8 +3,8 @@
 use anyhow::Error;
 
 use crate::job::{NotAsAsked, codes};
-use crate::node::poseidon::{ANOTHER_FAILED, PoseidonError};
 use crate::node::{GpuError, Interrupted, SolverError};
+use crate::poseidon::{ANOTHER_FAILED, PoseidonError};
 
 /// The table at the end of `dogwild train --help`.
 pub(super) const TABLE: &str = "\

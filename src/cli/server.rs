@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::args;
 use super::cluster_args::{MemberArgs, ModelArgs};
-use crate::node::poseidon::{ServerJob, run_server};
 use crate::node::stop_on_signals;
+use crate::poseidon::{ServerJob, run_server};
 
 /// Arguments of `dogwild server`.
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,7 @@ use super::closing::{Closing, close};
 use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name, threads};
 use super::train::Args;
 use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
-use crate::node::poseidon::{Key, ModelJob};
+use crate::poseidon::{Key, ModelJob};
 use crate::solver::SolverSpec;
 
 /// What keeps the replicas in step.

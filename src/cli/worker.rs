@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow};
-use crate::node::poseidon::{WorkerJob, run_worker};
 use crate::node::{TEST_IMAGES, stop_on_signals};
+use crate::poseidon::{WorkerJob, run_worker};
 
 /// Arguments of `dogwild worker`.
 #[derive(Debug, clap::Args)]

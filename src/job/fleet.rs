@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::children::Component;
 use super::train::LOOK_EVERY;
-use crate::node::poseidon::ANOTHER_FAILED;
+use crate::poseidon::ANOTHER_FAILED;
 
 /// Time that members have to end after the first that blames another.
 const BLAME: Duration = Duration::from_secs(2);

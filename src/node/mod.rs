@@ -13,7 +13,6 @@ mod model;
 mod only_tests;
 mod pace;
 mod port;
-pub mod poseidon;
 mod positions;
 mod privileges;
 mod ready;

@@ -1,41 +1,29 @@
 //! Poseidon: the reliable path, layer by layer (Zhang et al. 2015 and 2017).
 //!
-//! For when every gradient must arrive. A [`Coordinator`] keeps the information book; servers hold
-//! the weights in KV pairs ([`KvStore`]); each worker has a [`Syncer`] per layer that sends the
-//! layer's gradient, or its sufficient factors, the moment its backward pass is done. [`cost`]
-//! says which [`Scheme`] costs least.
+//! For when every gradient must arrive. `protocol` holds the state machines: a [`Coordinator`]
+//! keeps the description of the cluster, servers hold the weights in KV pairs ([`KvStore`]), and
+//! each worker has a [`Syncer`] per layer, which sends the layer's gradient, or its sufficient
+//! factors, as soon as the backward pass has computed them. `runtime` drives them over TCP:
+//! [`run_coordinator`], [`run_server`] and [`run_worker`] each run one process. [`cost`] has the
+//! traffic of each [`Scheme`], and the rules that choose one for a layer.
 //!
-//! May touch weights through a view, and bytes. No sockets, no clocks, no threads, no random
-//! numbers, and no solver: its arithmetic is brought along ([`Arithmetic`]). `node::poseidon`
-//! drives these state machines over TCP; `docs/reference/reliable-protocol.md` has the protocol.
+//! `protocol` and `cost` do no I/O: messages, gradients and the solver's arithmetic are arguments.
+//! `docs/reference/reliable-protocol.md` has the rules and the format of the messages.
 
-mod arithmetic;
-mod bandwidth;
-mod coordinator;
 pub mod cost;
-mod message;
-mod onebit;
-mod plan;
-mod replay;
-mod rounds;
-mod store;
-mod syncer;
+mod protocol;
+mod runtime;
 
-pub use arithmetic::Arithmetic;
-pub use bandwidth::{Bandwidth, Next, Weight};
-pub use coordinator::{Book, Coordinator, Hello, Member, Refusal, Role};
 pub use cost::{Cluster, LayerShape, Policy, Scheme};
-pub use message::{
-    Body, HEADER_LEN, Header, Kind, MAX_TEXT, Message, ParseError, Payload, Sizes, VERSION,
-    bits_len,
+pub use protocol::{
+    Arithmetic, Bandwidth, Body, Book, Breach, Checkpoint, Completion, Contribution, Coordinator,
+    HEADER_LEN, Header, Hello, Kind, KvStore, MAX_TEXT, Member, Message, Next, PAIR_BYTES, Pair,
+    ParseError, Partition, Payload, Plan, PlanError, PlanLayer, PlanTensor, RecordedLayer,
+    Recording, RecordingError, Refusal, Role, RoundError, Saved, Sizes, Stragglers, Syncer, To,
+    VERSION, Weight, Wish, bits_len,
 };
-pub use plan::{
-    PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor, Stragglers, Wish,
+pub use runtime::{
+    ANOTHER_FAILED, CheckpointError, CoordinatorJob, Folder, Key, LayerTraffic, MemberJob,
+    ModelJob, Overlap, PoseidonError, ServerJob, TrafficReport, WorkerJob, run_coordinator,
+    run_server, run_worker,
 };
-pub use replay::{RecordedLayer, Recording, RecordingError};
-pub use rounds::RoundError;
-pub use store::{Breach, Checkpoint, KvStore, Saved};
-pub use syncer::{Completion, Contribution, Syncer, To};
-
-#[cfg(test)]
-mod tests;

@@ -7,11 +7,11 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use dogwild::job::{BufferPlan, make_buffer};
-use dogwild::node::poseidon::{
-    CoordinatorJob, Key, MemberJob, ModelJob, Overlap, PoseidonError, ServerJob, WorkerJob,
-    run_coordinator, run_server, run_worker,
+use dogwild::poseidon::{
+    CoordinatorJob, Key, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition, Policy,
+    PoseidonError, Scheme, ServerJob, Stragglers, Wish, WorkerJob, run_coordinator, run_server,
+    run_worker,
 };
-use dogwild::poseidon::{PAIR_BYTES, Partition, Policy, Scheme, Stragglers, Wish};
 use dogwild::solver::SolverSpec;
 use dogwild::solver::data::Source;
 use dogwild::weights::Existing;

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use dogwild::node::poseidon::Overlap;
 use dogwild::node::{Transforms, bound_net};
-use dogwild::poseidon::{Partition, Policy, Scheme};
+use dogwild::poseidon::{Overlap, Partition, Policy, Scheme};
 use dogwild::solver::data::{Batches, Images, Shard};
 use dogwild::solver::{Phase, SolverSpec, update};
 use dogwild::weights::WeightsView;

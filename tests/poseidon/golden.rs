@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use dogwild::node::poseidon::{CoordinatorJob, run_coordinator};
 use dogwild::poseidon::{
-    Book, Hello, Kind, LayerShape, Member, Message, Policy, RecordedLayer, Recording, Role, Scheme,
+    Book, CoordinatorJob, Hello, Kind, LayerShape, Member, Message, Policy, RecordedLayer,
+    Recording, Role, Scheme, run_coordinator,
 };
 use serde_json::{Value, json};
 

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use dogwild::node::poseidon::{Key, run_coordinator};
-use dogwild::poseidon::{Book, Hello, Kind, Member, Message, Policy, Role, Scheme, Stragglers};
+use dogwild::poseidon::{
+    Book, Hello, Key, Kind, Member, Message, Policy, Role, Scheme, Stragglers, run_coordinator,
+};
 use dogwild::solver::data::Source;
 
 use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
@@ -63,7 +64,7 @@ fn plans_that_contradict_themselves() {
 #[test]
 fn a_member_that_does_not_fit_is_told_why() {
     let cluster = Cluster::new(setup(force(Scheme::Ps), 2, 1, 1));
-    let of_worker_1 = |change: &(dyn Fn(&mut dogwild::node::poseidon::WorkerJob) + Sync)| {
+    let of_worker_1 = |change: &(dyn Fn(&mut dogwild::poseidon::WorkerJob) + Sync)| {
         let ended = cluster.run_with(false, |job| {
             if job.member.index == 1 {
                 change(job);

@@ -1,9 +1,8 @@
 //! Bytes on the wire, counted where they are sent and received, are those of the cost model. Headers
 //! (24 bytes per message) are counted apart; first weights and signs of life belong to no layer.
 
-use dogwild::node::poseidon::TrafficReport;
 use dogwild::poseidon::cost::{server_floats, worker_floats};
-use dogwild::poseidon::{Cluster as Counts, LayerShape, Scheme};
+use dogwild::poseidon::{Cluster as Counts, LayerShape, Scheme, TrafficReport};
 
 use crate::cluster::{Cluster, force, setup};
 

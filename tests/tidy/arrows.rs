@@ -10,29 +10,35 @@ const FLOORS: [&[&str]; 3] = [
     &["weights", "wire", "watch"],
     &[
         "stream",
-        "poseidon",
+        "poseidon/cost",
+        "poseidon/protocol",
         "solver",
         "device",
         "accumulate",
         "snapshot",
     ],
-    &["node", "job", "sim"],
+    &["node", "poseidon", "job", "sim"],
 ];
 
+/// Parts of a module that stand on a lower floor than the rest of it.
+const PARTS: [&str; 2] = ["poseidon/cost", "poseidon/protocol"];
+
 /// Rooms of the top floor may name each other; the two below may not, but for these.
-const SAME_FLOOR: [(&str, &str); 4] = [
+const SAME_FLOOR: [(&str, &str); 5] = [
     ("watch", "weights"),
     ("watch", "wire"),
     ("solver", "device"),
     ("accumulate", "device"),
+    ("poseidon/protocol", "poseidon/cost"),
 ];
 
 /// State machines: time, randomness and frames are arguments. And the plain types of the network
 /// that they share with it.
-const NO_IO: [&str; 5] = [
+const NO_IO: [&str; 6] = [
     "src/wire/",
     "src/stream/",
-    "src/poseidon/",
+    "src/poseidon/cost.rs",
+    "src/poseidon/protocol/",
     PLAIN_NET_FILE,
     "net/src/bucket.rs",
 ];
@@ -41,7 +47,7 @@ const NO_IO: [&str; 5] = [
 const PLAIN_NET: &str = "dogwild_net::outbox";
 const PLAIN_NET_FILE: &str = "net/src/outbox.rs";
 
-const IO: [&str; 12] = [
+const IO: [&str; 13] = [
     "std::net",
     "std::fs",
     "std::process",
@@ -54,6 +60,8 @@ const IO: [&str; 12] = [
     "rand::random",
     "from_os_rng",
     "socket2",
+    // The half of `poseidon` with sockets and threads, which `super` would reach.
+    "runtime",
 ];
 
 /// Transports of `dogwild-net`: siblings.
@@ -62,7 +70,11 @@ const TRANSPORTS: [&str; 5] = ["memory", "udp", "packet_mmap", "af_xdp", "verbs"
 /// The room a file of the crate `dogwild` is in.
 fn room(path: &str) -> Option<&str> {
     let below = path.strip_prefix("src/")?;
-    Some(below.split(['/', '.']).next().unwrap_or(below))
+    let part = PARTS.into_iter().find(|part| {
+        let rest = below.strip_prefix(part);
+        rest.is_some_and(|rest| rest.starts_with(['/', '.']))
+    });
+    part.or_else(|| below.split(['/', '.']).next())
 }
 
 fn floor(room: &str) -> Option<usize> {
@@ -88,8 +100,13 @@ fn named(line: &str) -> Vec<&str> {
         };
         found.extend(names.into_iter().map(|name| {
             let name = name.trim();
-            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
-            &name[..end.unwrap_or(name.len())]
+            let inside = |c: char| c.is_alphanumeric() || c == '_';
+            let part = PARTS.into_iter().find(|part| {
+                let rest = name.strip_prefix(&part.replace('/', "::"));
+                rest.is_some_and(|rest| !rest.starts_with(inside))
+            });
+            let end = name.find(|c: char| !inside(c));
+            part.unwrap_or(&name[..end.unwrap_or(name.len())])
         }));
     }
     found
@@ -213,7 +230,8 @@ fn transports_are_siblings() {
 fn arrows_point_down_only() {
     assert!(may_name("stream", "wire") && !may_name("wire", "stream"));
     assert!(!may_name("stream", "solver") && may_name("node", "solver"));
-    assert!(!may_name("poseidon", "solver") && may_name("poseidon", "weights"));
+    assert!(!may_name("poseidon/protocol", "solver") && may_name("poseidon/protocol", "weights"));
+    assert!(!may_name("poseidon/protocol", "poseidon") && may_name("poseidon", "node"));
     assert!(may_name("cli", "node") && !may_name("weights", "cli"));
     assert!(may_name("main", "cli") && may_name("stream", "Error"));
     assert_eq!(named("use crate::wire::Frame;"), ["wire"]);
@@ -221,7 +239,18 @@ fn arrows_point_down_only() {
         named("use crate::{wire, stream::Master};"),
         ["wire", "stream"]
     );
+    assert_eq!(
+        named("use crate::poseidon::protocol::Plan;"),
+        ["poseidon/protocol"]
+    );
+    assert_eq!(named("use crate::poseidon::protocols;"), ["poseidon"]);
     assert_eq!(room("src/wire/frame.rs"), Some("wire"));
+    assert_eq!(room("src/poseidon/cost.rs"), Some("poseidon/cost"));
+    assert_eq!(
+        room("src/poseidon/protocol/plan/tests.rs"),
+        Some("poseidon/protocol")
+    );
+    assert_eq!(room("src/poseidon/runtime/worker.rs"), Some("poseidon"));
     assert!(depends_on("dogwild.workspace = true", "dogwild"));
     assert!(!depends_on("dogwild-lab.workspace = true", "dogwild"));
 }

@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use super::arithmetic::{Arithmetic, rebuild};
 use super::coordinator::{Member, Role};
-use super::cost::Scheme;
 use super::message::{Body, Kind, Message};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::Rounds;
 use super::store::{Breach, Saved};
+use crate::poseidon::cost::Scheme;
 use crate::weights::{WeightsView, kernels};
 
 /// Where a message goes.

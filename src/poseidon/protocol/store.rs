@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicU32;
 
 use super::arithmetic::{Arithmetic, add, rebuild};
 use super::bandwidth::Weight;
-use super::cost::Scheme;
 use super::message::{Body, Kind, Message};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::{Added, RoundError, Rounds};
+use crate::poseidon::cost::Scheme;
 use crate::weights::{WeightsView, kernels};
 
 /// Why a message breaks the protocol. The sender is dropped and named.

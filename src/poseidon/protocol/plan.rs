@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cost::{Cluster, ClusterError, LayerShape, Policy, Scheme};
 use super::message::{MAX_TEXT, Sizes};
+use crate::poseidon::cost::{Cluster, ClusterError, LayerShape, Policy, Scheme};
 
 /// Bytes of a KV pair unless said otherwise (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;

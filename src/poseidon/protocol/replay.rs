@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cost::LayerShape;
 use super::plan::PlanTensor;
+use crate::poseidon::cost::LayerShape;
 use crate::weights::{Manifest, ManifestError};
 
 /// Longest time of a pass through one layer: a longer one is a mistyped unit.

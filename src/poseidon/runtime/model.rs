@@ -62,7 +62,7 @@ impl ModelJob {
             return Model::replayed(recording, self.threads);
         }
         let (net, manifest) = bound_net(&self.spec.net, Phase::Train, 1, self.input, self.classes)?;
-        let batch = crate::node::model::train_batch(&self.spec.net)? as u64;
+        let batch = crate::node::train_batch(&self.spec.net)? as u64;
         let images = batch * self.spec.iter_size * self.threads as u64;
         Ok(Model {
             layers: net.layers(),

@@ -45,7 +45,7 @@ pub(super) fn add(words: &[u32], to: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::poseidon::message::bits_len;
+    use crate::poseidon::bits_len;
     use proptest::prelude::*;
 
     proptest! {

@@ -11,7 +11,7 @@ use super::super::error::PoseidonError;
 use super::hub::Hub;
 use super::local::{Layer, Local, compact};
 use super::{Overlap, Worker};
-use crate::node::model::train_batch;
+use crate::node::train_batch;
 use crate::node::{SolverError, Transforms, bound_net};
 use crate::poseidon::{Plan, Recording};
 use crate::solver::data::{Batches, Images};

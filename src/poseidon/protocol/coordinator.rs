@@ -8,8 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::cost::{self, Cluster, LayerShape, Scheme};
 use super::plan::{Plan, PlanError};
+use crate::poseidon::cost::{self, Cluster, LayerShape, Scheme};
 
 /// What a member does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+use crate::poseidon::cost::{LayerShape, Policy, Scheme};
 use crate::weights::WeightsView;
 
 /// Momentum SGD on plain numbers.

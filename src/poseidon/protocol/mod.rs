@@ -1,0 +1,34 @@
+//! The reliable path as state machines: messages in, messages out.
+//!
+//! May touch weights through a view, and bytes. No sockets, no clocks, no threads, no random
+//! numbers and no solver: its arithmetic is an argument ([`Arithmetic`]). `runtime` drives these
+//! state machines over TCP; `docs/reference/reliable-protocol.md` has the protocol.
+
+mod arithmetic;
+mod bandwidth;
+mod coordinator;
+mod message;
+mod onebit;
+mod plan;
+mod replay;
+mod rounds;
+mod store;
+mod syncer;
+
+pub use arithmetic::Arithmetic;
+pub use bandwidth::{Bandwidth, Next, Weight};
+pub use coordinator::{Book, Coordinator, Hello, Member, Refusal, Role};
+pub use message::{
+    Body, HEADER_LEN, Header, Kind, MAX_TEXT, Message, ParseError, Payload, Sizes, VERSION,
+    bits_len,
+};
+pub use plan::{
+    PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor, Stragglers, Wish,
+};
+pub use replay::{RecordedLayer, Recording, RecordingError};
+pub use rounds::RoundError;
+pub use store::{Breach, Checkpoint, KvStore, Saved};
+pub use syncer::{Completion, Contribution, Syncer, To};
+
+#[cfg(test)]
+mod tests;
