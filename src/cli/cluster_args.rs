@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::args;
 use super::pictures::pictures;
 use crate::poseidon::{
-    Key, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording, Stragglers, Wish,
+    ClusterKey, ClusterSpec, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition, Policy,
+    Recording, Stragglers,
 };
 use crate::solver::data::Source;
 
@@ -138,8 +139,8 @@ pub struct KeyArgs {
 
 impl KeyArgs {
     /// The key, read.
-    pub fn key(&self) -> Result<Option<Key>> {
-        Ok(self.key_file.as_deref().map(Key::read).transpose()?)
+    pub fn key(&self) -> Result<Option<ClusterKey>> {
+        Ok(self.key_file.as_deref().map(ClusterKey::read).transpose()?)
     }
 }
 
@@ -236,8 +237,8 @@ impl ModelArgs {
 
 impl ClusterArgs {
     /// What the coordinator makes a plan of.
-    pub fn wish(&self, clocks: u64) -> Wish {
-        Wish {
+    pub fn spec(&self, clocks: u64) -> ClusterSpec {
+        ClusterSpec {
             workers: self.workers,
             servers: self.servers,
             // Follow from the model.

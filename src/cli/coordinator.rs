@@ -49,7 +49,7 @@ impl Args {
             listen: self.listen,
             address_file: self.address_file,
             session: args::session(&self.session),
-            wish: self.cluster.wish(clocks),
+            cluster: self.cluster.spec(clocks),
             model,
             data: self.model.data,
             resume: self.resume,

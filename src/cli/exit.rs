@@ -42,7 +42,7 @@ pub(super) fn code_of(error: &Error) -> u8 {
         (_, Some(PoseidonError::Diverged { .. } | PoseidonError::NotFinite { .. })) => {
             codes::DIVERGED
         }
-        (_, Some(error)) if error.is_anothers() => ANOTHER_FAILED,
+        (_, Some(error)) if error.is_fault_of_another() => ANOTHER_FAILED,
         _ => codes::FAILED,
     }
 }

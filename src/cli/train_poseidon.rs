@@ -9,7 +9,7 @@ use super::closing::{Closing, close};
 use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name, threads};
 use super::train::Args;
 use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
-use crate::poseidon::{Key, ModelJob};
+use crate::poseidon::{ClusterKey, ModelJob};
 use crate::solver::SolverSpec;
 
 /// What keeps the replicas in step.
@@ -134,7 +134,7 @@ impl Args {
             replay: None,
         };
         // How long it is makes no difference.
-        Ok(model.check(&own.cluster.wish(1))?)
+        Ok(model.check(&own.cluster.spec(1))?)
     }
 
     /// The job as the reliable path runs it.
@@ -162,7 +162,7 @@ impl Args {
         }
         // Refused here rather than by each process.
         let key_file = &self.transport.key_file;
-        key_file.as_deref().map(Key::read).transpose()?;
+        key_file.as_deref().map(ClusterKey::read).transpose()?;
         let member_args = match key_file {
             Some(file) => vec!["--key-file".to_owned(), file.display().to_string()],
             None => Vec::new(),

@@ -33,7 +33,7 @@ use crate::solver::data::{DataSet, Source};
 use crate::weights::Existing;
 
 /// Starts in a row without any step in between before the job gives up.
-const MOST_VAIN_STARTS: u32 = 5;
+const MOST_RESTARTS_WITHOUT_PROGRESS: u32 = 5;
 
 /// What to train, and how.
 pub struct PoseidonPlan {
@@ -163,7 +163,7 @@ pub fn train_poseidon(
         session: &session,
         buffers: &buffers,
         restarts: 0,
-        vain: 0,
+        restarts_without_progress: 0,
         train_s: 0.0,
     };
     let mut fleet = Fleet::default();
@@ -211,7 +211,7 @@ struct Watched<'p> {
     buffers: &'p Buffers,
     /// Times everything was started again.
     restarts: u32,
-    vain: u32,
+    restarts_without_progress: u32,
     train_s: f64,
 }
 
@@ -343,7 +343,11 @@ impl Watched<'_> {
                 if stop.load(Relaxed) {
                     break;
                 }
-                self.vain = if steps() > before { 0 } else { self.vain + 1 };
+                self.restarts_without_progress = if steps() > before {
+                    0
+                } else {
+                    self.restarts_without_progress + 1
+                };
                 before = steps();
                 self.died(&dead[0])?;
                 stop_all(fleet.all());
@@ -368,7 +372,7 @@ impl Watched<'_> {
             // A refusal (wrong argument, missing file) stays what it is; a kill may not happen again.
             return Err(gone.into());
         }
-        if self.vain > MOST_VAIN_STARTS {
+        if self.restarts_without_progress > MOST_RESTARTS_WITHOUT_PROGRESS {
             bail!("{name} ended with {status}; its last words:\n{words}");
         }
         self.restarts += 1;

@@ -65,7 +65,7 @@ impl Policy {
     /// The same choice where a server must count the updates of every layer, as one must to leave a late
     /// worker out for everybody: what a rule would give to `sfb` takes the rule's other scheme. A forced
     /// scheme stays.
-    pub fn choose_on_servers(self, layer: LayerShape, cluster: Cluster) -> Scheme {
+    pub fn choose_on_servers(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
         match (self, self.choose(layer, cluster)) {
             (Self::HybComm, Scheme::Sfb) => Scheme::Ps,
             (Self::Sacp, Scheme::Sfb) => Scheme::Adam,
@@ -75,7 +75,7 @@ impl Policy {
 
     /// The scheme of a layer. A layer that is not fully connected has no factors: it takes `ps`
     /// whatever the policy, unless `onebit` is forced.
-    pub fn choose(self, layer: LayerShape, cluster: Cluster) -> Scheme {
+    pub fn choose(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
         if !layer.fully_connected {
             return match self {
                 Self::Force(Scheme::OneBit) => Scheme::OneBit,
@@ -147,13 +147,13 @@ pub enum ClusterError {
 
 /// The machines a model trains on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Cluster {
+pub struct ClusterSize {
     workers: u64,
     servers: u64,
     batch: u64,
 }
 
-impl Cluster {
+impl ClusterSize {
     /// P workers, P2 servers (shards), K images per worker and iteration.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Cluster {
 }
 
 /// Floats of the factors of one worker's batch, K(M+N), and of the whole layer, MN and its bias.
-fn volumes(layer: LayerShape, cluster: Cluster) -> (f64, f64) {
+fn volumes(layer: LayerShape, cluster: ClusterSize) -> (f64, f64) {
     let factors = (cluster.batch * layer.factors()) as f64;
     (factors, layer.parameters() as f64)
 }
@@ -209,7 +209,7 @@ fn volumes(layer: LayerShape, cluster: Cluster) -> (f64, f64) {
 const SIGNS_PER_FLOAT: f64 = 32.0;
 
 /// Floats in and out of a node that is a worker only, of a layer under `scheme`.
-pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
     let (factors, matrix) = volumes(layer, cluster);
     let [p, _, _] = cluster.parts();
     match scheme {
@@ -221,7 +221,7 @@ pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64
 }
 
 /// Floats in and out of a node that is a server only; for `adam` the one that holds the layer.
-pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
     let (factors, matrix) = volumes(layer, cluster);
     let [p, p2, _] = cluster.parts();
     match scheme {
@@ -234,7 +234,7 @@ pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64
 
 /// Floats in and out of a node that is both a worker and a server; for `adam` the one that holds
 /// the layer. What a worker says to the server on its own node does not travel.
-pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
     let (factors, matrix) = volumes(layer, cluster);
     let [p, p2, _] = cluster.parts();
     match scheme {
@@ -247,7 +247,7 @@ pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
 
 /// Floats on all links together, as the 2015 paper counts them: servers on nodes of their own,
 /// each float once, and for `sfb` (P-1)² messages (see [`broadcast_floats`]).
-pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f64 {
+pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
     let (factors, matrix) = volumes(layer, cluster);
     let [p, _, _] = cluster.parts();
     match scheme {
@@ -259,7 +259,7 @@ pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: Cluster) -> f6
 }
 
 /// Floats that `sfb` puts on all links: each of P workers sends its factors to P-1 peers.
-pub fn broadcast_floats(layer: LayerShape, cluster: Cluster) -> f64 {
+pub fn broadcast_floats(layer: LayerShape, cluster: ClusterSize) -> f64 {
     let [p, _, _] = cluster.parts();
     p * (p - 1.0) * volumes(layer, cluster).0
 }
@@ -330,8 +330,8 @@ impl FromStr for Policy {
 mod tests {
     use super::*;
 
-    fn cluster(workers: u32, servers: u32, batch: u32) -> Cluster {
-        Cluster::new(workers, servers, batch).unwrap()
+    fn cluster(workers: u32, servers: u32, batch: u32) -> ClusterSize {
+        ClusterSize::new(workers, servers, batch).unwrap()
     }
 
     #[test]
@@ -420,9 +420,9 @@ mod tests {
 
     #[test]
     fn empty_clusters_and_unknown_names_are_refused() {
-        assert_eq!(Cluster::new(0, 1, 1), Err(ClusterError::NoWorkers));
-        assert_eq!(Cluster::new(1, 0, 1), Err(ClusterError::NoServers));
-        assert_eq!(Cluster::new(1, 1, 0), Err(ClusterError::NoBatch));
+        assert_eq!(ClusterSize::new(0, 1, 1), Err(ClusterError::NoWorkers));
+        assert_eq!(ClusterSize::new(1, 0, 1), Err(ClusterError::NoServers));
+        assert_eq!(ClusterSize::new(1, 1, 0), Err(ClusterError::NoBatch));
         let error = "hybrid".parse::<Policy>().unwrap_err().to_string();
         assert!(
             error.contains("`hybrid`") && error.contains("hybcomm"),

@@ -14,16 +14,16 @@ pub mod cost;
 mod protocol;
 mod runtime;
 
-pub use cost::{Cluster, LayerShape, Policy, Scheme};
+pub use cost::{ClusterSize, LayerShape, Policy, Scheme};
 pub use protocol::{
-    Arithmetic, Bandwidth, Body, Book, Breach, Checkpoint, Completion, Contribution, Coordinator,
-    HEADER_LEN, Header, Hello, Kind, KvStore, MAX_TEXT, Member, Message, Next, PAIR_BYTES, Pair,
-    ParseError, Partition, Payload, Plan, PlanError, PlanLayer, PlanTensor, RecordedLayer,
-    Recording, RecordingError, Refusal, Role, RoundError, Saved, Sizes, Stragglers, Syncer, To,
-    VERSION, Weight, Wish, bits_len,
+    Arithmetic, Bandwidth, Body, Checkpoint, ClusterInfo, ClusterSpec, Completion, Contribution,
+    Coordinator, Destination, HEADER_LEN, Header, KvStore, MAX_TEXT, Member, MemberHello,
+    MemberRole, Message, MessageKind, Next, PAIR_BYTES, Pair, ParseError, Partition, Payload, Plan,
+    PlanError, PlanLayer, PlanTensor, Priority, ProtocolViolation, RecordedLayer, Recording,
+    RecordingError, Refusal, RoundError, Saved, Sizes, Stragglers, Syncer, VERSION, bits_len,
 };
 pub use runtime::{
-    ANOTHER_FAILED, CheckpointError, CoordinatorJob, Folder, Key, LayerTraffic, MemberJob,
-    ModelJob, Overlap, PoseidonError, ServerJob, TrafficReport, WorkerJob, run_coordinator,
-    run_server, run_worker,
+    ANOTHER_FAILED, CheckpointError, CheckpointFolder, ClusterKey, CoordinatorJob, LayerTraffic,
+    MemberJob, ModelJob, Overlap, PoseidonError, ServerJob, TrafficReport, WorkerJob,
+    run_coordinator, run_server, run_worker,
 };

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use dogwild::job::{BufferPlan, make_buffer};
 use dogwild::poseidon::{
-    CoordinatorJob, Key, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition, Policy,
-    PoseidonError, Scheme, ServerJob, Stragglers, Wish, WorkerJob, run_coordinator, run_server,
+    ClusterKey, ClusterSpec, CoordinatorJob, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition,
+    Policy, PoseidonError, Scheme, ServerJob, Stragglers, WorkerJob, run_coordinator, run_server,
     run_worker,
 };
 use dogwild::solver::SolverSpec;
@@ -24,7 +24,7 @@ pub(crate) const LOOPBACK: SocketAddr =
 /// What to run.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    pub(crate) wish: Wish,
+    pub(crate) cluster: ClusterSpec,
     pub(crate) spec: SolverSpec,
     pub(crate) data: Source,
     pub(crate) overlap: Overlap,
@@ -42,7 +42,7 @@ pub(crate) fn lenet(batch: usize) -> SolverSpec {
 
 pub(crate) fn setup(policy: Policy, workers: u16, servers: u16, clocks: u64) -> Setup {
     Setup {
-        wish: Wish {
+        cluster: ClusterSpec {
             workers,
             servers,
             images: 0,
@@ -75,7 +75,7 @@ pub(crate) struct Cluster {
     pub(crate) setup: Setup,
     /// Workers that are not started here: somebody else plays them.
     pub(crate) absent: u16,
-    pub(crate) key: Option<Key>,
+    pub(crate) key: Option<ClusterKey>,
     pub(crate) worker_bytes_per_s: Option<f64>,
     pub(crate) server_bytes_per_s: Option<f64>,
     pub(crate) folder: TempDir,
@@ -115,14 +115,14 @@ impl Cluster {
             session: SESSION,
             model: self.model(),
             data: Some(self.setup.data.clone()),
-            wish: self.setup.wish.clone(),
+            cluster: self.setup.cluster.clone(),
             resume,
             key: self.key.clone(),
         }
     }
 
     pub(crate) fn member(&self, index: u16, coordinator: &str, resume: bool) -> MemberJob {
-        let saves = self.setup.wish.checkpoint_every > 0;
+        let saves = self.setup.cluster.checkpoint_every > 0;
         MemberJob {
             index,
             coordinator: coordinator.into(),
@@ -198,17 +198,17 @@ impl Cluster {
         resume: bool,
         change: impl Fn(&mut WorkerJob) + Sync,
     ) -> Vec<(String, Ended)> {
-        self.run_beside(resume, change, |_| {})
+        self.run_with_client(resume, change, |_| {})
     }
 
     /// As [`Cluster::run_with`], with somebody else beside who is told the coordinator's address.
-    pub(crate) fn run_beside(
+    pub(crate) fn run_with_client(
         &self,
         resume: bool,
         change: impl Fn(&mut WorkerJob) + Sync,
         beside: impl FnOnce(&str),
     ) -> Vec<(String, Ended)> {
-        let (stop, wish) = (AtomicBool::new(false), &self.setup.wish);
+        let (stop, cluster) = (AtomicBool::new(false), &self.setup.cluster);
         let address = self.folder.path().join("coordinator");
         let _ = std::fs::remove_file(&address);
         let ends = |run: &dyn Fn() -> Ended| {
@@ -225,12 +225,12 @@ impl Cluster {
             let run = scope.spawn(move || ends(&|| run_coordinator(&job, stop)));
             members.push(("coordinator".to_owned(), run));
             if let Some(at) = wait_for_file(&address, || members[0].1.is_finished()) {
-                for index in 0..wish.servers {
+                for index in 0..cluster.servers {
                     let job = self.server(index, &at, resume);
                     let run = scope.spawn(move || ends(&|| run_server(&job, stop)));
                     members.push((format!("server {index}"), run));
                 }
-                for index in 0..wish.workers - self.absent {
+                for index in 0..cluster.workers - self.absent {
                     let mut job = self.worker(index, &at, resume);
                     change(&mut job);
                     let run = scope.spawn(move || ends(&|| run_worker(&job, stop)));
@@ -250,7 +250,7 @@ impl Cluster {
         for (name, result) in self.run_with(false, |_| {}) {
             result.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
-        (0..self.setup.wish.workers)
+        (0..self.setup.cluster.workers)
             .map(|k| self.weights(k))
             .collect()
     }

@@ -30,7 +30,7 @@ fn shares(setup: &Setup, images: &Arc<Images>, of: u32) -> Vec<Batches> {
 
 /// Weights of one process that makes all steps on the batches of all workers.
 fn one_worker(setup: &Setup) -> Vec<f32> {
-    let workers = u32::from(setup.wish.workers) * setup.threads as u32;
+    let workers = u32::from(setup.cluster.workers) * setup.threads as u32;
     let batch = setup
         .spec
         .net
@@ -63,7 +63,7 @@ fn one_worker(setup: &Setup) -> Vec<f32> {
     let (w, history) = (WeightsView::of(&w), WeightsView::of(&history));
     net.initialise(w, setup.seed);
     let mut grads = vec![0.0; net.extent()];
-    for clock in 0..setup.wish.clocks {
+    for clock in 0..setup.cluster.clocks {
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for batches in &mut batches {
             for _ in 0..parts {
@@ -98,17 +98,17 @@ fn compare(a: &[f32], b: &[f32], first: &[f32]) -> (f32, f32) {
 fn assert_equal(setup: Setup) {
     let what = format!(
         "{:?}, {} workers, {} servers, {:?}, {:?}",
-        setup.wish.policy,
-        setup.wish.workers,
-        setup.wish.servers,
+        setup.cluster.policy,
+        setup.cluster.workers,
+        setup.cluster.servers,
         setup.overlap,
-        setup.wish.partition
+        setup.cluster.partition
     );
     let expected = one_worker(&setup);
     let nothing = one_worker(&Setup {
-        wish: dogwild::poseidon::Wish {
+        cluster: dogwild::poseidon::ClusterSpec {
             clocks: 0,
-            ..setup.wish.clone()
+            ..setup.cluster.clone()
         },
         ..setup.clone()
     });
@@ -134,8 +134,8 @@ fn all_ways(policy: Policy) {
             for partition in [Partition::Pairs, Partition::Tensor] {
                 let mut setup = setup(policy, workers, 2, 10);
                 setup.overlap = overlap;
-                setup.wish.partition = partition;
-                setup.wish.pair_bytes = 100_000;
+                setup.cluster.partition = partition;
+                setup.cluster.pair_bytes = 100_000;
                 assert_equal(setup);
             }
         }
@@ -216,7 +216,7 @@ fn synchronous_sum(setup: &Setup) -> Vec<f32> {
     net.initialise(w, setup.seed);
     let mut shares = shares(setup, &images, setup.threads as u32);
     let mut grads = vec![0.0; net.extent()];
-    for clock in 0..setup.wish.clocks {
+    for clock in 0..setup.cluster.clocks {
         let mut sum = vec![0.0; net.extent()];
         for share in &mut shares {
             let batch = share.next();

@@ -4,13 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use dogwild::poseidon::{
-    Book, CoordinatorJob, Hello, Kind, LayerShape, Member, Message, Policy, RecordedLayer,
-    Recording, Role, Scheme, run_coordinator,
+    ClusterInfo, CoordinatorJob, LayerShape, Member, MemberHello, MemberRole, Message, MessageKind,
+    Policy, RecordedLayer, Recording, Scheme, run_coordinator,
 };
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, SESSION, setup, wait_for_file};
-use crate::stranger::Stranger;
+use crate::raw_client::RawClient;
 
 /// A net of one fully connected layer without a bias, in which nothing is computed, and a convolution
 /// for servers to hold.
@@ -45,7 +45,7 @@ struct Answers {
 /// them, and asks.
 fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
     let mut setup = setup(policy, nodes, nodes, 1);
-    setup.wish.pair_bytes = 4096;
+    setup.cluster.pair_bytes = 4096;
     let cluster = Cluster::new(setup);
     let mut job: CoordinatorJob = cluster.coordinator(false);
     job.model.replay = Some(net.clone());
@@ -55,19 +55,19 @@ fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
         let file = cluster.folder.path().join("coordinator");
         let at = wait_for_file(&file, || run.is_finished()).expect("an address");
         let question = |key: &str| -> Value {
-            let mut asking = Stranger::call(&at);
-            asking.say(&Message::text(Kind::Query, 0, key.into()));
-            let answer = asking.hear(Kind::Answer).expect("an answer");
+            let mut asking = RawClient::connect(&at);
+            asking.send(&Message::text(MessageKind::Query, 0, key.into()));
+            let answer = asking.receive(MessageKind::Answer).expect("an answer");
             serde_json::from_str(answer.as_text()).expect("JSON")
         };
         let (cost, scheme) = (question("cost:fc"), question("scheme:fc"));
         let recipe = question("recipe").as_str().expect("a text").to_owned();
-        let roles = [Role::Worker, Role::Server].into_iter();
+        let roles = [MemberRole::Worker, MemberRole::Server].into_iter();
         let seats = roles.flat_map(|role| (0..nodes).map(move |index| Member { role, index }));
-        let mut members: Vec<Stranger> = seats
+        let mut members: Vec<RawClient> = seats
             .map(|member| {
-                let mut stranger = Stranger::call(&at);
-                stranger.hello(&Hello {
+                let mut client = RawClient::connect(&at);
+                client.send_hello(&MemberHello {
                     member,
                     session: SESSION,
                     fingerprint: net.manifest().expect("a manifest").fingerprint(),
@@ -78,18 +78,20 @@ fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
                     address: "127.0.0.1:1".into(),
                     checkpoints: Vec::new(),
                 });
-                stranger
+                client
             })
             .collect();
-        let book = members[0].hear(Kind::Book).expect("a book");
-        let book: Book = serde_json::from_str(book.as_text()).expect("a book");
-        assert_eq!(book.workers.len(), usize::from(nodes));
+        let info = members[0]
+            .receive(MessageKind::ClusterInfo)
+            .expect("a book");
+        let info: ClusterInfo = serde_json::from_str(info.as_text()).expect("a book");
+        assert_eq!(info.workers.len(), usize::from(nodes));
         stop.store(true, Relaxed);
         run.join().expect("no panic").expect("a good end");
         let scheme: Scheme = serde_json::from_value(scheme).expect("a scheme");
         Answers {
             cost,
-            scheme: [scheme, book.plan.layers[1].scheme],
+            scheme: [scheme, info.plan.layers[1].scheme],
         }
     })
 }

@@ -4,8 +4,8 @@
 mod cluster;
 mod equality;
 mod golden;
+mod raw_client;
 mod refusals;
 mod restart;
-mod stranger;
 mod train;
 mod wire;

@@ -3,14 +3,15 @@
 use std::io::Write;
 
 use dogwild::poseidon::{
-    Book, Hello, Key, Kind, Member, Message, Policy, Role, Scheme, Stragglers, run_coordinator,
+    ClusterInfo, ClusterKey, Member, MemberHello, MemberRole, Message, MessageKind, Policy, Scheme,
+    Stragglers, run_coordinator,
 };
 use dogwild::solver::data::Source;
 
 use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
-use crate::stranger::Stranger;
+use crate::raw_client::RawClient;
 
-fn said(ended: &[(String, Ended)], who: &str) -> String {
+fn error_of(ended: &[(String, Ended)], who: &str) -> String {
     let (_, ended) = ended
         .iter()
         .find(|(name, _)| name == who)
@@ -33,20 +34,20 @@ fn plans_that_contradict_themselves() {
     };
     for (message, part) in [
         (
-            refused(&|s| s.wish.servers = 9),
+            refused(&|s| s.cluster.servers = 9),
             "9 servers, but only 8 KV pairs",
         ),
         (
             refused(&|s| {
-                s.wish.policy = Policy::HybComm;
-                s.wish.servers = 5;
+                s.cluster.policy = Policy::HybComm;
+                s.cluster.servers = 5;
             }),
             "5 servers, but only 4 KV pairs",
         ),
         (
             refused(&|s| {
-                s.wish.stragglers = Stragglers::Drop(0.5);
-                s.wish.staleness = 1;
+                s.cluster.stragglers = Stragglers::Drop(0.5);
+                s.cluster.staleness = 1;
             }),
             "--staleness 1 with --stragglers drop",
         ),
@@ -55,7 +56,7 @@ fn plans_that_contradict_themselves() {
             "clip_gradients",
         ),
         (refused(&|s| s.threads = 0), "--threads-per-worker 0"),
-        (refused(&|s| s.wish.workers = 0), "0 workers"),
+        (refused(&|s| s.cluster.workers = 0), "0 workers"),
     ] {
         assert!(message.contains(part), "{message}");
     }
@@ -70,7 +71,7 @@ fn a_member_that_does_not_fit_is_told_why() {
                 change(job);
             }
         });
-        said(&ended, "worker 1")
+        error_of(&ended, "worker 1")
     };
     let message = of_worker_1(&|job| job.model.spec.base_lr = 0.5);
     assert!(message.contains("another solver file"), "{message}");
@@ -110,7 +111,7 @@ fn another_model_on_one_worker() {
             *job = other.worker(1, &job.member.coordinator, false);
         }
     });
-    let message = said(&ended, "worker 1");
+    let message = error_of(&ended, "worker 1");
     assert!(
         message.contains("worker 1 trains another model"),
         "{message}"
@@ -149,7 +150,7 @@ fn another_kind_of_data_on_one_worker() {
                 job.private_data = private;
             }
         });
-        let message = said(&ended, "worker 1");
+        let message = error_of(&ended, "worker 1");
         for part in [
             "worker 1 learns from mnist 1x28x28/10",
             "the coordinator from digits 1x28x28/10",
@@ -165,11 +166,11 @@ fn another_kind_of_data_on_one_worker() {
 #[test]
 fn a_checkpoint_of_another_cluster() {
     let mut first = setup(force(Scheme::Ps), 2, 1, 4);
-    first.wish.checkpoint_every = 2;
+    first.cluster.checkpoint_every = 2;
     let mut cluster = Cluster::new(first);
     cluster.run();
-    cluster.setup.wish.servers = 2;
-    cluster.setup.wish.pair_bytes = 200_000;
+    cluster.setup.cluster.servers = 2;
+    cluster.setup.cluster.pair_bytes = 200_000;
     // Server 1 has no checkpoint: without one in common all begin anew, so it gets a copy.
     let folder = cluster.folder.path().join("checkpoints");
     for entry in std::fs::read_dir(&folder).expect("checkpoints").flatten() {
@@ -179,7 +180,7 @@ fn a_checkpoint_of_another_cluster() {
         }
     }
     let ended = cluster.run_with(true, |_| {});
-    let message = said(&ended, "server 0");
+    let message = error_of(&ended, "server 0");
     assert!(message.contains("is of another cluster"), "{message}");
     assert!(
         message.contains("there and") && message.contains("here"),
@@ -188,28 +189,30 @@ fn a_checkpoint_of_another_cluster() {
 }
 
 /// Joins `cluster` as worker 1, which is absent; connects to server 0.
-fn intrude(cluster: &Cluster, coordinator: &str) -> (Stranger, Stranger) {
-    let mut to_coordinator = Stranger::call(coordinator);
-    let hello = intruder(cluster, coordinator);
-    to_coordinator.hello(&hello);
-    let book = to_coordinator.hear(Kind::Book).expect("a book");
-    let book: Book = serde_json::from_str(book.as_text()).expect("a book");
-    let mut to_server = Stranger::call(&book.servers[0]);
-    to_server.hello(&hello);
+fn join_as_worker_1(cluster: &Cluster, coordinator: &str) -> (RawClient, RawClient) {
+    let mut to_coordinator = RawClient::connect(coordinator);
+    let hello = hello_of_worker_1(cluster, coordinator);
+    to_coordinator.send_hello(&hello);
+    let info = to_coordinator
+        .receive(MessageKind::ClusterInfo)
+        .expect("a book");
+    let info: ClusterInfo = serde_json::from_str(info.as_text()).expect("a book");
+    let mut to_server = RawClient::connect(&info.servers[0]);
+    to_server.send_hello(&hello);
     (to_coordinator, to_server)
 }
 
-fn intruder(cluster: &Cluster, coordinator: &str) -> Hello {
+fn hello_of_worker_1(cluster: &Cluster, coordinator: &str) -> MemberHello {
     use dogwild::weights::{Expect, SharedWeights};
     let path = cluster.worker(1, coordinator, false).buffer;
     let shared = SharedWeights::open(&path, &Expect::default()).expect("the buffer");
     let bits = (0..shared.used()).map(|i| shared.view().load(i).to_bits().to_le_bytes());
-    let mut asking = Stranger::call(coordinator);
-    asking.say(&Message::text(Kind::Query, 0, "recipe".into()));
-    let answer = asking.hear(Kind::Answer).expect("an answer");
-    Hello {
+    let mut asking = RawClient::connect(coordinator);
+    asking.send(&Message::text(MessageKind::Query, 0, "recipe".into()));
+    let answer = asking.receive(MessageKind::Answer).expect("an answer");
+    MemberHello {
         member: Member {
-            role: Role::Worker,
+            role: MemberRole::Worker,
             index: 1,
         },
         session: SESSION,
@@ -224,15 +227,15 @@ fn intruder(cluster: &Cluster, coordinator: &str) -> Hello {
 }
 
 /// Worker 0 is real, worker 1 is played by `play`, on its connection to server 0.
-fn with_intruder(play: impl FnOnce(Stranger)) -> Vec<(String, Ended)> {
+fn with_fake_worker(play: impl FnOnce(RawClient)) -> Vec<(String, Ended)> {
     let mut cluster = Cluster::new(setup(force(Scheme::Ps), 2, 1, 1000));
     cluster.absent = 1;
     let cluster = &cluster;
-    cluster.run_beside(
+    cluster.run_with_client(
         false,
         |_| {},
         |coordinator| {
-            let (_to_coordinator, to_server) = intrude(cluster, coordinator);
+            let (_to_coordinator, to_server) = join_as_worker_1(cluster, coordinator);
             play(to_server);
         },
     )
@@ -240,7 +243,7 @@ fn with_intruder(play: impl FnOnce(Stranger)) -> Vec<(String, Ended)> {
 
 /// All others end, and name worker 1.
 fn assert_named(ended: &[(String, Ended)], how: &str) {
-    let message = said(ended, "server 0");
+    let message = error_of(ended, "server 0");
     // The coordinator may have noticed first, and told.
     assert!(message.contains("worker 1 (127.0.0.1:"), "{message}");
     assert!(message.contains(how), "{message}");
@@ -248,38 +251,44 @@ fn assert_named(ended: &[(String, Ended)], how: &str) {
 
 #[test]
 fn a_member_that_sends_rubbish_is_dropped_and_named() {
-    let ended = with_intruder(|mut server| {
+    let ended = with_fake_worker(|mut server| {
         let _ = server
             .stream
             .write_all(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n");
-        assert!(server.hear(Kind::Bye).is_none(), "the connection ends");
+        assert!(
+            server.receive(MessageKind::Bye).is_none(),
+            "the connection ends"
+        );
     });
     assert_named(&ended, "is dropped: it does not speak the protocol");
 }
 
 #[test]
 fn a_member_that_does_not_wait_is_dropped_and_named() {
-    let ended = with_intruder(|mut server| {
-        server.say(&Message {
-            kind: Kind::Gradient,
+    let ended = with_fake_worker(|mut server| {
+        server.send(&Message {
+            kind: MessageKind::Gradient,
             subject: 1,
             sender: 0,
             clock: 5,
             body: dogwild::poseidon::Body::Floats(vec![0.0; 20]),
         });
-        assert!(server.hear(Kind::Bye).is_none(), "the connection ends");
+        assert!(
+            server.receive(MessageKind::Bye).is_none(),
+            "the connection ends"
+        );
     });
     assert_named(&ended, "worker 1 sent clock 5 while clock 0 is open");
 }
 
 #[test]
 fn a_member_that_dies_is_named() {
-    assert_named(&with_intruder(drop), "is dead: it closed the connection");
+    assert_named(&with_fake_worker(drop), "is dead: it closed the connection");
 }
 
 #[test]
 fn a_member_that_is_silent_is_named() {
-    let ended = with_intruder(|mut server| assert!(server.hear(Kind::Bye).is_none()));
+    let ended = with_fake_worker(|mut server| assert!(server.receive(MessageKind::Bye).is_none()));
     assert_named(&ended, "it has been silent for 10 s");
 }
 
@@ -288,15 +297,15 @@ fn a_member_that_is_silent_is_named() {
 fn strangers_are_dropped_and_training_goes_on() {
     let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 30));
     let beside = |coordinator: &str| {
-        let mut rubbish = Stranger::call(coordinator);
+        let mut rubbish = RawClient::connect(coordinator);
         let _ = rubbish.stream.write_all(&[0xA5; 100]);
-        assert!(rubbish.hear(Kind::Book).is_none());
-        let mut hello = intruder(&cluster, coordinator);
+        assert!(rubbish.receive(MessageKind::ClusterInfo).is_none());
+        let mut hello = hello_of_worker_1(&cluster, coordinator);
         hello.session = 1;
-        let mut other = Stranger::call(coordinator);
-        other.hello(&hello);
+        let mut other = RawClient::connect(coordinator);
+        other.send_hello(&hello);
         // It may have ended by then, and so say nothing.
-        if let Some(refusal) = other.hear(Kind::Abort) {
+        if let Some(refusal) = other.receive(MessageKind::Abort) {
             let text = refusal.as_text();
             assert!(
                 text.contains("session") || text.contains("no worker 1"),
@@ -304,7 +313,7 @@ fn strangers_are_dropped_and_training_goes_on() {
             );
         }
     };
-    for (name, ended) in cluster.run_beside(false, |_| {}, beside) {
+    for (name, ended) in cluster.run_with_client(false, |_| {}, beside) {
         ended.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
@@ -317,16 +326,16 @@ fn with_a_key_strangers_learn_nothing_and_members_train() {
         let path = folder.path().join(name);
         std::fs::write(&path, digits.repeat(32)).expect("a key file");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("permissions");
-        Key::read(&path).expect("a key")
+        ClusterKey::read(&path).expect("a key")
     };
     let mut cluster = Cluster::new(setup(force(Scheme::Sfb), 2, 1, 5));
     cluster.key = Some(file("key", "ab"));
     let beside = |coordinator: &str| {
-        let mut plain = Stranger::call(coordinator);
-        plain.say(&Message::text(Kind::Query, 0, "recipe".into()));
-        assert!(plain.hear(Kind::Answer).is_none());
+        let mut plain = RawClient::connect(coordinator);
+        plain.send(&Message::text(MessageKind::Query, 0, "recipe".into()));
+        assert!(plain.receive(MessageKind::Answer).is_none());
     };
-    for (name, ended) in cluster.run_beside(false, |_| {}, beside) {
+    for (name, ended) in cluster.run_with_client(false, |_| {}, beside) {
         ended.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     let other = file("other", "cd");
@@ -335,6 +344,6 @@ fn with_a_key_strangers_learn_nothing_and_members_train() {
             job.member.key = Some(other.clone());
         }
     });
-    let message = said(&ended, "worker 1");
+    let message = error_of(&ended, "worker 1");
     assert!(message.contains("it has another key, or none"), "{message}");
 }

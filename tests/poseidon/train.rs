@@ -139,8 +139,8 @@ fn stale_and_dropping_runs_come_to_their_ends() {
         (Policy::Sacp, 0, drop),
     ] {
         let mut setup = setup(policy, 3, 2, 20);
-        setup.wish.staleness = staleness;
-        setup.wish.stragglers = stragglers;
+        setup.cluster.staleness = staleness;
+        setup.cluster.stragglers = stragglers;
         let found = Cluster::new(setup).run();
         assert!(found.iter().all(|weights| *weights == found[0]));
     }
@@ -157,7 +157,7 @@ fn a_budget_is_kept() {
     // Three gradients of a worker; first weights and three steps, each to two workers.
     for (who, sent) in [("worker", 3.0 * bytes), ("server", 8.0 * bytes)] {
         let mut setup = setup(force(Scheme::Ps), 2, 1, 3);
-        setup.wish.pair_bytes = pair_bytes;
+        setup.cluster.pair_bytes = pair_bytes;
         let mut cluster = Cluster::new(setup);
         match who {
             "worker" => cluster.worker_bytes_per_s = Some(rate),
@@ -178,7 +178,7 @@ fn a_budget_is_kept() {
 fn budgets_go_with_staleness_and_every_scheme() {
     for scheme in Scheme::ALL {
         let mut setup = setup(force(scheme), 3, 2, 12);
-        (setup.wish.staleness, setup.wish.pair_bytes) = (2, 200_000);
+        (setup.cluster.staleness, setup.cluster.pair_bytes) = (2, 200_000);
         let mut cluster = Cluster::new(setup);
         (cluster.worker_bytes_per_s, cluster.server_bytes_per_s) = (Some(100e6), Some(100e6));
         let found = cluster.run();

@@ -2,7 +2,7 @@
 //! (24 bytes per message) are counted apart; first weights and signs of life belong to no layer.
 
 use dogwild::poseidon::cost::{server_floats, worker_floats};
-use dogwild::poseidon::{Cluster as Counts, LayerShape, Scheme, TrafficReport};
+use dogwild::poseidon::{ClusterSize, LayerShape, Scheme, TrafficReport};
 
 use crate::cluster::{Cluster, force, setup};
 
@@ -36,7 +36,7 @@ fn bytes(report: &TrafficReport, layer: &str) -> f64 {
 
 fn assert_as_predicted(scheme: Scheme, pair_bytes: u64, layers: &[&str]) {
     let mut setup = setup(force(scheme), 3, 2, CLOCKS);
-    setup.wish.pair_bytes = pair_bytes;
+    setup.cluster.pair_bytes = pair_bytes;
     let cluster = Cluster::new(setup);
     cluster.run();
     let report = |name: String| -> TrafficReport {
@@ -46,7 +46,7 @@ fn assert_as_predicted(scheme: Scheme, pair_bytes: u64, layers: &[&str]) {
     };
     let workers: Vec<_> = (0..3).map(|k| report(format!("worker{k}"))).collect();
     let servers: Vec<_> = (0..2).map(|k| report(format!("server{k}"))).collect();
-    let counts = Counts::new(3, 2, 8).expect("a cluster");
+    let counts = ClusterSize::new(3, 2, 8).expect("a cluster");
     let near = |found: f64, predicted: f64, what: &str| {
         let within = (found - predicted).abs() <= 0.02 * predicted;
         assert!(

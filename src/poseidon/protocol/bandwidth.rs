@@ -13,7 +13,7 @@ const BURST_NS: u64 = 5_000_000;
 
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weight {
+pub struct Priority {
     /// Length of the update over the length of the weights it changes.
     pub magnitude: f32,
     /// The layer; those near the loss have the larger numbers.
@@ -23,15 +23,15 @@ pub struct Weight {
 /// A turn for the oldest message about a subject.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
-    weight: Weight,
+    priority: Priority,
     order: u64,
     subject: u64,
 }
 
 impl Ord for Turn {
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |w: &Self| (w.weight.layer, std::cmp::Reverse(w.order));
-        let magnitude = self.weight.magnitude.total_cmp(&other.weight.magnitude);
+        let key = |w: &Self| (w.priority.layer, std::cmp::Reverse(w.order));
+        let magnitude = self.priority.magnitude.total_cmp(&other.priority.magnitude);
         magnitude.then_with(|| key(self).cmp(&key(other)))
     }
 }
@@ -84,10 +84,10 @@ impl<T> Bandwidth<T> {
     }
 
     /// Adds a message about `subject`, of so many bytes on the wire.
-    pub fn push(&mut self, item: T, subject: u64, bytes: usize, weight: Weight) {
+    pub fn push(&mut self, item: T, subject: u64, bytes: usize, priority: Priority) {
         self.orders += 1;
         self.turns.push(Turn {
-            weight,
+            priority,
             order: self.orders,
             subject,
         });
@@ -125,8 +125,8 @@ impl<T> Bandwidth<T> {
 mod tests {
     use super::*;
 
-    fn weight(magnitude: f32, layer: u32) -> Weight {
-        Weight { magnitude, layer }
+    fn priority(magnitude: f32, layer: u32) -> Priority {
+        Priority { magnitude, layer }
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
             ("high layer, later", 0.5, 3),
             ("large", 2.0, 0),
         ]) {
-            queue.push(name, subject, 1, weight(magnitude, layer));
+            queue.push(name, subject, 1, priority(magnitude, layer));
         }
         let order: Vec<_> = std::iter::from_fn(|| match queue.pop(u64::MAX / 4) {
             Next::Now(name) => Some(name),
@@ -166,7 +166,7 @@ mod tests {
             ("a2", 1, 2.0),
             ("b2", 2, 0.01),
         ] {
-            queue.push(name, subject, 1, weight(magnitude, 0));
+            queue.push(name, subject, 1, priority(magnitude, 0));
         }
         assert_eq!(queue.len(), 4);
         for expected in ["a1", "b1", "a2", "b2"] {
@@ -179,7 +179,7 @@ mod tests {
     fn the_budget_is_kept() {
         // 1,000 bytes at 1 MB/s: one message per millisecond.
         let mut queue = Bandwidth::new(1e6);
-        (0..100).for_each(|i| queue.push(i, i, 1000, weight(1.0, 0)));
+        (0..100).for_each(|i| queue.push(i, i, 1000, priority(1.0, 0)));
         let (start, mut now, mut sent) = (1_000_000_000u64, 1_000_000_000u64, 0u64);
         loop {
             match queue.pop(now) {

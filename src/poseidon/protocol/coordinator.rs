@@ -9,12 +9,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, PlanError};
-use crate::poseidon::cost::{self, Cluster, LayerShape, Scheme};
+use crate::poseidon::cost::{self, ClusterSize, LayerShape, Scheme};
 
 /// What a member does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum MemberRole {
     /// Computes gradients.
     Worker,
     /// Holds shards of the weights.
@@ -25,7 +25,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
     /// What it does.
-    pub role: Role,
+    pub role: MemberRole,
     /// Which of its kind, from 0.
     pub index: u16,
 }
@@ -33,8 +33,8 @@ pub struct Member {
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let role = match self.role {
-            Role::Worker => "worker",
-            Role::Server => "server",
+            MemberRole::Worker => "worker",
+            MemberRole::Server => "server",
         };
         write!(f, "{role} {}", self.index)
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Member {
 
 /// What a member says first, to the coordinator and to every other member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct MemberHello {
     /// Who it is.
     pub member: Member,
     /// Which job.
@@ -66,7 +66,7 @@ pub struct Hello {
 
 /// The information book.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Book {
+pub struct ClusterInfo {
     /// Which job.
     pub session: u64,
     /// What is trained and how.
@@ -84,10 +84,10 @@ pub struct Book {
 pub enum Refusal {
     /// No such seat.
     #[error("there is no {0}: the cluster has {1} workers and {2} servers, counted from 0")]
-    NoSeat(Member, u16, u16),
+    NoSuchMember(Member, u16, u16),
     /// Taken.
     #[error("{0} is here already, from {1}: give each its own --index")]
-    Taken(Member, String),
+    AlreadyJoined(Member, String),
     /// Another job.
     #[error(
         "{0} is of session {1:016x}, this cluster is {2:016x}: name the same --session everywhere"
@@ -134,7 +134,7 @@ pub struct Coordinator {
     /// Kind of the pictures that workers must learn from; empty: the same as each other.
     data: String,
     resume: bool,
-    seats: Vec<(Member, Option<Hello>)>,
+    members: Vec<(Member, Option<MemberHello>)>,
     left: Vec<Member>,
 }
 
@@ -152,13 +152,14 @@ impl Coordinator {
     ) -> Result<Self, PlanError> {
         plan.check()?;
         let role = |role, count| (0..count).map(move |index| (Member { role, index }, None));
-        let seats = role(Role::Worker, plan.workers).chain(role(Role::Server, plan.servers));
+        let members =
+            role(MemberRole::Worker, plan.workers).chain(role(MemberRole::Server, plan.servers));
         Ok(Self {
             session,
             fingerprint,
             data: String::new(),
             resume,
-            seats: seats.collect(),
+            members: members.collect(),
             left: Vec::new(),
             plan,
         })
@@ -174,13 +175,13 @@ impl Coordinator {
     ///
     /// # Errors
     /// What does not fit this cluster; see [`Refusal`].
-    pub fn join(&mut self, hello: Hello) -> Result<(), Refusal> {
+    pub fn join(&mut self, hello: MemberHello) -> Result<(), Refusal> {
         let (member, plan) = (hello.member, &self.plan);
-        let Some(seat) = self.seats.iter().position(|(m, _)| *m == member) else {
-            return Err(Refusal::NoSeat(member, plan.workers, plan.servers));
+        let Some(at) = self.members.iter().position(|(m, _)| *m == member) else {
+            return Err(Refusal::NoSuchMember(member, plan.workers, plan.servers));
         };
-        if let Some(other) = &self.seats[seat].1 {
-            return Err(Refusal::Taken(member, other.address.clone()));
+        if let Some(other) = &self.members[at].1 {
+            return Err(Refusal::AlreadyJoined(member, other.address.clone()));
         }
         if hello.session != self.session {
             return Err(Refusal::Session(member, hello.session, self.session));
@@ -196,20 +197,20 @@ impl Coordinator {
             let own = plan.recipe.clone();
             return Err(Refusal::Recipe(member, hello.recipe, own));
         }
-        if member.role == Role::Worker && hello.images != plan.images {
+        if member.role == MemberRole::Worker && hello.images != plan.images {
             return Err(Refusal::Images(member, hello.images, plan.images));
         }
-        let mut others = self.seats.iter().filter_map(|(_, hello)| hello.as_ref());
+        let mut others = self.members.iter().filter_map(|(_, hello)| hello.as_ref());
         if let Some(other) = others.find(|other| !self.resume && other.weights != hello.weights) {
             return Err(Refusal::Weights(member, other.member));
         }
-        self.seats[seat].1 = Some(hello);
+        self.members[at].1 = Some(hello);
         Ok(())
     }
 
     /// Who learns from another kind of pictures than `hello`, and from which.
-    fn other_data(&self, hello: &Hello) -> Option<(String, String)> {
-        let others = self.seats.iter().filter_map(|(_, hello)| hello.as_ref());
+    fn other_data(&self, hello: &MemberHello) -> Option<(String, String)> {
+        let others = self.members.iter().filter_map(|(_, hello)| hello.as_ref());
         let others = others.map(|other| (other.member.to_string(), &other.data));
         std::iter::once(("the coordinator".to_owned(), &self.data))
             .chain(others)
@@ -218,21 +219,22 @@ impl Coordinator {
     }
 
     /// Frees the seat of a member that went before the book was opened.
-    pub fn free(&mut self, member: Member) {
-        for (_, hello) in self.seats.iter_mut().filter(|(m, _)| *m == member) {
+    pub fn forget(&mut self, member: Member) {
+        for (_, hello) in self.members.iter_mut().filter(|(m, _)| *m == member) {
             *hello = None;
         }
     }
 
     /// Who is not there yet.
     pub fn missing(&self) -> Vec<Member> {
-        let empty = self.seats.iter().filter(|(_, hello)| hello.is_none());
+        let empty = self.members.iter().filter(|(_, hello)| hello.is_none());
         empty.map(|(member, _)| *member).collect()
     }
 
     /// The information book, once everybody is there.
-    pub fn book(&self) -> Option<Book> {
-        let hellos: Option<Vec<&Hello>> = self.seats.iter().map(|(_, h)| h.as_ref()).collect();
+    pub fn cluster_info(&self) -> Option<ClusterInfo> {
+        let hellos: Option<Vec<&MemberHello>> =
+            self.members.iter().map(|(_, h)| h.as_ref()).collect();
         let hellos = hellos?;
         let of = |role| {
             let members = hellos.iter().filter(move |h| h.member.role == role);
@@ -240,15 +242,15 @@ impl Coordinator {
         };
         let (first, others) = hellos.split_first()?;
         let common = first.checkpoints.iter().copied().filter(|clock| {
-            let has = |hello: &&Hello| hello.checkpoints.contains(clock);
+            let has = |hello: &&MemberHello| hello.checkpoints.contains(clock);
             self.resume && others.iter().all(has)
         });
-        Some(Book {
+        Some(ClusterInfo {
             session: self.session,
             plan: self.plan.clone(),
             start: common.max().unwrap_or(0),
-            workers: of(Role::Worker),
-            servers: of(Role::Server),
+            workers: of(MemberRole::Worker),
+            servers: of(MemberRole::Server),
         })
     }
 
@@ -277,7 +279,7 @@ impl Coordinator {
             "recipe" => plan.recipe.as_str().into(),
             "pairs" => plan.pairs().len().into(),
             "layers" => plan.layers.iter().map(|l| l.name.as_str()).collect(),
-            "book" => serde_json::to_value(self.book()).map_err(|_| unknown())?,
+            "book" => serde_json::to_value(self.cluster_info()).map_err(|_| unknown())?,
             _ => match key.split_once(':') {
                 Some(("scheme", layer)) => {
                     let scheme = self.best_scheme(layer).ok_or_else(unknown)?;
@@ -294,7 +296,7 @@ impl Coordinator {
     fn costs(&self, layer: &str) -> Option<serde_json::Value> {
         let layer = self.plan.layers.iter().find(|l| l.name == layer)?.shape;
         let cluster = self.plan.cluster().ok()?;
-        let of_role = |floats: fn(Scheme, LayerShape, Cluster) -> f64| -> serde_json::Value {
+        let of_role = |floats: fn(Scheme, LayerShape, ClusterSize) -> f64| -> serde_json::Value {
             let can = |scheme: &Scheme| layer.fully_connected || !scheme.sends_factors();
             let cost = |scheme: Scheme| can(&scheme).then(|| floats(scheme, layer, cluster));
             let costs = Scheme::ALL.map(|scheme| (scheme.to_string(), cost(scheme).into()));
@@ -322,7 +324,7 @@ impl Coordinator {
 
     /// True if everybody has.
     pub fn finished(&self) -> bool {
-        self.left.len() == self.seats.len()
+        self.left.len() == self.members.len()
     }
 }
 

@@ -33,9 +33,9 @@ macro_rules! kinds {
         /// What a message is for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        pub enum Kind { $($(#[$doc])* $name = $code,)* }
+        pub enum MessageKind { $($(#[$doc])* $name = $code,)* }
 
-        impl Kind {
+        impl MessageKind {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -51,7 +51,7 @@ kinds! {
     /// First on every connection: who I am.
     Hello = 1 carries Text,
     /// Coordinator to a member: the information book, once everybody is there.
-    Book = 2 carries Text,
+    ClusterInfo = 2 carries Text,
     /// To the coordinator: a question.
     Query = 3 carries Text,
     /// The coordinator's answer.
@@ -108,7 +108,7 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Pair (gradient, weights, bits) or layer (factors); else 0.
     pub subject: u32,
     /// Index of the worker or server that sends it.
@@ -135,8 +135,10 @@ impl Header {
         if raw.version != VERSION {
             return Err(ParseError::Version(raw.version));
         }
-        let known = Kind::ALL.iter().find(|kind| **kind as u8 == raw.kind);
-        let kind = *known.ok_or(ParseError::Kind(raw.kind))?;
+        let known = MessageKind::ALL
+            .iter()
+            .find(|kind| **kind as u8 == raw.kind);
+        let kind = *known.ok_or(ParseError::UnknownKind(raw.kind))?;
         if raw.reserved.get() != 0 {
             return Err(ParseError::Reserved);
         }
@@ -198,7 +200,7 @@ impl Body {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Pair (gradient, weights, bits) or layer (factors); else 0.
     pub subject: u32,
     /// Index of the worker or server that sends it.
@@ -211,7 +213,7 @@ pub struct Message {
 
 impl Message {
     /// A message without payload.
-    pub fn bare(kind: Kind, sender: u16, clock: u64) -> Self {
+    pub fn bare(kind: MessageKind, sender: u16, clock: u64) -> Self {
         Self {
             kind,
             subject: 0,
@@ -222,7 +224,7 @@ impl Message {
     }
 
     /// A message of text.
-    pub fn text(kind: Kind, sender: u16, text: String) -> Self {
+    pub fn text(kind: MessageKind, sender: u16, text: String) -> Self {
         Self {
             body: Body::Text(text),
             ..Self::bare(kind, sender, 0)

@@ -16,19 +16,19 @@ mod store;
 mod syncer;
 
 pub use arithmetic::Arithmetic;
-pub use bandwidth::{Bandwidth, Next, Weight};
-pub use coordinator::{Book, Coordinator, Hello, Member, Refusal, Role};
+pub use bandwidth::{Bandwidth, Next, Priority};
+pub use coordinator::{ClusterInfo, Coordinator, Member, MemberHello, MemberRole, Refusal};
 pub use message::{
-    Body, HEADER_LEN, Header, Kind, MAX_TEXT, Message, ParseError, Payload, Sizes, VERSION,
+    Body, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Sizes, VERSION,
     bits_len,
 };
 pub use plan::{
-    PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor, Stragglers, Wish,
+    ClusterSpec, PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor, Stragglers,
 };
 pub use replay::{RecordedLayer, Recording, RecordingError};
 pub use rounds::RoundError;
-pub use store::{Breach, Checkpoint, KvStore, Saved};
-pub use syncer::{Completion, Contribution, Syncer, To};
+pub use store::{Checkpoint, KvStore, ProtocolViolation, Saved};
+pub use syncer::{Completion, Contribution, Destination, Syncer};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::{MAX_TEXT, Sizes};
-use crate::poseidon::cost::{Cluster, ClusterError, LayerShape, Policy, Scheme};
+use crate::poseidon::cost::{ClusterError, ClusterSize, LayerShape, Policy, Scheme};
 
 /// Bytes of a KV pair unless said otherwise (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;
@@ -80,7 +80,7 @@ pub struct Pair {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct ClusterSpec {
     /// Workers.
     pub workers: u16,
     /// Servers.
@@ -145,7 +145,7 @@ pub enum PlanError {
     Quorum(f64),
     /// More layers or tensors than the book can tell.
     #[error("the book of this model has {0} bytes, more than {MAX_TEXT}")]
-    Book(usize),
+    TooLarge(usize),
 }
 
 /// A checked plan.
@@ -181,31 +181,31 @@ impl Plan {
     /// # Errors
     /// What contradicts itself or cannot be; see [`PlanError`].
     pub fn new(
-        wish: &Wish,
+        spec: &ClusterSpec,
         layers: Vec<(String, LayerShape, Vec<PlanTensor>)>,
     ) -> Result<Self, PlanError> {
-        let cluster = Cluster::new(wish.workers.into(), wish.servers.into(), wish.images)?;
+        let cluster = ClusterSize::new(spec.workers.into(), spec.servers.into(), spec.images)?;
         let layers = layers.into_iter().map(|(name, shape, tensors)| PlanLayer {
-            scheme: match wish.stragglers {
-                Stragglers::Wait => wish.policy.choose(shape, cluster),
-                Stragglers::Drop(_) => wish.policy.choose_on_servers(shape, cluster),
+            scheme: match spec.stragglers {
+                Stragglers::Wait => spec.policy.choose(shape, cluster),
+                Stragglers::Drop(_) => spec.policy.choose_on_servers(shape, cluster),
             },
             name,
             shape,
             tensors,
         });
         let plan = Self {
-            workers: wish.workers,
-            servers: wish.servers,
-            images: wish.images,
+            workers: spec.workers,
+            servers: spec.servers,
+            images: spec.images,
             layers: layers.collect(),
-            pair_bytes: wish.pair_bytes,
-            partition: wish.partition,
-            staleness: wish.staleness,
-            stragglers: wish.stragglers,
-            clocks: wish.clocks,
-            checkpoint_every: wish.checkpoint_every,
-            recipe: wish.recipe.clone(),
+            pair_bytes: spec.pair_bytes,
+            partition: spec.partition,
+            staleness: spec.staleness,
+            stragglers: spec.stragglers,
+            clocks: spec.clocks,
+            checkpoint_every: spec.checkpoint_every,
+            recipe: spec.recipe.clone(),
         };
         plan.check()?;
         Ok(plan)
@@ -236,16 +236,16 @@ impl Plan {
                 pairs: held,
             });
         }
-        let book = serde_json::to_string(self).map_or(usize::MAX, |text| text.len());
-        if book > MAX_TEXT / 2 {
-            return Err(PlanError::Book(book));
+        let bytes = serde_json::to_string(self).map_or(usize::MAX, |text| text.len());
+        if bytes > MAX_TEXT / 2 {
+            return Err(PlanError::TooLarge(bytes));
         }
         Ok(())
     }
 
     /// The machines, as costs count them.
-    pub(super) fn cluster(&self) -> Result<Cluster, ClusterError> {
-        Cluster::new(self.workers.into(), self.servers.into(), self.images)
+    pub(super) fn cluster(&self) -> Result<ClusterSize, ClusterError> {
+        ClusterSize::new(self.workers.into(), self.servers.into(), self.images)
     }
 
     fn check_drop(&self, quorum: f64) -> Result<(), PlanError> {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 
 use super::arithmetic::{Arithmetic, add, rebuild};
-use super::bandwidth::Weight;
-use super::message::{Body, Kind, Message};
+use super::bandwidth::Priority;
+use super::message::{Body, Message, MessageKind};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::{Added, RoundError, Rounds};
@@ -19,12 +19,12 @@ use crate::weights::{WeightsView, kernels};
 
 /// Why a message breaks the protocol. The sender is dropped and named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Breach {
+pub enum ProtocolViolation {
     /// About something this member does not hold, or of a kind it does not take.
     #[error("{kind:?} about {subject}, which this member does not take")]
-    NotMine {
+    UnexpectedSubject {
         /// Kind.
-        kind: Kind,
+        kind: MessageKind,
         /// Pair or layer.
         subject: u32,
     },
@@ -33,9 +33,9 @@ pub enum Breach {
     Round(#[from] RoundError),
     /// Weights or sums that skip a step or go back.
     #[error("{kind:?} about pair {subject} after {clock} steps, but {now} was the next")]
-    Order {
+    OutOfOrder {
         /// Kind.
-        kind: Kind,
+        kind: MessageKind,
         /// Pair.
         subject: u32,
         /// What it says.
@@ -163,27 +163,27 @@ impl KvStore {
     /// Takes a worker's update. Gives what is to be sent to all workers.
     ///
     /// # Errors
-    /// See [`Breach`]; nothing has changed then.
+    /// See [`ProtocolViolation`]; nothing has changed then.
     pub fn receive(
         &mut self,
         message: Message,
         math: &dyn Arithmetic,
-    ) -> Result<Vec<Message>, Breach> {
+    ) -> Result<Vec<Message>, ProtocolViolation> {
         let (kind, subject) = (message.kind, message.subject);
         let unit = match kind {
-            Kind::Factors => self.by_layer.get(&subject),
-            Kind::Gradient | Kind::Bits => self.by_pair.get(&subject),
+            MessageKind::Factors => self.by_layer.get(&subject),
+            MessageKind::Gradient | MessageKind::Bits => self.by_pair.get(&subject),
             _ => None,
         };
         let takes = |unit: &usize| match self.units[*unit].scheme {
-            Scheme::Ps => kind == Kind::Gradient,
-            Scheme::OneBit => kind == Kind::Bits,
-            Scheme::Adam => kind == Kind::Factors,
+            Scheme::Ps => kind == MessageKind::Gradient,
+            Scheme::OneBit => kind == MessageKind::Bits,
+            Scheme::Adam => kind == MessageKind::Factors,
             Scheme::Sfb => false,
         };
         let at = *unit
             .filter(|unit| takes(unit))
-            .ok_or(Breach::NotMine { kind, subject })?;
+            .ok_or(ProtocolViolation::UnexpectedSubject { kind, subject })?;
         let worker = message.sender;
         let unit = &mut self.units[at];
         if unit.rounds.add(worker, message.clock, message)? == Added::Late {
@@ -218,10 +218,10 @@ impl KvStore {
     /// How much the last step of a pair matters: its length over that of the pair's weights. The
     /// history of the solver's momentum is what the step took off the weights. Of sums of bits, whose
     /// weights are not here, only the layer is known.
-    pub fn weight_of(&self, pair: u32) -> Weight {
+    pub fn priority_of(&self, pair: u32) -> Priority {
         let shards = self.units.iter().flat_map(|unit| &unit.shards);
         let Some(shard) = shards.into_iter().find(|shard| shard.pair.id == pair) else {
-            return Weight {
+            return Priority {
                 magnitude: 0.0,
                 layer: 0,
             };
@@ -232,7 +232,7 @@ impl KvStore {
             squares.sum::<f32>().sqrt()
         };
         let weights = length(&shard.weights).max(f32::MIN_POSITIVE);
-        Weight {
+        Priority {
             magnitude: length(&shard.history) / weights,
             layer: shard.pair.layer as u32,
         }
@@ -356,7 +356,7 @@ impl Unit {
         }
         let clock = self.rounds.now();
         let sums = self.shards.iter_mut().map(|shard| Message {
-            kind: Kind::Bits,
+            kind: MessageKind::Bits,
             subject: shard.pair.id,
             sender: server,
             clock,
@@ -371,7 +371,7 @@ impl Unit {
             let mut values = vec![0.0; shard.pair.len];
             kernels::copy_out(WeightsView::of(&shard.weights), &mut values);
             Message {
-                kind: Kind::Weights,
+                kind: MessageKind::Weights,
                 subject: shard.pair.id,
                 sender: server,
                 clock,

@@ -14,18 +14,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::arithmetic::{Arithmetic, rebuild};
-use super::coordinator::{Member, Role};
-use super::message::{Body, Kind, Message};
+use super::coordinator::{Member, MemberRole};
+use super::message::{Body, Message, MessageKind};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::Rounds;
-use super::store::{Breach, Saved};
+use super::store::{ProtocolViolation, Saved};
 use crate::poseidon::cost::Scheme;
 use crate::weights::{WeightsView, kernels};
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum Destination {
     /// The server of that index.
     Server(u16),
     /// All other workers.
@@ -48,10 +48,10 @@ pub enum Contribution<'a> {
 
 /// One pair of the layer, on a server.
 #[derive(Debug)]
-struct Remote {
+struct HeldPair {
     pair: Pair,
     /// Steps that are in the weights here.
-    moved: u64,
+    applied: u64,
     /// Arrived and not yet moved: weights (the newest only) or sums (all).
     waiting: VecDeque<Message>,
     /// What one bit per weight left out so far; empty under other schemes.
@@ -66,7 +66,7 @@ pub struct Syncer {
     worker: u16,
     workers: usize,
     staleness: u64,
-    pairs: Vec<Remote>,
+    pairs: Vec<HeldPair>,
     /// Factors of all workers (`sfb`).
     rounds: Rounds<Arc<Message>>,
     open: bool,
@@ -80,8 +80,8 @@ impl Syncer {
         let info = plan.layers[layer].clone();
         let of_layer = plan.pairs().into_iter().filter(|pair| pair.layer == layer);
         let onebit = info.scheme == Scheme::OneBit;
-        let pairs = of_layer.map(|pair| Remote {
-            moved: if onebit { start } else { 0 },
+        let pairs = of_layer.map(|pair| HeldPair {
+            applied: if onebit { start } else { 0 },
             waiting: VecDeque::new(),
             residual: vec![0.0; if onebit { pair.len } else { 0 }],
             pair,
@@ -123,7 +123,12 @@ impl Syncer {
     pub fn clock(&self) -> u64 {
         match self.layer.scheme {
             Scheme::Sfb => self.rounds.now(),
-            _ => self.pairs.iter().map(|p| p.moved).min().unwrap_or(u64::MAX),
+            _ => self
+                .pairs
+                .iter()
+                .map(|p| p.applied)
+                .min()
+                .unwrap_or(u64::MAX),
         }
     }
 
@@ -132,12 +137,12 @@ impl Syncer {
         let mut members: Vec<Member> = match self.layer.scheme {
             Scheme::Sfb => {
                 let late = self.rounds.late().into_iter();
-                let role = Role::Worker;
+                let role = MemberRole::Worker;
                 late.map(|index| Member { role, index }).collect()
             }
             _ => {
-                let behind = self.pairs.iter().filter(|p| p.moved < steps);
-                let role = Role::Server;
+                let behind = self.pairs.iter().filter(|p| p.applied < steps);
+                let role = MemberRole::Server;
                 let servers = behind.filter_map(|p| p.pair.server);
                 servers.map(|index| Member { role, index }).collect()
             }
@@ -152,9 +157,9 @@ impl Syncer {
         self.clock().saturating_add(self.staleness) >= clock
     }
 
-    /// True if [`Syncer::move_`] would change something.
-    pub fn has_work(&self) -> bool {
-        let arrived = || self.pairs.iter().any(|remote| !remote.waiting.is_empty());
+    /// True if [`Syncer::apply_received`] would change something.
+    pub fn has_unapplied(&self) -> bool {
+        let arrived = || self.pairs.iter().any(|held| !held.waiting.is_empty());
         self.open && (arrived() || self.rounds.is_complete(self.workers))
     }
 
@@ -164,7 +169,11 @@ impl Syncer {
     }
 
     /// Opens the layer and gives what is to be sent for iteration `clock`.
-    pub fn send(&mut self, clock: u64, contribution: Contribution<'_>) -> Vec<(To, Arc<Message>)> {
+    pub fn send(
+        &mut self,
+        clock: u64,
+        contribution: Contribution<'_>,
+    ) -> Vec<(Destination, Arc<Message>)> {
         self.open = true;
         let message = |kind, subject, body| {
             Arc::new(Message {
@@ -177,30 +186,33 @@ impl Syncer {
         };
         match (self.layer.scheme, contribution) {
             (Scheme::Sfb, Contribution::Factors(factors)) => {
-                let message = message(Kind::Factors, self.index, Body::Floats(factors));
+                let message = message(MessageKind::Factors, self.index, Body::Floats(factors));
                 // The window has room: this worker has waited for its own last clocks.
                 let _ = self.rounds.add(self.worker, clock, message.clone());
-                let peers = (self.workers > 1).then_some((To::Peers, message));
+                let peers = (self.workers > 1).then_some((Destination::Peers, message));
                 peers.into_iter().collect()
             }
             (Scheme::Adam, Contribution::Factors(factors)) => {
                 let home = self.pairs.iter().find_map(|p| p.pair.server);
-                let message = message(Kind::Factors, self.index, Body::Floats(factors));
-                home.map(|home| (To::Server(home), message))
+                let message = message(MessageKind::Factors, self.index, Body::Floats(factors));
+                home.map(|home| (Destination::Server(home), message))
                     .into_iter()
                     .collect()
             }
             (scheme, Contribution::Gradient { from, values }) => {
-                let of_pair = |remote: &mut Remote| {
-                    let pair = remote.pair;
+                let of_pair = |held: &mut HeldPair| {
+                    let pair = held.pair;
                     let gradient = &values[pair.offset - from..][..pair.len];
                     let (kind, body) = if scheme == Scheme::OneBit {
-                        let words = onebit::quantise(gradient, &mut remote.residual);
-                        (Kind::Bits, Body::Words(words))
+                        let words = onebit::quantise(gradient, &mut held.residual);
+                        (MessageKind::Bits, Body::Words(words))
                     } else {
-                        (Kind::Gradient, Body::Floats(gradient.to_vec()))
+                        (MessageKind::Gradient, Body::Floats(gradient.to_vec()))
                     };
-                    Some((To::Server(pair.server?), message(kind, pair.id, body)))
+                    Some((
+                        Destination::Server(pair.server?),
+                        message(kind, pair.id, body),
+                    ))
                 };
                 self.pairs.iter_mut().filter_map(of_pair).collect()
             }
@@ -211,82 +223,87 @@ impl Syncer {
     /// Takes what a server or a peer has sent.
     ///
     /// # Errors
-    /// See [`Breach`]; nothing has changed then.
-    pub fn receive(&mut self, message: Message) -> Result<(), Breach> {
+    /// See [`ProtocolViolation`]; nothing has changed then.
+    pub fn receive(&mut self, message: Message) -> Result<(), ProtocolViolation> {
         let (kind, subject, clock) = (message.kind, message.subject, message.clock);
-        let not_mine = Breach::NotMine { kind, subject };
+        let unexpected = ProtocolViolation::UnexpectedSubject { kind, subject };
         match (self.layer.scheme, kind) {
-            (Scheme::Sfb, Kind::Factors)
+            (Scheme::Sfb, MessageKind::Factors)
                 if subject == self.index && message.sender != self.worker =>
             {
                 self.rounds.add(message.sender, clock, Arc::new(message))?;
             }
-            (Scheme::Ps | Scheme::Adam, Kind::Weights) => {
-                let remote = self.remote(&message).ok_or(not_mine)?;
-                let newest = remote.waiting.back().map_or(remote.moved, |m| m.clock);
+            (Scheme::Ps | Scheme::Adam, MessageKind::Weights) => {
+                let held = self.held(&message).ok_or(unexpected)?;
+                let newest = held.waiting.back().map_or(held.applied, |m| m.clock);
                 if clock < newest {
                     let now = newest;
-                    return Err(Breach::Order {
+                    return Err(ProtocolViolation::OutOfOrder {
                         kind,
                         subject,
                         clock,
                         now,
                     });
                 }
-                remote.waiting.clear();
-                remote.waiting.push_back(message);
+                held.waiting.clear();
+                held.waiting.push_back(message);
             }
-            (Scheme::OneBit, Kind::Bits) => {
-                let remote = self.remote(&message).ok_or(not_mine)?;
-                let now = remote.moved + remote.waiting.len() as u64 + 1;
+            (Scheme::OneBit, MessageKind::Bits) => {
+                let held = self.held(&message).ok_or(unexpected)?;
+                let now = held.applied + held.waiting.len() as u64 + 1;
                 if clock != now {
-                    return Err(Breach::Order {
+                    return Err(ProtocolViolation::OutOfOrder {
                         kind,
                         subject,
                         clock,
                         now,
                     });
                 }
-                remote.waiting.push_back(message);
+                held.waiting.push_back(message);
             }
-            _ => return Err(not_mine),
+            _ => return Err(unexpected),
         }
         Ok(())
     }
 
     /// The pair a server speaks of, if that server holds it.
-    fn remote(&mut self, message: &Message) -> Option<&mut Remote> {
-        let holds = |remote: &&mut Remote| {
-            remote.pair.id == message.subject && remote.pair.server == Some(message.sender)
+    fn held(&mut self, message: &Message) -> Option<&mut HeldPair> {
+        let holds = |held: &&mut HeldPair| {
+            held.pair.id == message.subject && held.pair.server == Some(message.sender)
         };
         self.pairs.iter_mut().find(holds)
     }
 
     /// Moves into the weights what has arrived, if the layer is open. `w` and `history` have the
     /// layout of the buffer.
-    pub fn move_(&mut self, w: WeightsView<'_>, history: WeightsView<'_>, math: &dyn Arithmetic) {
+    pub fn apply_received(
+        &mut self,
+        w: WeightsView<'_>,
+        history: WeightsView<'_>,
+        math: &dyn Arithmetic,
+    ) {
         if !self.open {
             return;
         }
         match self.layer.scheme {
             Scheme::Ps | Scheme::Adam => {
-                for remote in &mut self.pairs {
-                    if let Some(message) = remote.waiting.pop_back() {
-                        kernels::copy_in(part(&remote.pair, w), message.floats());
-                        remote.moved = message.clock;
+                for held in &mut self.pairs {
+                    if let Some(message) = held.waiting.pop_back() {
+                        kernels::copy_in(part(&held.pair, w), message.floats());
+                        held.applied = message.clock;
                     }
                 }
             }
             Scheme::OneBit => {
-                for remote in &mut self.pairs {
-                    while let Some(message) = remote.waiting.pop_front() {
+                for held in &mut self.pairs {
+                    while let Some(message) = held.waiting.pop_front() {
                         self.scratch.clear();
-                        self.scratch.resize(remote.pair.len, 0.0);
+                        self.scratch.resize(held.pair.len, 0.0);
                         onebit::add(message.words(), &mut self.scratch);
-                        let [w, history] = [w, history].map(|x| part(&remote.pair, x));
-                        let (clock, gradient) = (remote.moved, &self.scratch);
-                        math.step(&remote.pair, clock, self.workers, gradient, w, history);
-                        remote.moved = message.clock;
+                        let [w, history] = [w, history].map(|x| part(&held.pair, x));
+                        let (clock, gradient) = (held.applied, &self.scratch);
+                        math.step(&held.pair, clock, self.workers, gradient, w, history);
+                        held.applied = message.clock;
                     }
                 }
             }
@@ -294,7 +311,7 @@ impl Syncer {
                 while let Some((clock, factors)) = self.rounds.take(self.workers) {
                     let factors = factors.iter().map(|(_, message)| message.as_ref());
                     rebuild(&self.layer, factors, math, &mut self.scratch);
-                    for Remote { pair, .. } in &self.pairs {
+                    for HeldPair { pair, .. } in &self.pairs {
                         let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
                         let [w, history] = [w, history].map(|x| part(pair, x));
                         math.step(pair, clock, self.workers, gradient, w, history);

@@ -82,7 +82,7 @@ fn plan(
             ],
         ),
     ];
-    let wish = Wish {
+    let spec = ClusterSpec {
         workers,
         servers,
         images: IMAGES as u32,
@@ -95,7 +95,7 @@ fn plan(
         checkpoint_every: 3,
         recipe: String::new(),
     };
-    Plan::new(&wish, layers).unwrap()
+    Plan::new(&spec, layers).unwrap()
 }
 
 /// Gradients and factors that depend on worker and clock alone.
@@ -210,7 +210,7 @@ impl World {
                 false => whole(&all),
             };
             sent.extend(syncer.send(clock, contribution));
-            syncer.move_(
+            syncer.apply_received(
                 WeightsView::of(&worker.w),
                 WeightsView::of(&worker.history),
                 &Math,
@@ -219,8 +219,10 @@ impl World {
         worker.clock += 1;
         for (to, message) in sent {
             match to {
-                To::Server(s) => self.inbox[usize::from(s)][k].push_back((*message).clone()),
-                To::Peers => {
+                Destination::Server(s) => {
+                    self.inbox[usize::from(s)][k].push_back((*message).clone())
+                }
+                Destination::Peers => {
                     for (_, peer) in self.workers.iter_mut().enumerate().filter(|(p, _)| *p != k) {
                         peer.inbox[k].push_back((*message).clone());
                     }
@@ -254,12 +256,12 @@ impl World {
             return false;
         };
         let layer = match message.kind {
-            Kind::Factors => message.subject as usize,
+            MessageKind::Factors => message.subject as usize,
             _ => self.plan.pairs()[message.subject as usize].layer,
         };
         let syncer = &mut worker.syncers[layer];
         syncer.receive(message).unwrap();
-        syncer.move_(
+        syncer.apply_received(
             WeightsView::of(&worker.w),
             WeightsView::of(&worker.history),
             &Math,
@@ -489,23 +491,27 @@ fn whoever_breaks_the_protocol_is_refused() {
         body: Body::Floats(vec![0.0; plan.pairs()[0].len]),
     };
     let mut refused = |message| store.receive(message, &Math).unwrap_err().to_string();
-    assert!(refused(push(Kind::Gradient, 99, 0, 0)).contains("does not take"));
-    assert!(refused(push(Kind::Weights, 0, 0, 0)).contains("does not take"));
-    assert!(refused(push(Kind::Gradient, 0, 2, 0)).contains("worker 2 in a cluster of 2"));
-    assert!(refused(push(Kind::Gradient, 0, 0, 1)).contains("did not wait"));
-    store.receive(push(Kind::Gradient, 0, 0, 0), &Math).unwrap();
-    let twice = store.receive(push(Kind::Gradient, 0, 0, 0), &Math);
+    assert!(refused(push(MessageKind::Gradient, 99, 0, 0)).contains("does not take"));
+    assert!(refused(push(MessageKind::Weights, 0, 0, 0)).contains("does not take"));
+    assert!(refused(push(MessageKind::Gradient, 0, 2, 0)).contains("worker 2 in a cluster of 2"));
+    assert!(refused(push(MessageKind::Gradient, 0, 0, 1)).contains("did not wait"));
+    store
+        .receive(push(MessageKind::Gradient, 0, 0, 0), &Math)
+        .unwrap();
+    let twice = store.receive(push(MessageKind::Gradient, 0, 0, 0), &Math);
     assert!(twice.unwrap_err().to_string().contains("clock 0 twice"));
 
     let mut syncer = Syncer::new(&plan, 0, 0, 0);
     let mut refused = |message| syncer.receive(message).unwrap_err().to_string();
     assert!(
-        refused(push(Kind::Weights, 0, 1, 1)).contains("does not take"),
+        refused(push(MessageKind::Weights, 0, 1, 1)).contains("does not take"),
         "no such server"
     );
-    assert!(refused(push(Kind::Factors, 0, 1, 0)).contains("does not take"));
-    syncer.receive(push(Kind::Weights, 0, 0, 2)).unwrap();
-    let back = syncer.receive(push(Kind::Weights, 0, 0, 1)).unwrap_err();
+    assert!(refused(push(MessageKind::Factors, 0, 1, 0)).contains("does not take"));
+    syncer.receive(push(MessageKind::Weights, 0, 0, 2)).unwrap();
+    let back = syncer
+        .receive(push(MessageKind::Weights, 0, 0, 1))
+        .unwrap_err();
     assert!(back.to_string().contains("but 2 was the next"), "{back}");
 }
 

@@ -4,22 +4,22 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::fate::{Fate, lock, wait};
+use super::shutdown::{Shutdown, lock, wait};
 use crate::node::Clock;
-use crate::poseidon::{Bandwidth, Contribution, HEADER_LEN, Message, Next, Weight};
+use crate::poseidon::{Bandwidth, Contribution, HEADER_LEN, Message, Next, Priority};
 use crate::weights::{WeightsView, kernels};
 
 /// Longest time between two looks at whether there is still something to do.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// Messages that wait for the budget of this process, and whom they are for.
-pub(super) struct Budget<To> {
-    queue: Mutex<Bandwidth<(To, Arc<Message>)>>,
+pub(super) struct Budget<D> {
+    queue: Mutex<Bandwidth<(D, Arc<Message>)>>,
     more: Condvar,
     clock: Clock,
 }
 
-impl<To> Budget<To> {
+impl<D> Budget<D> {
     /// So many bytes per second, more than 0.
     pub(super) fn new(bytes_per_s: f64) -> Self {
         Self {
@@ -30,10 +30,10 @@ impl<To> Budget<To> {
     }
 
     /// Adds a message that goes to `copies` others.
-    pub(super) fn push(&self, to: To, message: Arc<Message>, copies: usize, weight: Weight) {
+    pub(super) fn push(&self, to: D, message: Arc<Message>, copies: usize, priority: Priority) {
         let bytes = copies * (HEADER_LEN + message.body.bytes().len());
         let subject = (message.kind as u64) << 32 | u64::from(message.subject);
-        lock(&self.queue).push((to, message), subject, bytes, weight);
+        lock(&self.queue).push((to, message), subject, bytes, priority);
         self.more.notify_one();
     }
 
@@ -41,10 +41,10 @@ impl<To> Budget<To> {
     pub(super) fn keep(
         &self,
         over: impl Fn() -> bool,
-        fate: &Fate<'_>,
-        put: impl Fn(To, Arc<Message>),
+        shutdown: &Shutdown<'_>,
+        put: impl Fn(D, Arc<Message>),
     ) {
-        while !fate.over() && !over() {
+        while !shutdown.has_begun() && !over() {
             if let Some((to, message)) = self.next() {
                 put(to, message);
             }
@@ -52,7 +52,7 @@ impl<To> Budget<To> {
     }
 
     /// The next message that may go, if one may soon.
-    fn next(&self) -> Option<(To, Arc<Message>)> {
+    fn next(&self) -> Option<(D, Arc<Message>)> {
         let mut queue = lock(&self.queue);
         let pause = match queue.pop(self.clock.now_ns()) {
             Next::Now(item) => return Some(item),
@@ -73,12 +73,12 @@ impl<To> Budget<To> {
 
 /// How much a contribution matters: its length over that of the weights at `extent`. Factors count
 /// with the product of the lengths of u and v, which bounds that of the gradient.
-pub(super) fn weight(
+pub(super) fn priority(
     layer: usize,
     contribution: &Contribution<'_>,
     extent: Range<usize>,
     w: WeightsView<'_>,
-) -> Weight {
+) -> Priority {
     let square = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>();
     let update = match contribution {
         Contribution::Gradient { from, values } => {
@@ -88,7 +88,7 @@ pub(super) fn weight(
     };
     let mut weights = vec![0.0; extent.len()];
     kernels::copy_out(w.slice(extent.start, extent.len()), &mut weights);
-    Weight {
+    Priority {
         magnitude: update / square(&weights).sqrt().max(f32::MIN_POSITIVE),
         layer: layer as u32,
     }

@@ -14,7 +14,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use zerocopy::IntoBytes;
 
-use crate::poseidon::{Checkpoint, Member, Role};
+use crate::poseidon::{Checkpoint, Member, MemberRole};
 use crate::snapshot::checksum;
 
 /// Files of a member that are kept.
@@ -74,7 +74,7 @@ pub enum CheckpointError {
 
 /// The checkpoints of one member.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct CheckpointFolder {
     folder: PathBuf,
     prefix: String,
 }
@@ -87,7 +87,7 @@ pub(super) struct Loaded {
     notes: HashMap<String, String>,
 }
 
-impl Folder {
+impl CheckpointFolder {
     /// The checkpoints of `member` in `folder`, which is made if it is not there.
     ///
     /// # Errors
@@ -98,8 +98,8 @@ impl Folder {
             why,
         })?;
         let role = match member.role {
-            Role::Worker => "worker",
-            Role::Server => "server",
+            MemberRole::Worker => "worker",
+            MemberRole::Server => "server",
         };
         Ok(Self {
             folder: folder.into(),
@@ -269,10 +269,10 @@ mod tests {
     fn what_is_saved_comes_back_and_two_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let member = Member {
-            role: Role::Server,
+            role: MemberRole::Server,
             index: 1,
         };
-        let folder = Folder::new(&dir.path().join("made"), member).unwrap();
+        let folder = CheckpointFolder::new(&dir.path().join("made"), member).unwrap();
         let identity = BTreeMap::from([("workers".to_owned(), "2".to_owned())]);
         let arrays = vec![
             ("a".to_owned(), vec![1.0, -0.0, f32::MIN]),

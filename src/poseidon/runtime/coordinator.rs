@@ -8,12 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::error::PoseidonError;
-use super::fate::{Fate, lock};
 use super::link::{self, Incoming, Link, LinkError};
-use super::member::{LOOK_EVERY, accept, end, listen, lost, named, write_whole};
+use super::member::{
+    LOOK_EVERY, accept, close_all, connection_error, listen, member_name, write_whole,
+};
 use super::model::ModelJob;
-use super::secure::Key;
-use crate::poseidon::{Coordinator, Hello, Kind, Member, Message, Role, Wish};
+use super::secure::ClusterKey;
+use super::shutdown::{Shutdown, lock};
+use crate::poseidon::{
+    ClusterSpec, Coordinator, Member, MemberHello, MemberRole, Message, MessageKind,
+};
 use crate::solver::data::Source;
 
 /// Time between two lines that say who is missing.
@@ -33,26 +37,26 @@ pub struct CoordinatorJob {
     /// Where workers' pictures are, which are looked at for their kind only; `None`: anything goes.
     pub data: Option<Source>,
     /// The cluster; its images and recipe come from the model.
-    pub wish: Wish,
+    pub cluster: ClusterSpec,
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
     /// Authenticates and encrypts all connections.
-    pub key: Option<Key>,
+    pub key: Option<ClusterKey>,
 }
 
 /// Who is connected.
-struct Hall {
+struct Members {
     core: Coordinator,
     links: BTreeMap<Member, Link>,
     opened: bool,
     /// Workers that have not yet said that they know the end.
-    asked: BTreeSet<Member>,
+    unconfirmed: BTreeSet<Member>,
 }
 
 /// Runs until everybody has said goodbye, or the first error.
 pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
     let model = job.model.open()?;
-    let plan = job.model.plan(&model, &job.wish)?;
+    let plan = job.model.plan(&model, &job.cluster)?;
     for layer in &plan.layers {
         log::info!("{}: {}", layer.name, layer.scheme);
     }
@@ -68,40 +72,40 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
     if let Some(file) = &job.address_file {
         write_whole(file, &address.to_string())?;
     }
-    let hall = Mutex::new(Hall {
+    let members = Mutex::new(Members {
         core,
         links: BTreeMap::new(),
         opened: false,
-        asked: BTreeSet::new(),
+        unconfirmed: BTreeSet::new(),
     });
-    let (fate, readers) = (Fate::new(stop), AtomicUsize::new(0));
+    let (shutdown, readers) = (Shutdown::new(stop), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let mut say = Instant::now() + MISSING_EVERY;
-        let done = || lock(&hall).core.finished() && readers.load(Relaxed) == 0;
-        while !fate.over() && !done() {
+        let done = || lock(&members).core.finished() && readers.load(Relaxed) == 0;
+        while !shutdown.has_begun() && !done() {
             if let Some((stream, from)) = accept(&listener) {
                 readers.fetch_add(1, Relaxed);
-                let (hall, fate, readers) = (&hall, &fate, &readers);
+                let (members, shutdown, readers) = (&members, &shutdown, &readers);
                 scope.spawn(move || {
-                    serve(hall, fate, stream, from, job.key.as_ref());
+                    serve(members, shutdown, stream, from, job.key.as_ref());
                     readers.fetch_sub(1, Relaxed);
                 });
                 continue;
             }
             if Instant::now() >= say {
                 say = Instant::now() + MISSING_EVERY;
-                say_who_is_missing(&lock(&hall));
+                log_missing_members(&lock(&members));
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let links = std::mem::take(&mut lock(&hall).links).into_values();
-        end(links.collect(), &fate, || readers.load(Relaxed));
+        let links = std::mem::take(&mut lock(&members).links).into_values();
+        close_all(links.collect(), &shutdown, || readers.load(Relaxed));
     });
-    fate.result()
+    shutdown.into_result()
 }
 
-fn say_who_is_missing(hall: &Hall) {
-    let missing = hall.core.missing();
+fn log_missing_members(members: &Members) {
+    let missing = members.core.missing();
     if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(Member::to_string).collect();
         log::info!("waiting for {}", names.join(", "));
@@ -110,34 +114,35 @@ fn say_who_is_missing(hall: &Hall) {
 
 /// One connection, from greeting to goodbye.
 fn serve(
-    hall: &Mutex<Hall>,
-    fate: &Fate<'_>,
+    members: &Mutex<Members>,
+    shutdown: &Shutdown<'_>,
     stream: TcpStream,
     from: SocketAddr,
-    key: Option<&Key>,
+    key: Option<&ClusterKey>,
 ) {
     let opened = link::open(stream, key, false);
     let first = opened.and_then(|(link, mut incoming)| {
         let first = incoming.next()?;
         match first.kind {
-            Kind::Query => {
-                link.send(Arc::new(answer(&lock(hall).core, first.as_text())));
+            MessageKind::Query => {
+                link.send(Arc::new(answer(&lock(members).core, first.as_text())));
                 Ok(None)
             }
-            Kind::Hello => {
-                let hello = serde_json::from_str(first.as_text()).map_err(LinkError::Hello)?;
+            MessageKind::Hello => {
+                let hello =
+                    serde_json::from_str(first.as_text()).map_err(LinkError::UnreadableHello)?;
                 Ok(Some((link, incoming, hello)))
             }
-            other => Err(LinkError::NoHello(other)),
+            other => Err(LinkError::NotHello(other)),
         }
     });
     match first {
         Ok(Some((link, incoming, hello))) => {
-            let hello: Hello = hello;
-            let who = named(hello.member, &from.to_string());
+            let hello: MemberHello = hello;
+            let who = member_name(hello.member, &from.to_string());
             let member = hello.member;
-            if admit(hall, link, hello, &who) {
-                attend(hall, fate, incoming, member, &who);
+            if admit(members, link, hello, &who) {
+                receive_from_member(members, shutdown, incoming, member, &who);
             }
         }
         Ok(None) => {}
@@ -146,23 +151,24 @@ fn serve(
 }
 
 /// Lets a member in, or tells it why not. Opens the book when it was the last.
-fn admit(hall: &Mutex<Hall>, link: Link, hello: Hello, who: &str) -> bool {
-    let mut hall = lock(hall);
+fn admit(members: &Mutex<Members>, link: Link, hello: MemberHello, who: &str) -> bool {
+    let mut members = lock(members);
     let member = hello.member;
-    if let Err(refusal) = hall.core.join(hello) {
+    if let Err(refusal) = members.core.join(hello) {
         log::warn!("{who} is refused: {refusal}");
         let text = refusal.to_string();
-        link.send(Arc::new(Message::text(Kind::Abort, 0, text)));
+        link.send(Arc::new(Message::text(MessageKind::Abort, 0, text)));
         return false;
     }
     log::info!("{who} is here");
-    hall.links.insert(member, link);
-    if let Some(book) = hall.core.book() {
-        hall.opened = true;
-        log::info!("all are here; beginning after {} steps", book.start);
-        let text = serde_json::to_string(&book).unwrap_or_default();
-        let message = Arc::new(Message::text(Kind::Book, 0, text));
-        hall.links
+    members.links.insert(member, link);
+    if let Some(cluster) = members.core.cluster_info() {
+        members.opened = true;
+        log::info!("all are here; beginning after {} steps", cluster.start);
+        let text = serde_json::to_string(&cluster).unwrap_or_default();
+        let message = Arc::new(Message::text(MessageKind::ClusterInfo, 0, text));
+        members
+            .links
             .values()
             .for_each(|link| link.send(message.clone()));
     }
@@ -170,41 +176,50 @@ fn admit(hall: &Mutex<Hall>, link: Link, hello: Hello, who: &str) -> bool {
 }
 
 /// Listens to a member until it says goodbye or fails.
-fn attend(hall: &Mutex<Hall>, fate: &Fate<'_>, mut incoming: Incoming, member: Member, who: &str) {
+fn receive_from_member(
+    members: &Mutex<Members>,
+    shutdown: &Shutdown<'_>,
+    mut incoming: Incoming,
+    member: Member,
+    who: &str,
+) {
     loop {
         let message = match incoming.next() {
             Ok(message) => message,
             Err(why) => {
-                let mut hall = lock(hall);
-                if hall.opened {
-                    fate.fail(lost(who, why));
+                let mut members = lock(members);
+                if members.opened {
+                    shutdown.fail(connection_error(who, why));
                 } else {
                     log::warn!("{who} went away before the start: {why}");
-                    hall.core.free(member);
-                    hall.links.remove(&member);
+                    members.core.forget(member);
+                    members.links.remove(&member);
                 }
                 return;
             }
         };
-        let mut hall = lock(hall);
+        let mut members = lock(members);
         match message.kind {
-            Kind::Bye => {
-                hall.core.leave(member);
-                if hall.core.finished() {
-                    let bye = Arc::new(Message::bare(Kind::Bye, 0, 0));
-                    hall.links.values().for_each(|link| link.send(bye.clone()));
+            MessageKind::Bye => {
+                members.core.leave(member);
+                if members.core.finished() {
+                    let bye = Arc::new(Message::bare(MessageKind::Bye, 0, 0));
+                    members
+                        .links
+                        .values()
+                        .for_each(|link| link.send(bye.clone()));
                 }
                 return;
             }
-            Kind::Query => {
-                let answer = Arc::new(answer(&hall.core, message.as_text()));
-                hall.links[&member].send(answer);
+            MessageKind::Query => {
+                let answer = Arc::new(answer(&members.core, message.as_text()));
+                members.links[&member].send(answer);
             }
-            Kind::Finish => hall.announce_end(message),
-            Kind::FinishKnown => hall.end_is_known_to(member),
-            Kind::Abort => {
+            MessageKind::Finish => members.announce_end(message),
+            MessageKind::FinishKnown => members.end_is_known_to(member),
+            MessageKind::Abort => {
                 let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                fate.fail(PoseidonError::Told { who, why });
+                shutdown.fail(PoseidonError::Aborted { who, why });
                 return;
             }
             _ => {}
@@ -212,10 +227,10 @@ fn attend(hall: &Mutex<Hall>, fate: &Fate<'_>, mut incoming: Incoming, member: M
     }
 }
 
-impl Hall {
+impl Members {
     fn workers(&self) -> impl Iterator<Item = (&Member, &Link)> {
         let members = self.links.iter();
-        members.filter(|(member, _)| member.role == Role::Worker)
+        members.filter(|(member, _)| member.role == MemberRole::Worker)
     }
 
     /// Tells all workers at which clock to end.
@@ -223,13 +238,13 @@ impl Hall {
         let message = Arc::new(message);
         self.workers()
             .for_each(|(_, link)| link.send(message.clone()));
-        self.asked = self.workers().map(|(member, _)| *member).collect();
+        self.unconfirmed = self.workers().map(|(member, _)| *member).collect();
     }
 
     /// When all know the end, so does the one that asked for it.
     fn end_is_known_to(&mut self, member: Member) {
-        if self.asked.remove(&member) && self.asked.is_empty() {
-            let message = Arc::new(Message::bare(Kind::FinishKnown, 0, 0));
+        if self.unconfirmed.remove(&member) && self.unconfirmed.is_empty() {
+            let message = Arc::new(Message::bare(MessageKind::FinishKnown, 0, 0));
             self.workers()
                 .for_each(|(_, link)| link.send(message.clone()));
         }
@@ -238,7 +253,7 @@ impl Hall {
 
 fn answer(core: &Coordinator, key: &str) -> Message {
     match core.query(key) {
-        Ok(value) => Message::text(Kind::Answer, 0, value.to_string()),
-        Err(refusal) => Message::text(Kind::Abort, 0, refusal.to_string()),
+        Ok(value) => Message::text(MessageKind::Answer, 0, value.to_string()),
+        Err(refusal) => Message::text(MessageKind::Abort, 0, refusal.to_string()),
     }
 }

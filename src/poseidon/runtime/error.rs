@@ -7,7 +7,7 @@ use super::checkpoint::CheckpointError;
 use super::link::LinkError;
 use crate::accumulate::AccumulateError;
 use crate::node::{NetError, SolverError};
-use crate::poseidon::{Breach, PlanError, RecordingError};
+use crate::poseidon::{PlanError, ProtocolViolation, RecordingError};
 use crate::snapshot::LoadError;
 
 /// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
@@ -92,7 +92,7 @@ pub enum PoseidonError {
     },
     /// A member is gone.
     #[error("{who} is dead: {why}")]
-    Dead {
+    ConnectionLost {
         /// Who.
         who: String,
         /// How that was noticed.
@@ -100,7 +100,7 @@ pub enum PoseidonError {
     },
     /// A member sent what nobody can read.
     #[error("{who} is dropped: {why}")]
-    Garbled {
+    InvalidMessage {
         /// Who.
         who: String,
         /// What is wrong.
@@ -108,15 +108,15 @@ pub enum PoseidonError {
     },
     /// A member broke the protocol.
     #[error("{who} is dropped, because it broke the protocol: {why}")]
-    Breach {
+    ProtocolViolation {
         /// Who.
         who: String,
         /// How.
-        why: Breach,
+        why: ProtocolViolation,
     },
     /// A member has ended, and said why.
     #[error("{who} ended the run: {why}")]
-    Told {
+    Aborted {
         /// Who.
         who: String,
         /// What it said.
@@ -168,10 +168,13 @@ pub enum PoseidonError {
 
 impl PoseidonError {
     /// True if the cause lies with another member: starting again may help.
-    pub fn is_anothers(&self) -> bool {
+    pub fn is_fault_of_another(&self) -> bool {
         matches!(
             self,
-            Self::Dead { .. } | Self::Garbled { .. } | Self::Told { .. } | Self::Breach { .. }
+            Self::ConnectionLost { .. }
+                | Self::InvalidMessage { .. }
+                | Self::Aborted { .. }
+                | Self::ProtocolViolation { .. }
         )
     }
 }

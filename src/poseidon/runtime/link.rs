@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::fate::lock;
-use super::secure::{Key, Opened, Sealed, shake};
-use crate::poseidon::{HEADER_LEN, Header, Kind, Member, Message, ParseError, Sizes};
+use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, handshake};
+use super::shutdown::lock;
+use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Sizes};
 
 /// A peer that sends nothing for so long is dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
@@ -44,13 +44,13 @@ pub enum LinkError {
     Parse(#[from] ParseError),
     /// A message that does not belong there.
     #[error("it sent {0:?} where a greeting belongs")]
-    NoHello(Kind),
+    NotHello(MessageKind),
     /// Somebody who does not belong there.
     #[error("it says it is {0}, which is not expected here")]
-    Stranger(Member),
+    UnexpectedMember(Member),
     /// A greeting that is none.
     #[error("its greeting cannot be read: {0}")]
-    Hello(serde_json::Error),
+    UnreadableHello(serde_json::Error),
     /// The socket.
     #[error("{0}")]
     Io(io::Error),
@@ -91,13 +91,13 @@ impl Incoming {
 }
 
 /// A socket whose time-out is [`SILENCE`], of time in which this process could have heard.
-struct Patient {
+struct TimeoutSocket {
     stream: TcpStream,
 }
 
-impl Patient {
+impl TimeoutSocket {
     /// Tries until something moves, or nothing has for all slices in a row.
-    fn wait_out(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    fn retry_until_silent(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         for _ in 1..SLICES {
             match attempt() {
                 Err(error)
@@ -109,15 +109,15 @@ impl Patient {
     }
 }
 
-impl Read for Patient {
+impl Read for TimeoutSocket {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        Self::wait_out(|| self.stream.read(to))
+        Self::retry_until_silent(|| self.stream.read(to))
     }
 }
 
-impl Write for Patient {
+impl Write for TimeoutSocket {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        Self::wait_out(|| self.stream.write(from))
+        Self::retry_until_silent(|| self.stream.write(from))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -174,24 +174,27 @@ impl Drop for Link {
 }
 
 /// Makes both halves of a connection.
-/// With a key it is authenticated and encrypted; `calls` on the side that has connected.
+/// With a key it is authenticated and encrypted; `initiator` on the side that has connected.
 pub(super) fn open(
     stream: TcpStream,
-    key: Option<&Key>,
-    calls: bool,
+    key: Option<&ClusterKey>,
+    initiator: bool,
 ) -> Result<(Link, Incoming), LinkError> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE / SLICES))?;
     stream.set_write_timeout(Some(SILENCE / SLICES))?;
-    let patient = |stream: TcpStream| Patient { stream };
-    let mut raw_read = patient(stream.try_clone()?);
-    let mut raw_write = patient(stream.try_clone()?);
+    let timeout_socket = |stream: TcpStream| TimeoutSocket { stream };
+    let mut raw_read = timeout_socket(stream.try_clone()?);
+    let mut raw_write = timeout_socket(stream.try_clone()?);
     let (read, write): (Box<dyn Read + Send>, Box<dyn Write + Send>) = match key {
         Some(key) => {
-            let state = shake(&mut raw_read, &mut raw_write, key, calls)?;
-            let sealed = Sealed::new(raw_write, state.clone());
+            let state = handshake(&mut raw_read, &mut raw_write, key, initiator)?;
+            let sealed = EncryptingWriter::new(raw_write, state.clone());
             let raw_read = BufReader::with_capacity(BUFFER, raw_read);
-            (Box::new(Opened::new(raw_read, state)), Box::new(sealed))
+            (
+                Box::new(DecryptingReader::new(raw_read, state)),
+                Box::new(sealed),
+            )
         }
         None => {
             let raw_read = BufReader::with_capacity(BUFFER, raw_read);
@@ -245,7 +248,7 @@ impl Pipe {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => {
                     let mut to = lock(&self.to);
-                    write(&mut *to, &Message::bare(Kind::Alive, 0, 0))?;
+                    write(&mut *to, &Message::bare(MessageKind::Alive, 0, 0))?;
                     to.flush()?;
                     continue;
                 }
@@ -273,7 +276,7 @@ mod tests {
     #[test]
     fn only_silence_in_a_row_is_silence() {
         let mut late = 0;
-        let heard = Patient::wait_out(|| {
+        let heard = TimeoutSocket::retry_until_silent(|| {
             late += 1;
             match late < SLICES {
                 true => Err(ErrorKind::WouldBlock.into()),
@@ -282,13 +285,13 @@ mod tests {
         });
         assert_eq!(heard.unwrap(), 7);
         let mut tried = 0;
-        let silent = Patient::wait_out(|| {
+        let silent = TimeoutSocket::retry_until_silent(|| {
             tried += 1;
             Err(ErrorKind::WouldBlock.into())
         });
         assert!(silent.is_err());
         assert_eq!(tried, SLICES);
-        let reset = Patient::wait_out(|| Err(ErrorKind::ConnectionReset.into()));
+        let reset = TimeoutSocket::retry_until_silent(|| Err(ErrorKind::ConnectionReset.into()));
         assert_eq!(reset.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::Folder;
+use super::checkpoint::CheckpointFolder;
 use super::error::PoseidonError;
-use super::fate::Fate;
 use super::link::{self, Incoming, Link, LinkError};
 use super::model::Model;
-use super::secure::Key;
+use super::secure::ClusterKey;
+use super::shutdown::Shutdown;
 use super::traffic::TrafficReport;
-use crate::poseidon::{Book, Hello, Kind, Member, Message};
+use crate::poseidon::{ClusterInfo, Member, MemberHello, Message, MessageKind};
 
 /// Time between two looks at sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -38,7 +38,7 @@ pub struct MemberJob {
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
     /// Authenticates and encrypts all connections.
-    pub key: Option<Key>,
+    pub key: Option<ClusterKey>,
     /// File for what was sent and received, as JSON.
     pub report: Option<PathBuf>,
     /// Bytes per second it sends at most.
@@ -47,11 +47,11 @@ pub struct MemberJob {
 
 impl MemberJob {
     /// Its checkpoints, if it makes any; cleared unless it resumes.
-    pub(super) fn folder(&self, member: Member) -> Result<Option<Folder>, PoseidonError> {
+    pub(super) fn folder(&self, member: Member) -> Result<Option<CheckpointFolder>, PoseidonError> {
         let Some(folder) = &self.checkpoints else {
             return Ok(None);
         };
-        let folder = Folder::new(folder, member)?;
+        let folder = CheckpointFolder::new(folder, member)?;
         if !self.resume {
             folder.clear()?;
         }
@@ -109,54 +109,55 @@ pub(super) fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> 
 }
 
 /// Who a message is from, for people.
-pub(super) fn named(member: Member, address: &str) -> String {
+pub(super) fn member_name(member: Member, address: &str) -> String {
     format!("{member} ({address})")
 }
 
 /// What to say of a connection that ended.
-pub(super) fn lost(who: &str, why: LinkError) -> PoseidonError {
+pub(super) fn connection_error(who: &str, why: LinkError) -> PoseidonError {
     let who = who.to_owned();
     match why {
-        LinkError::Parse(_) | LinkError::NoHello(_) | LinkError::Hello(_) | LinkError::Key => {
-            PoseidonError::Garbled { who, why }
-        }
-        why => PoseidonError::Dead { who, why },
+        LinkError::Parse(_)
+        | LinkError::NotHello(_)
+        | LinkError::UnreadableHello(_)
+        | LinkError::Key => PoseidonError::InvalidMessage { who, why },
+        why => PoseidonError::ConnectionLost { who, why },
     }
 }
 
 /// The first message of somebody who has connected.
-pub(super) fn greeted(incoming: &mut Incoming) -> Result<Hello, LinkError> {
+pub(super) fn read_hello(incoming: &mut Incoming) -> Result<MemberHello, LinkError> {
     let first = incoming.next()?;
-    if first.kind != Kind::Hello {
-        return Err(LinkError::NoHello(first.kind));
+    if first.kind != MessageKind::Hello {
+        return Err(LinkError::NotHello(first.kind));
     }
-    serde_json::from_str(first.as_text()).map_err(LinkError::Hello)
+    serde_json::from_str(first.as_text()).map_err(LinkError::UnreadableHello)
 }
 
 /// Connects and greets.
-pub(super) fn call(
+pub(super) fn connect_to_member(
     who: &str,
     address: &str,
-    key: Option<&Key>,
-    hello: &Hello,
+    key: Option<&ClusterKey>,
+    hello: &MemberHello,
 ) -> Result<(Link, Incoming), PoseidonError> {
     let opened = TcpStream::connect(address)
         .map_err(LinkError::from)
         .and_then(|stream| link::open(stream, key, true));
-    let (link, incoming) = opened.map_err(|why| lost(who, why))?;
-    link.send(Arc::new(greeting(hello)));
+    let (link, incoming) = opened.map_err(|why| connection_error(who, why))?;
+    link.send(Arc::new(hello_message(hello)));
     Ok((link, incoming))
 }
 
-fn greeting(hello: &Hello) -> Message {
+fn hello_message(hello: &MemberHello) -> Message {
     let text = serde_json::to_string(hello).unwrap_or_default();
-    Message::text(Kind::Hello, hello.member.index, text)
+    Message::text(MessageKind::Hello, hello.member.index, text)
 }
 
 /// A member that has been let in.
 pub(super) struct Joined {
-    pub(super) book: Book,
-    pub(super) hello: Hello,
+    pub(super) cluster: ClusterInfo,
+    pub(super) hello: MemberHello,
     pub(super) link: Link,
     pub(super) incoming: Incoming,
     /// The coordinator, for messages.
@@ -167,12 +168,12 @@ pub(super) struct Joined {
 /// was told to stop meanwhile. The address in `hello` is filled in.
 pub(super) fn join(
     job: &MemberJob,
-    mut hello: Hello,
+    mut hello: MemberHello,
     listener: &TcpListener,
     stop: &AtomicBool,
 ) -> Result<Option<Joined>, PoseidonError> {
     let who = format!("the coordinator ({})", job.coordinator);
-    let Some(stream) = reach(&job.coordinator, stop)? else {
+    let Some(stream) = connect_when_listening(&job.coordinator, stop)? else {
         return Ok(None);
     };
     let addresses = listener
@@ -189,29 +190,29 @@ pub(super) fn join(
     };
     hello.address = SocketAddr::new(ip, own.port()).to_string();
     let (link, mut incoming) =
-        link::open(stream, job.key.as_ref(), true).map_err(|why| lost(&who, why))?;
-    link.send(Arc::new(greeting(&hello)));
-    let book = loop {
+        link::open(stream, job.key.as_ref(), true).map_err(|why| connection_error(&who, why))?;
+    link.send(Arc::new(hello_message(&hello)));
+    let cluster = loop {
         if stop.load(Relaxed) {
             return Ok(None);
         }
-        let message = incoming.next().map_err(|why| lost(&who, why))?;
+        let message = incoming.next().map_err(|why| connection_error(&who, why))?;
         match message.kind {
-            Kind::Book => {
-                let read =
-                    serde_json::from_str::<Book>(message.as_text()).map_err(LinkError::Hello);
-                break read.map_err(|why| lost(&who, why))?;
+            MessageKind::ClusterInfo => {
+                let read = serde_json::from_str::<ClusterInfo>(message.as_text())
+                    .map_err(LinkError::UnreadableHello);
+                break read.map_err(|why| connection_error(&who, why))?;
             }
-            Kind::Abort => {
+            MessageKind::Abort => {
                 let why = message.as_text().to_owned();
                 return Err(PoseidonError::Refused { who, why });
             }
             _ => {}
         }
     };
-    book.plan.check()?;
+    cluster.plan.check()?;
     Ok(Some(Joined {
-        book,
+        cluster,
         hello,
         link,
         incoming,
@@ -220,7 +221,10 @@ pub(super) fn join(
 }
 
 /// Connects as soon as somebody listens there; `None` if told to stop meanwhile.
-fn reach(address: &str, stop: &AtomicBool) -> Result<Option<TcpStream>, PoseidonError> {
+fn connect_when_listening(
+    address: &str,
+    stop: &AtomicBool,
+) -> Result<Option<TcpStream>, PoseidonError> {
     let mut say = Instant::now();
     loop {
         match TcpStream::connect(address) {
@@ -246,14 +250,14 @@ fn reach(address: &str, stop: &AtomicBool) -> Result<Option<TcpStream>, Poseidon
 }
 
 /// What a checkpoint must have been made of to be taken up.
-pub(super) fn identity(book: &Book, model: &Model) -> BTreeMap<String, String> {
-    let plan = &book.plan;
+pub(super) fn identity(cluster: &ClusterInfo, model: &Model) -> BTreeMap<String, String> {
+    let plan = &cluster.plan;
     let schemes = plan
         .layers
         .iter()
         .map(|l| format!("{}: {:?}", l.name, l.scheme));
     [
-        ("session", format!("{:016x}", book.session)),
+        ("session", format!("{:016x}", cluster.session)),
         ("model", format!("{:016x}", model.manifest.fingerprint())),
         ("workers", plan.workers.to_string()),
         ("servers", plan.servers.to_string()),
@@ -272,10 +276,14 @@ pub(super) fn identity(book: &Book, model: &Model) -> BTreeMap<String, String> {
 
 /// Ends all connections: after a failure with the reason for it, which is given a moment to
 /// arrive; `readers_left` says how many reading threads still run.
-pub(super) fn end(links: Vec<Link>, fate: &Fate<'_>, readers_left: impl Fn() -> usize) {
+pub(super) fn close_all(
+    links: Vec<Link>,
+    shutdown: &Shutdown<'_>,
+    readers_left: impl Fn() -> usize,
+) {
     let mut links = links;
-    if let Some(words) = fate.last_words() {
-        let abort = Arc::new(Message::text(Kind::Abort, 0, words));
+    if let Some(words) = shutdown.reason() {
+        let abort = Arc::new(Message::text(MessageKind::Abort, 0, words));
         links.iter().for_each(|link| link.send(abort.clone()));
     }
     links.iter_mut().for_each(Link::finish);

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::error::PoseidonError;
 use crate::node::{bound_net, data_kind};
-use crate::poseidon::{LayerShape, Plan, PlanTensor, Recording, Wish};
+use crate::poseidon::{ClusterSpec, LayerShape, Plan, PlanTensor, Recording};
 use crate::solver::data::Source;
 use crate::solver::{Filler, LayerTensors, Net, ParamSpec, Phase, SolverSpec, Tensor};
 use crate::weights::{DataKind, Manifest, WeightsView};
@@ -74,21 +74,21 @@ impl ModelJob {
     }
 
     /// The plan of the cluster that is wished for, around `model`.
-    pub(super) fn plan(&self, model: &Model, wish: &Wish) -> Result<Plan, PoseidonError> {
-        let wish = Wish {
+    pub(super) fn plan(&self, model: &Model, cluster: &ClusterSpec) -> Result<Plan, PoseidonError> {
+        let cluster = ClusterSpec {
             images: model.images,
             recipe: self.recipe(),
-            ..wish.clone()
+            ..cluster.clone()
         };
-        Ok(Plan::new(&wish, model.layers())?)
+        Ok(Plan::new(&cluster, model.layers())?)
     }
 
-    /// Whether a coordinator would begin with this model and `wish`.
+    /// Whether a coordinator would begin with this model and `cluster`.
     ///
     /// # Errors
     /// What it would refuse.
-    pub fn check(&self, wish: &Wish) -> Result<(), PoseidonError> {
-        self.plan(&self.open()?, wish).map(drop)
+    pub fn check(&self, cluster: &ClusterSpec) -> Result<(), PoseidonError> {
+        self.plan(&self.open()?, cluster).map(drop)
     }
 
     /// The kind of `source`; none if a recording is replayed, which stands for any.

@@ -23,15 +23,15 @@ const HANDSHAKE: usize = 48;
 
 /// A secret that all members of a cluster share.
 #[derive(Clone)]
-pub struct Key(Arc<[u8; 32]>);
+pub struct ClusterKey(Arc<[u8; 32]>);
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(..)")
+        f.write_str("ClusterKey(..)")
     }
 }
 
-impl Key {
+impl ClusterKey {
     /// Reads a key file, as that of a seal: 32 bytes or 64 hexadecimal digits, its owner's alone.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Key {
 }
 
 /// The reading half.
-pub(super) struct Opened<R> {
+pub(super) struct DecryptingReader<R> {
     from: R,
     state: Arc<StatelessTransportState>,
     blocks: u64,
@@ -53,29 +53,29 @@ pub(super) struct Opened<R> {
 }
 
 /// The writing half.
-pub(super) struct Sealed<W> {
+pub(super) struct EncryptingWriter<W> {
     to: W,
     state: Arc<StatelessTransportState>,
     blocks: u64,
     sealed: Vec<u8>,
 }
 
-/// Shakes hands over `stream`; `calls` on the side that has connected.
-pub(super) fn shake(
+/// Shakes hands over `stream`; `initiator` on the side that has connected.
+pub(super) fn handshake(
     from: &mut impl Read,
     to: &mut impl Write,
-    key: &Key,
-    calls: bool,
+    key: &ClusterKey,
+    initiator: bool,
 ) -> Result<Arc<StatelessTransportState>, LinkError> {
     let noise = |_: snow::Error| LinkError::Key;
     let params = PATTERN.parse().map_err(noise)?;
     let builder = snow::Builder::new(params).psk(0, &key.0).map_err(noise)?;
-    let mut state = match calls {
+    let mut state = match initiator {
         true => builder.build_initiator(),
         false => builder.build_responder(),
     }
     .map_err(noise)?;
-    for ours in [calls, !calls] {
+    for ours in [initiator, !initiator] {
         let mut message = [0; HANDSHAKE];
         if ours {
             let len = state.write_message(&[], &mut message).map_err(noise)?;
@@ -91,7 +91,7 @@ pub(super) fn shake(
     ))
 }
 
-impl<R: Read> Opened<R> {
+impl<R: Read> DecryptingReader<R> {
     pub(super) fn new(from: R, state: Arc<StatelessTransportState>) -> Self {
         Self {
             from,
@@ -120,7 +120,7 @@ impl<R: Read> Opened<R> {
     }
 }
 
-impl<R: Read> Read for Opened<R> {
+impl<R: Read> Read for DecryptingReader<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.read == self.plain.len() {
             self.next_block()?;
@@ -132,7 +132,7 @@ impl<R: Read> Read for Opened<R> {
     }
 }
 
-impl<W: Write> Sealed<W> {
+impl<W: Write> EncryptingWriter<W> {
     pub(super) fn new(to: W, state: Arc<StatelessTransportState>) -> Self {
         Self {
             to,
@@ -143,7 +143,7 @@ impl<W: Write> Sealed<W> {
     }
 }
 
-impl<W: Write> Write for Sealed<W> {
+impl<W: Write> Write for EncryptingWriter<W> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         let plain = &from[..from.len().min(BLOCK - TAG)];
         let sealed = self
@@ -168,22 +168,26 @@ mod tests {
     use std::net::TcpListener;
     use std::net::TcpStream;
 
-    fn key(byte: u8) -> Key {
-        Key(Arc::new([byte; 32]))
+    fn key(byte: u8) -> ClusterKey {
+        ClusterKey(Arc::new([byte; 32]))
     }
 
     /// Both ends of a connection, shaken.
-    fn pair(a: &Key, b: &Key) -> [Result<(TcpStream, Arc<StatelessTransportState>), LinkError>; 2] {
+    fn pair(
+        a: &ClusterKey,
+        b: &ClusterKey,
+    ) -> [Result<(TcpStream, Arc<StatelessTransportState>), LinkError>; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {
             let called = scope.spawn(|| {
                 let stream = listener.accept().unwrap().0;
-                shake(&mut &stream, &mut &stream, b, false).map(|state| (stream, state))
+                handshake(&mut &stream, &mut &stream, b, false).map(|state| (stream, state))
             });
             let stream = TcpStream::connect(address).unwrap();
-            let calls = shake(&mut &stream, &mut &stream, a, true).map(|state| (stream, state));
-            [calls, called.join().unwrap()]
+            let initiator =
+                handshake(&mut &stream, &mut &stream, a, true).map(|state| (stream, state));
+            [initiator, called.join().unwrap()]
         })
     }
 
@@ -194,13 +198,15 @@ mod tests {
         };
         let sent: Vec<u8> = (0..200_000u32).map(|i| i as u8).collect();
         let mut wire = Vec::new();
-        Sealed::new(&mut wire, a.clone()).write_all(&sent).unwrap();
+        EncryptingWriter::new(&mut wire, a.clone())
+            .write_all(&sent)
+            .unwrap();
         assert!(
             !wire.windows(16).any(|part| part == &sent[..16]),
             "nothing in clear"
         );
         let mut received = vec![0; sent.len()];
-        Opened::new(&*wire, b.clone())
+        DecryptingReader::new(&*wire, b.clone())
             .read_exact(&mut received)
             .unwrap();
         assert_eq!(received, sent);
@@ -208,7 +214,7 @@ mod tests {
             let mut changed = wire.clone();
             changed[at] ^= 1;
             assert!(
-                Opened::new(&*changed, b.clone())
+                DecryptingReader::new(&*changed, b.clone())
                     .read_exact(&mut received)
                     .is_err()
             );
@@ -216,7 +222,7 @@ mod tests {
         // A block left out.
         let first = 2 + usize::from(u16::from_le_bytes([wire[0], wire[1]]));
         assert!(
-            Opened::new(&wire[first..], b)
+            DecryptingReader::new(&wire[first..], b)
                 .read_exact(&mut [0; 10])
                 .is_err()
         );

@@ -7,17 +7,20 @@ use std::time::{Duration, Instant};
 
 use super::arithmetic::SolverArithmetic;
 use super::budget::Budget;
-use super::checkpoint::Folder;
+use super::checkpoint::CheckpointFolder;
 use super::error::PoseidonError;
-use super::fate::{Fate, lock};
 use super::link::{self, Incoming, Link};
 use super::member::{
-    Joined, LOOK_EVERY, MemberJob, accept, end, greeted, identity, join, lost, named,
+    Joined, LOOK_EVERY, MemberJob, accept, close_all, connection_error, identity, join,
+    member_name, read_hello,
 };
 use super::model::{Model, ModelJob, hash};
-use super::secure::Key;
+use super::secure::ClusterKey;
+use super::shutdown::{Shutdown, lock};
 use super::traffic::Traffic;
-use crate::poseidon::{Book, Hello, Kind, KvStore, Member, Message, Role, Sizes};
+use crate::poseidon::{
+    ClusterInfo, KvStore, Member, MemberHello, MemberRole, Message, MessageKind, Sizes,
+};
 use crate::weights::WeightsView;
 
 /// A step that waits for so long is worth a line.
@@ -36,7 +39,7 @@ pub struct ServerJob {
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug)]
-enum To {
+enum Recipients {
     /// All workers that are there.
     All,
     /// One of them.
@@ -45,38 +48,40 @@ enum To {
 
 /// Everything the threads of a server share.
 struct Server<'s> {
-    book: Book,
-    hello: Hello,
+    cluster: ClusterInfo,
+    hello: MemberHello,
     sizes: Arc<Sizes>,
     store: Mutex<KvStore>,
     /// By worker; those who have said goodbye stay.
     links: Mutex<Vec<Option<Link>>>,
     left: AtomicUsize,
     readers: AtomicUsize,
-    budget: Option<Budget<To>>,
+    budget: Option<Budget<Recipients>>,
     /// Nothing more will be sent.
     done: AtomicBool,
     math: SolverArithmetic,
-    folder: Option<Folder>,
+    folder: Option<CheckpointFolder>,
     identity: std::collections::BTreeMap<String, String>,
     traffic: Traffic,
-    key: Option<Key>,
-    fate: &'s Fate<'s>,
+    key: Option<ClusterKey>,
+    shutdown: &'s Shutdown<'s>,
 }
 
 /// Serves until all workers have said goodbye, or the first error.
 pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
     let member = Member {
-        role: Role::Server,
+        role: MemberRole::Server,
         index: job.member.index,
     };
     let budget = job.member.bandwidth()?.map(Budget::new);
     let model = job.model.open()?;
     let weights = job.model.first_weights(&model)?;
     let folder = job.member.folder(member)?;
-    let checkpoints = folder.as_ref().map_or(Ok(Vec::new()), Folder::clocks)?;
+    let checkpoints = folder
+        .as_ref()
+        .map_or(Ok(Vec::new()), CheckpointFolder::clocks)?;
     let listener = job.member.listener()?;
-    let hello = Hello {
+    let hello = MemberHello {
         member,
         session: job.session,
         fingerprint: model.manifest.fingerprint(),
@@ -91,35 +96,35 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     let Some(joined) = join(&job.member, hello, &listener, stop)? else {
         return Ok(());
     };
-    let (book, start) = (joined.book.clone(), joined.book.start);
+    let (cluster, start) = (joined.cluster.clone(), joined.cluster.start);
     let mut store = KvStore::new(
-        &book.plan,
+        &cluster.plan,
         job.member.index,
         start,
         WeightsView::of(&weights),
     );
-    let identity = identity(&book, &model);
+    let identity = identity(&cluster, &model);
     if let (Some(folder), 1..) = (&folder, start) {
         let saved = folder.load(start, &identity)?;
         store.restore(|name, len| saved.array(name, len))?;
     }
-    let fate = Fate::new(stop);
+    let shutdown = Shutdown::new(stop);
     let server = Server {
-        sizes: Arc::new(book.plan.sizes()),
+        sizes: Arc::new(cluster.plan.sizes()),
         store: Mutex::new(store),
-        links: Mutex::new((0..book.plan.workers).map(|_| None).collect()),
+        links: Mutex::new((0..cluster.plan.workers).map(|_| None).collect()),
         left: AtomicUsize::new(0),
         readers: AtomicUsize::new(0),
         budget,
         done: AtomicBool::new(false),
         math: arithmetic(&job.model, &model),
-        traffic: Traffic::new(&book.plan, start),
+        traffic: Traffic::new(&cluster.plan, start),
         hello: joined.hello.clone(),
         folder,
         identity,
         key: job.member.key.clone(),
-        fate: &fate,
-        book,
+        shutdown: &shutdown,
+        cluster,
     };
     server.run(joined, listener);
     let mut report = server.traffic.report();
@@ -129,7 +134,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         log::info!("updates that came too late and were dropped, by worker: {by_worker:?}");
     }
     drop(server);
-    fate.result()?;
+    shutdown.into_result()?;
     job.member.write_report(&report)
 }
 
@@ -145,21 +150,21 @@ impl Server<'_> {
             who,
             ..
         } = joined;
-        let workers = usize::from(self.book.plan.workers);
+        let workers = usize::from(self.cluster.plan.workers);
         std::thread::scope(|scope| {
             self.readers.fetch_add(1, Relaxed);
             scope.spawn(move || {
-                hear(&mut incoming, &who, self.fate, |_| {});
+                receive_until_bye(&mut incoming, &who, self.shutdown, |_| {});
                 self.readers.fetch_sub(1, Relaxed);
             });
             if let Some(budget) = &self.budget {
                 let over = || self.done.load(Relaxed);
                 scope.spawn(move || {
-                    budget.keep(over, self.fate, |to, message| self.put(to, &message));
+                    budget.keep(over, self.shutdown, |to, message| self.put(to, &message));
                 });
             }
-            let (mut listener, mut late) = (Some(listener), Late::new());
-            while !self.fate.over() && self.left.load(Relaxed) < workers {
+            let (mut listener, mut late) = (Some(listener), StepWatch::new());
+            while !self.shutdown.has_begun() && self.left.load(Relaxed) < workers {
                 if let Some((stream, from)) = listener.as_ref().and_then(accept) {
                     self.readers.fetch_add(1, Relaxed);
                     scope.spawn(move || {
@@ -175,15 +180,15 @@ impl Server<'_> {
             self.done.store(true, Relaxed);
             let links = std::mem::take(&mut *lock(&self.links));
             let links: Vec<Link> = links.into_iter().flatten().chain([link]).collect();
-            if !self.fate.over() {
-                let bye = Arc::new(Message::bare(Kind::Bye, self.hello.member.index, 0));
+            if !self.shutdown.has_begun() {
+                let bye = Arc::new(Message::bare(MessageKind::Bye, self.hello.member.index, 0));
                 links.iter().for_each(|link| link.send(bye.clone()));
                 // The coordinator says goodbye when all others have.
-                while !self.fate.over() && self.readers.load(Relaxed) > 0 {
+                while !self.shutdown.has_begun() && self.readers.load(Relaxed) > 0 {
                     std::thread::sleep(LOOK_EVERY);
                 }
             }
-            end(links, self.fate, || self.readers.load(Relaxed));
+            close_all(links, self.shutdown, || self.readers.load(Relaxed));
         });
     }
 
@@ -191,7 +196,7 @@ impl Server<'_> {
     fn serve(&self, stream: TcpStream, from: SocketAddr) {
         let opened =
             link::open(stream, self.key.as_ref(), false).and_then(|(link, mut incoming)| {
-                let hello = greeted(&mut incoming)?;
+                let hello = read_hello(&mut incoming)?;
                 incoming.expect(self.sizes.clone());
                 Ok((link, incoming, hello))
             });
@@ -202,66 +207,73 @@ impl Server<'_> {
                 return;
             }
         };
-        let who = named(hello.member, &from.to_string());
+        let who = member_name(hello.member, &from.to_string());
         let place = usize::from(hello.member.index);
         {
             let store = lock(&self.store);
             let mut links = lock(&self.links);
             let free = links.get(place).is_some_and(Option::is_none);
-            let known = hello.member.role == Role::Worker && hello.session == self.book.session;
+            let known =
+                hello.member.role == MemberRole::Worker && hello.session == self.cluster.session;
             if !known || !free {
                 log::warn!("{who} is refused: it is not the worker that is expected");
                 let text = "this cluster does not expect you".to_owned();
-                link.send(Arc::new(Message::text(Kind::Abort, 0, text)));
+                link.send(Arc::new(Message::text(MessageKind::Abort, 0, text)));
                 return;
             }
             links[place] = Some(link);
             drop(links);
             // Under the lock of the store: no step may come between these weights and the next.
             for message in store.weights() {
-                self.send(To::Worker(place), message, &store);
+                self.send(Recipients::Worker(place), message, &store);
             }
         }
         // No step before all are here: who came later would miss it, and bits cannot be caught up with.
-        while !self.fate.over() && lock(&self.links).iter().any(Option::is_none) {
+        while !self.shutdown.has_begun() && lock(&self.links).iter().any(Option::is_none) {
             std::thread::sleep(LOOK_EVERY);
         }
-        while !self.fate.over() {
+        while !self.shutdown.has_begun() {
             match incoming.next() {
-                Ok(message) if message.kind == Kind::Bye => {
+                Ok(message) if message.kind == MessageKind::Bye => {
                     self.left.fetch_add(1, Relaxed);
                     return;
                 }
                 Ok(message) => {
                     if let Err(error) = self.take(message, &hello, &who) {
-                        return self.fate.fail(error);
+                        return self.shutdown.fail(error);
                     }
                 }
-                Err(why) => return self.fate.fail(lost(&who, why)),
+                Err(why) => return self.shutdown.fail(connection_error(&who, why)),
             }
         }
     }
 
     /// One message of a worker.
-    fn take(&self, mut message: Message, from: &Hello, who: &str) -> Result<(), PoseidonError> {
+    fn take(
+        &self,
+        mut message: Message,
+        from: &MemberHello,
+        who: &str,
+    ) -> Result<(), PoseidonError> {
         self.traffic.received(&message);
         match message.kind {
-            Kind::Alive => return Ok(()),
-            Kind::Abort => {
+            MessageKind::Alive => return Ok(()),
+            MessageKind::Abort => {
                 let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                return Err(PoseidonError::Told { who, why });
+                return Err(PoseidonError::Aborted { who, why });
             }
             _ => {}
         }
         // Whatever it says: a worker speaks for itself.
         message.sender = from.member.index;
         let mut store = lock(&self.store);
-        let out = store
-            .receive(message, &self.math)
-            .map_err(|why| PoseidonError::Breach {
-                who: who.to_owned(),
-                why,
-            })?;
+        let out =
+            store
+                .receive(message, &self.math)
+                .map_err(|why| PoseidonError::ProtocolViolation {
+                    who: who.to_owned(),
+                    why,
+                })?;
         // Before anybody sees the step: who has seen it may count on the checkpoint.
         while let Some(checkpoint) = store.take_checkpoint() {
             if let Some(folder) = &self.folder {
@@ -269,32 +281,32 @@ impl Server<'_> {
             }
         }
         for message in out {
-            self.send(To::All, message, &store);
+            self.send(Recipients::All, message, &store);
         }
         Ok(())
     }
 
     /// Sends at once, or when the budget allows: first weights, which all wait for, before steps.
-    fn send(&self, to: To, message: Message, store: &MutexGuard<'_, KvStore>) {
+    fn send(&self, to: Recipients, message: Message, store: &MutexGuard<'_, KvStore>) {
         let Some(budget) = &self.budget else {
             return self.put(to, &Arc::new(message));
         };
-        let mut weight = store.weight_of(message.subject);
+        let mut priority = store.priority_of(message.subject);
         let copies = match to {
-            To::All => lock(&self.links).iter().flatten().count(),
-            To::Worker(_) => {
-                weight.magnitude = f32::INFINITY;
+            Recipients::All => lock(&self.links).iter().flatten().count(),
+            Recipients::Worker(_) => {
+                priority.magnitude = f32::INFINITY;
                 1
             }
         };
-        budget.push(to, Arc::new(message), copies, weight);
+        budget.push(to, Arc::new(message), copies, priority);
     }
 
-    fn put(&self, to: To, message: &Arc<Message>) {
+    fn put(&self, to: Recipients, message: &Arc<Message>) {
         let links = lock(&self.links);
         let to = match to {
-            To::All => &links[..],
-            To::Worker(place) => links.get(place..=place).unwrap_or_default(),
+            Recipients::All => &links[..],
+            Recipients::Worker(place) => links.get(place..=place).unwrap_or_default(),
         };
         for link in to.iter().flatten() {
             self.traffic.sent(message);
@@ -304,12 +316,12 @@ impl Server<'_> {
 }
 
 /// Notices that the same step has been waiting for the same workers for long, and names them.
-struct Late {
+struct StepWatch {
     seen: Option<(u64, Vec<u16>)>,
     since: Instant,
 }
 
-impl Late {
+impl StepWatch {
     fn new() -> Self {
         Self {
             seen: None,
@@ -332,24 +344,24 @@ impl Late {
 }
 
 /// Hears somebody out until it says goodbye or fails; `other` gets what is not about the end.
-pub(super) fn hear(
+pub(super) fn receive_until_bye(
     incoming: &mut Incoming,
     who: &str,
-    fate: &Fate<'_>,
+    shutdown: &Shutdown<'_>,
     mut other: impl FnMut(Message),
 ) {
     loop {
         match incoming.next() {
             Ok(message) => match message.kind {
-                Kind::Bye => return,
-                Kind::Abort => {
+                MessageKind::Bye => return,
+                MessageKind::Abort => {
                     let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                    return fate.fail(PoseidonError::Told { who, why });
+                    return shutdown.fail(PoseidonError::Aborted { who, why });
                 }
-                Kind::Alive => {}
+                MessageKind::Alive => {}
                 _ => other(message),
             },
-            Err(why) => return fate.fail(lost(who, why)),
+            Err(why) => return shutdown.fail(connection_error(who, why)),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-use crate::poseidon::{HEADER_LEN, Kind, Message, Plan, Scheme};
+use crate::poseidon::{HEADER_LEN, Message, MessageKind, Plan, Scheme};
 
 /// Messages and the bytes of their payloads, one way.
 #[derive(Debug, Default)]
@@ -110,10 +110,10 @@ impl Traffic {
         let subject = message.subject as usize;
         let control = self.names.len();
         match message.kind {
-            Kind::Factors => subject.min(control),
+            MessageKind::Factors => subject.min(control),
             // The first weights are not part of any step.
-            Kind::Weights if message.clock == self.start => control,
-            Kind::Weights | Kind::Gradient | Kind::Bits => {
+            MessageKind::Weights if message.clock == self.start => control,
+            MessageKind::Weights | MessageKind::Gradient | MessageKind::Bits => {
                 self.pair_layer.get(subject).copied().unwrap_or(control)
             }
             _ => control,

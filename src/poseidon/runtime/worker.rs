@@ -16,20 +16,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::arithmetic::SolverArithmetic;
 use super::budget::Budget;
-use super::checkpoint::{Folder, Loaded};
+use super::checkpoint::{CheckpointFolder, Loaded};
 use super::error::PoseidonError;
-use super::fate::Fate;
 use super::link::{self, Incoming, Link, LinkError};
 use super::member::{
-    Joined, LOOK_EVERY, MemberJob, accept, call, end, greeted, identity, join, named,
+    Joined, LOOK_EVERY, MemberJob, accept, close_all, connect_to_member, identity, join,
+    member_name, read_hello,
 };
 use super::model::{Model, ModelJob, hash};
-use super::server::hear;
+use super::server::receive_until_bye;
+use super::shutdown::Shutdown;
 use super::traffic::Traffic;
 use crate::node::{SolverError, Tester, Transforms};
-use crate::poseidon::{Book, Hello, Kind, Member, Message, Role, Syncer, To};
+use crate::poseidon::{
+    ClusterInfo, Destination, Member, MemberHello, MemberRole, Message, MessageKind, Syncer,
+};
 use crate::solver::data::{Images, Shard, Source, Transform};
-use crate::weights::{Expect, Role as Component, SharedWeights, SolverState, WeightsView, kernels};
+use crate::weights::{Expect, Role, SharedWeights, SolverState, WeightsView, kernels};
 use hub::Hub;
 use lead::Lead;
 use pass::Input;
@@ -88,16 +91,16 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     let (state, _) = SolverState::open_or_create(&path, shared.id(), shared.padded())
         .map_err(SolverError::from)?;
     let slot = shared
-        .claim_slot(Component::Solver, 0)
+        .claim_slot(Role::Solver, 0)
         .map_err(SolverError::from)?;
     let member = Member {
-        role: Role::Worker,
+        role: MemberRole::Worker,
         index: job.member.index,
     };
     let folder = job.member.folder(member)?;
     let first = job.model.first_weights(&model)?;
     let listener = job.member.listener()?;
-    let hello = Hello {
+    let hello = MemberHello {
         member,
         session: shared.session(),
         fingerprint,
@@ -106,7 +109,9 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         images: model.images,
         data: expect.data.map_or(String::new(), |kind| kind.to_string()),
         address: String::new(),
-        checkpoints: folder.as_ref().map_or(Ok(Vec::new()), Folder::clocks)?,
+        checkpoints: folder
+            .as_ref()
+            .map_or(Ok(Vec::new()), CheckpointFolder::clocks)?,
     };
     let Some(joined) = join(&job.member, hello, &listener, stop)? else {
         return Ok(());
@@ -119,20 +124,20 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         folder,
     };
     let saved = worker.begin(&joined, WeightsView::of(&first))?;
-    let fate = Fate::new(stop);
+    let shutdown = Shutdown::new(stop);
     let traffic = worker.run(
         joined,
         listener,
         work,
         saved,
         budget,
-        &fate,
+        &shutdown,
         slot.meters(),
         &|| {
             slot.heartbeat();
         },
     )?;
-    fate.result()?;
+    shutdown.into_result()?;
     job.member.write_report(&traffic.report())
 }
 
@@ -153,7 +158,7 @@ struct Worker<'w> {
     model: &'w Model,
     shared: &'w SharedWeights,
     state: &'w SolverState,
-    folder: Option<Folder>,
+    folder: Option<CheckpointFolder>,
 }
 
 /// Who is at the other end of a connection, its reading half, and its name for messages.
@@ -172,11 +177,11 @@ impl Worker<'_> {
         joined: &Joined,
         first: WeightsView<'_>,
     ) -> Result<Option<Loaded>, PoseidonError> {
-        let start = joined.book.start;
+        let start = joined.cluster.start;
         let (w, history) = (self.shared.view(), self.state.history());
         let mut saved = None;
         if let (Some(folder), 1..) = (&self.folder, start) {
-            let loaded = folder.load(start, &identity(&joined.book, self.model))?;
+            let loaded = folder.load(start, &identity(&joined.cluster, self.model))?;
             for tensor in &self.model.tensors {
                 for (kind, to) in [("weights", w), ("history", history)] {
                     let array = loaded.array(&format!("{}.{kind}", tensor.name), tensor.len)?;
@@ -195,7 +200,7 @@ impl Worker<'_> {
         globals.local_iterations.store(start, Relaxed);
         globals
             .target_iterations
-            .store(joined.book.plan.clocks, Relaxed);
+            .store(joined.cluster.plan.clocks, Relaxed);
         Ok(saved)
     }
 
@@ -209,21 +214,21 @@ impl Worker<'_> {
         listener: TcpListener,
         (input, test): (Input, Option<TestPictures>),
         saved: Option<Loaded>,
-        budget: Option<Budget<To>>,
-        fate: &Fate<'_>,
+        budget: Option<Budget<Destination>>,
+        shutdown: &Shutdown<'_>,
         meters: &Meters,
         heartbeat: &dyn Fn(),
     ) -> Result<Arc<Traffic>, PoseidonError> {
         let Joined {
-            book,
+            cluster,
             hello,
             link,
             mut incoming,
             who,
         } = joined;
-        let plan = &book.plan;
+        let plan = &cluster.plan;
         let mut syncers: Vec<Syncer> = (0..plan.layers.len())
-            .map(|layer| Syncer::new(plan, layer, self.job.member.index, book.start))
+            .map(|layer| Syncer::new(plan, layer, self.job.member.index, cluster.start))
             .collect();
         for syncer in &mut syncers {
             if let Some(saved) = &saved {
@@ -232,18 +237,20 @@ impl Worker<'_> {
         }
         let math = SolverArithmetic::new(&self.job.model.spec, self.model, self.job.model.threads);
         let views = [self.shared.view(), self.state.history()];
-        let hub = Hub::new(&book, syncers, views, math, budget, fate);
+        let hub = Hub::new(&cluster, syncers, views, math, budget, shutdown);
         let tester = self.tester(test)?;
         let (threads, local) = pass::threads(self, plan, input, saved.as_ref())?;
         let (hub, local) = (&hub, &local);
         std::thread::scope(|scope| {
             let adding = local.closing();
             hub.reading(scope, move |hub| {
-                hear(&mut incoming, &who, hub.fate, |message| hub.told(&message));
+                receive_until_bye(&mut incoming, &who, hub.shutdown, |message| {
+                    hub.on_coordinator_message(&message)
+                });
             });
-            hub.seat_coordinator(link);
+            hub.register_coordinator(link);
             let trained = self
-                .connect(&book, &hello, listener, hub)
+                .connect(&cluster, &hello, listener, hub)
                 .and_then(|connections| {
                     for (member, incoming, who) in connections {
                         hub.reading(scope, move |hub| {
@@ -254,15 +261,15 @@ impl Worker<'_> {
                     for thread in 0..self.job.model.threads {
                         scope.spawn(move || local.work(thread, hub));
                     }
-                    let lead = Lead::new(self, hub, &book, meters, heartbeat, saved.as_ref())?;
+                    let lead = Lead::new(self, hub, &cluster, meters, heartbeat, saved.as_ref())?;
                     lead.run(scope, threads, local, hub, tester)
                 });
             drop(adding);
             if let Err(error) = trained {
-                fate.fail(error);
+                shutdown.fail(error);
             }
-            hub.say_goodbye(self.job.member.index);
-            end(hub.take_links(), fate, || hub.readers());
+            hub.send_bye_and_wait(self.job.member.index);
+            close_all(hub.take_links(), shutdown, || hub.readers());
         });
         Ok(hub.traffic())
     }
@@ -281,47 +288,48 @@ impl Worker<'_> {
     /// before it, and those behind it call.
     fn connect(
         &self,
-        book: &Book,
-        hello: &Hello,
+        cluster: &ClusterInfo,
+        hello: &MemberHello,
         listener: TcpListener,
         hub: &Hub<'_>,
     ) -> Result<Vec<Connection>, PoseidonError> {
         let mut made = Vec::new();
         let own = usize::from(self.job.member.index);
-        let peers = book.plan.has_peers();
+        let peers = cluster.plan.has_peers();
         let before = if peers { own } else { 0 };
-        let servers = book
+        let servers = cluster
             .servers
             .iter()
-            .map(|address| (Role::Server, address))
+            .map(|address| (MemberRole::Server, address))
             .enumerate();
-        let workers = book
+        let workers = cluster
             .workers
             .iter()
-            .map(|address| (Role::Worker, address))
+            .map(|address| (MemberRole::Worker, address))
             .enumerate();
         for (index, (role, address)) in servers.chain(workers.take(before)) {
             let index = index as u16;
             let member = Member { role, index };
-            let who = named(member, address);
-            let (link, mut incoming) = call(&who, address, self.job.member.key.as_ref(), hello)?;
+            let who = member_name(member, address);
+            let (link, mut incoming) =
+                connect_to_member(&who, address, self.job.member.key.as_ref(), hello)?;
             incoming.expect(hub.sizes());
-            hub.seat(role, link);
+            hub.register(role, link);
             made.push((member, incoming, who));
         }
-        let mut expected: Vec<u16> = (self.job.member.index + 1..book.plan.workers).collect();
+        let mut expected: Vec<u16> = (self.job.member.index + 1..cluster.plan.workers).collect();
         expected.retain(|_| peers);
-        while !expected.is_empty() && !hub.fate.over() {
+        while !expected.is_empty() && !hub.shutdown.has_begun() {
             let Some((stream, from)) = accept(&listener) else {
                 std::thread::sleep(LOOK_EVERY);
                 continue;
             };
-            match self.greet(stream, hello, &expected) {
+            match self.accept_peer(stream, hello, &expected) {
                 Ok((member, link, mut incoming)) => {
                     expected.retain(|other| *other != member.index);
                     incoming.expect(hub.sizes());
-                    hub.seat(Role::Worker, link);
-                    made.push((member, incoming, named(member, &from.to_string())));
+                    hub.register(MemberRole::Worker, link);
+                    made.push((member, incoming, member_name(member, &from.to_string())));
                 }
                 Err(why) => log::warn!("somebody at {from} is dropped: {why}"),
             }
@@ -330,27 +338,27 @@ impl Worker<'_> {
     }
 
     /// Somebody has connected: one of the expected peers, or nobody.
-    fn greet(
+    fn accept_peer(
         &self,
         stream: TcpStream,
-        hello: &Hello,
+        hello: &MemberHello,
         expected: &[u16],
     ) -> Result<(Member, Link, Incoming), LinkError> {
         let key = self.job.member.key.as_ref();
         let (link, mut incoming) = link::open(stream, key, false)?;
-        let theirs = greeted(&mut incoming)?;
+        let theirs = read_hello(&mut incoming)?;
         let member = theirs.member;
-        let known = member.role == Role::Worker && theirs.session == hello.session;
+        let known = member.role == MemberRole::Worker && theirs.session == hello.session;
         if known && expected.contains(&member.index) {
             return Ok((member, link, incoming));
         }
         let text = "this worker does not expect you".to_owned();
         link.send(Arc::new(Message::text(
-            Kind::Abort,
+            MessageKind::Abort,
             hello.member.index,
             text,
         )));
-        Err(LinkError::Stranger(member))
+        Err(LinkError::UnexpectedMember(member))
     }
 
     /// This worker's share of the pictures for thread `thread`.

@@ -6,13 +6,13 @@
 //! for each.
 
 use dogwild::poseidon::{
-    Cluster, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, Stragglers, bits_len,
+    ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, Stragglers, bits_len,
 };
 
 /// Machines and their links.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: ClusterSize,
     /// Servers have nodes of their own, behind those of the workers.
     pub(crate) apart: bool,
     /// Bytes of a KV pair, at most.
@@ -194,7 +194,7 @@ mod tests {
     /// M x N and pairs such that every server holds as many pairs.
     fn place(apart: bool) -> (Place, LayerShape) {
         let place = Place {
-            cluster: Cluster::new(4, 4, 8).unwrap(),
+            cluster: ClusterSize::new(4, 4, 8).unwrap(),
             apart,
             pair_bytes: 4 * 64 * 96,
             partition: Partition::Pairs,

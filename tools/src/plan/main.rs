@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use dogwild::cli::finish;
-use dogwild::poseidon::{Cluster, Partition, Recording};
+use dogwild::poseidon::{ClusterSize, Partition, Recording};
 use dogwild_tools::nets::{self, Engine, Layer, Stated};
 
 use cluster::Place;
@@ -116,7 +116,7 @@ impl Task {
     fn new(cli: &Cli) -> Result<Self> {
         let (layers, stated) = nets::find(&cli.net, cli.input)?;
         let servers = cli.servers.unwrap_or(cli.nodes);
-        let cluster = Cluster::new(cli.nodes, servers, cli.batch)?;
+        let cluster = ClusterSize::new(cli.nodes, servers, cli.batch)?;
         let place = Place {
             cluster,
             apart: cli.apart,

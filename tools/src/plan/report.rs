@@ -3,7 +3,7 @@
 //! Invariant: the JSON holds every figure of the table, in floats, bytes and seconds.
 
 use dogwild::poseidon::cost::{cluster_floats, node_floats, worker_floats};
-use dogwild::poseidon::{Cluster, LayerShape, Partition, Policy, Scheme};
+use dogwild::poseidon::{ClusterSize, LayerShape, Partition, Policy, Scheme};
 use dogwild::watch::curve::{Axis, Curve, Panel, Series};
 use dogwild::watch::screen::{self, Columns};
 use serde::Serialize;
@@ -147,7 +147,7 @@ impl LayerReport {
         } else {
             node_floats
         };
-        let floats = |count: fn(Scheme, LayerShape, Cluster) -> f64| {
+        let floats = |count: fn(Scheme, LayerShape, ClusterSize) -> f64| {
             let floats = |scheme| count(scheme, shape, cluster);
             let factors = |scheme| shape.fully_connected.then(|| floats(scheme));
             Floats {
@@ -331,7 +331,7 @@ pub(crate) fn curve(task: &Task) -> Curve {
         .collect();
     let smaller = |nodes: u32| {
         let servers = (whole.servers() * u64::from(nodes)).div_ceil(whole.workers());
-        let cluster = Cluster::new(nodes, servers as u32, whole.batch() as u32);
+        let cluster = ClusterSize::new(nodes, servers as u32, whole.batch() as u32);
         Place {
             cluster: cluster.unwrap_or(whole),
             ..task.place

@@ -312,7 +312,7 @@ impl<'a> Play<'a> {
 mod tests {
     use super::super::cluster::syncs;
     use super::*;
-    use dogwild::poseidon::{Cluster, LayerShape, Partition, Scheme};
+    use dogwild::poseidon::{ClusterSize, LayerShape, Partition, Scheme};
 
     const LAYER: LayerShape = LayerShape {
         outputs: 100,
@@ -323,7 +323,7 @@ mod tests {
 
     fn place(workers: u32, servers: u32, apart: bool) -> Place {
         Place {
-            cluster: Cluster::new(workers, servers, 10).unwrap(),
+            cluster: ClusterSize::new(workers, servers, 10).unwrap(),
             apart,
             pair_bytes: 400,
             partition: Partition::Pairs,

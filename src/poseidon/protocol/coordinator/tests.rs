@@ -1,10 +1,10 @@
 //! Who may join, who is missing, and what the book says.
 
 use super::*;
-use crate::poseidon::{LayerShape, Partition, PlanTensor, Policy, Stragglers, Wish};
+use crate::poseidon::{ClusterSpec, LayerShape, Partition, PlanTensor, Policy, Stragglers};
 
 fn coordinator(resume: bool) -> Coordinator {
-    let wish = Wish {
+    let spec = ClusterSpec {
         workers: 2,
         servers: 1,
         images: 8,
@@ -27,12 +27,12 @@ fn coordinator(resume: bool) -> Coordinator {
     };
     let mut conv = layer("conv", 0);
     conv.1.fully_connected = false;
-    let plan = Plan::new(&wish, vec![conv, layer("ip", 20_000)]).unwrap();
+    let plan = Plan::new(&spec, vec![conv, layer("ip", 20_000)]).unwrap();
     Coordinator::new(7, 9, plan, resume).unwrap()
 }
 
-fn hello(role: Role, index: u16) -> Hello {
-    Hello {
+fn hello(role: MemberRole, index: u16) -> MemberHello {
+    MemberHello {
         member: Member { role, index },
         session: 7,
         fingerprint: 9,
@@ -55,24 +55,31 @@ fn the_book_opens_when_all_are_there() {
             .collect::<Vec<_>>()
     };
     assert_eq!(missing(&c), ["worker 0", "worker 1", "server 0"]);
-    c.join(hello(Role::Worker, 1)).unwrap();
-    c.join(hello(Role::Server, 0)).unwrap();
-    assert_eq!((missing(&c), c.book()), (vec!["worker 0".to_owned()], None));
-    let mut late = hello(Role::Worker, 0);
+    c.join(hello(MemberRole::Worker, 1)).unwrap();
+    c.join(hello(MemberRole::Server, 0)).unwrap();
+    assert_eq!(
+        (missing(&c), c.cluster_info()),
+        (vec!["worker 0".to_owned()], None)
+    );
+    let mut late = hello(MemberRole::Worker, 0);
     late.checkpoints = vec![5];
     c.join(late).unwrap();
-    let book = c.book().unwrap();
-    assert_eq!(book.start, 5, "the newest that all have");
+    let info = c.cluster_info().unwrap();
+    assert_eq!(info.start, 5, "the newest that all have");
     assert_eq!(
-        (book.workers, book.servers),
+        (info.workers, info.servers),
         (
             vec!["host:0".into(), "host:1".into()],
             vec!["host:0".into()]
         )
     );
-    for (i, member) in [(Role::Worker, 0), (Role::Worker, 1), (Role::Server, 0)]
-        .iter()
-        .enumerate()
+    for (i, member) in [
+        (MemberRole::Worker, 0),
+        (MemberRole::Worker, 1),
+        (MemberRole::Server, 0),
+    ]
+    .iter()
+    .enumerate()
     {
         assert_eq!(c.finished(), i == 3);
         c.leave(Member {
@@ -86,18 +93,22 @@ fn the_book_opens_when_all_are_there() {
 #[test]
 fn a_run_that_does_not_resume_begins_at_the_beginning() {
     let mut c = coordinator(false);
-    for (role, index) in [(Role::Worker, 0), (Role::Worker, 1), (Role::Server, 0)] {
+    for (role, index) in [
+        (MemberRole::Worker, 0),
+        (MemberRole::Worker, 1),
+        (MemberRole::Server, 0),
+    ] {
         c.join(hello(role, index)).unwrap();
     }
-    assert_eq!(c.book().unwrap().start, 0);
+    assert_eq!(c.cluster_info().unwrap().start, 0);
 }
 
 #[test]
 fn who_does_not_fit_is_told_why() {
     let mut c = coordinator(false);
-    c.join(hello(Role::Worker, 0)).unwrap();
-    let mut refused = |change: fn(&mut Hello)| {
-        let mut hello = hello(Role::Worker, 1);
+    c.join(hello(MemberRole::Worker, 0)).unwrap();
+    let mut refused = |change: fn(&mut MemberHello)| {
+        let mut hello = hello(MemberRole::Worker, 1);
         change(&mut hello);
         c.join(hello).unwrap_err().to_string()
     };
@@ -115,8 +126,8 @@ fn who_does_not_fit_is_told_why() {
     ] {
         assert!(message.contains(part), "{message}");
     }
-    c.free(Member {
-        role: Role::Worker,
+    c.forget(Member {
+        role: MemberRole::Worker,
         index: 0,
     });
     assert_eq!(c.missing().len(), 3);
@@ -124,9 +135,9 @@ fn who_does_not_fit_is_told_why() {
 
 #[test]
 fn all_learn_from_one_kind_of_data() {
-    let of = |index: u16, data: &str| Hello {
+    let of = |index: u16, data: &str| MemberHello {
         data: data.into(),
-        ..hello(Role::Worker, index)
+        ..hello(MemberRole::Worker, index)
     };
     let refused = |c: &mut Coordinator, hello| c.join(hello).unwrap_err().to_string();
     // The coordinator says which, if it knows.
@@ -139,16 +150,16 @@ fn all_learn_from_one_kind_of_data() {
     );
     c.join(of(0, "digits 1x28x28/10")).unwrap();
     // Servers and recordings look at no pictures.
-    c.join(hello(Role::Server, 0)).unwrap();
-    c.join(hello(Role::Worker, 1)).unwrap();
+    c.join(hello(MemberRole::Server, 0)).unwrap();
+    c.join(hello(MemberRole::Worker, 1)).unwrap();
     // Else the first worker does, in a run that goes on too.
     let mut c = coordinator(true);
-    c.join(hello(Role::Server, 0)).unwrap();
+    c.join(hello(MemberRole::Server, 0)).unwrap();
     c.join(of(1, "mnist 1x28x28/10")).unwrap();
     let message = refused(&mut c, of(0, "digits 1x28x28/10"));
     assert!(message.contains("worker 1 from mnist"), "{message}");
     c.join(of(0, "mnist 1x28x28/10")).unwrap();
-    assert!(c.book().is_some());
+    assert!(c.cluster_info().is_some());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a receiver takes, and why it takes nothing else. Numbers only; never panics.
 
-use super::{Kind, MAX_TEXT, Payload, VERSION};
+use super::{MAX_TEXT, MessageKind, Payload, VERSION};
 
 /// Why bytes are no message, or one that nobody here can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum ParseError {
     Version(u8),
     /// Unknown kind.
     #[error("unknown kind of message {0}")]
-    Kind(u8),
+    UnknownKind(u8),
     /// A reserved field that is not zero.
     #[error("reserved bits are set")]
     Reserved,
@@ -31,7 +31,7 @@ pub enum ParseError {
     #[error("{kind:?} about {subject}, which the cluster's plan does not have")]
     Subject {
         /// Kind of message.
-        kind: Kind,
+        kind: MessageKind,
         /// Pair or layer.
         subject: u32,
     },
@@ -39,7 +39,7 @@ pub enum ParseError {
     #[error("{kind:?} about {subject} with {bytes} bytes: the cluster's plan has {expected}")]
     Size {
         /// Kind of message.
-        kind: Kind,
+        kind: MessageKind,
         /// Pair or layer.
         subject: u32,
         /// Bytes announced.
@@ -65,13 +65,18 @@ pub struct Sizes {
 
 impl Sizes {
     /// Checks a payload's length.
-    pub(super) fn check(&self, kind: Kind, subject: u32, bytes: usize) -> Result<(), ParseError> {
+    pub(super) fn check(
+        &self,
+        kind: MessageKind,
+        subject: u32,
+        bytes: usize,
+    ) -> Result<(), ParseError> {
         let unknown = ParseError::Subject { kind, subject };
         let at = subject as usize;
         let (expected, fits) = match kind.payload() {
             Payload::Nothing => (0, bytes == 0),
             Payload::Text => (MAX_TEXT, bytes <= MAX_TEXT),
-            Payload::Floats if kind == Kind::Factors => {
+            Payload::Floats if kind == MessageKind::Factors => {
                 let sizes = self.layers.get(at).copied().flatten().ok_or(unknown)?;
                 let image = (sizes[0] + sizes[1]) * 4;
                 let most = image * self.images;

@@ -19,7 +19,7 @@ fn bytes_of(message: &Message) -> Vec<u8> {
 /// Messages that fit [`sizes`].
 fn messages() -> impl Strategy<Value = Message> {
     let parts = (
-        prop::sample::select(Kind::ALL),
+        prop::sample::select(MessageKind::ALL),
         0..3u32,
         any::<u16>(),
         any::<u64>(),
@@ -38,7 +38,7 @@ fn messages() -> impl Strategy<Value = Message> {
         let (subject, body) = match kind.payload() {
             Payload::Nothing => (0, Body::Nothing),
             Payload::Text => (0, Body::Text(text)),
-            Payload::Floats if kind == Kind::Factors => {
+            Payload::Floats if kind == MessageKind::Factors => {
                 (1, Body::Floats(floats(images * 8).collect()))
             }
             Payload::Floats => (pair, Body::Floats(floats(len).collect())),
@@ -97,14 +97,21 @@ fn what_is_too_large_is_refused_before_its_payload() {
         ParseError::Size { expected, .. } => expected,
         other => panic!("{other}"),
     };
-    assert_eq!(size(refused(Kind::Gradient, 1, 34 * 4)), 33 * 4);
-    assert_eq!(size(refused(Kind::Weights, 1, 32 * 4)), 33 * 4);
-    assert_eq!(size(refused(Kind::Bits, 1, 5 * 4)), 4 * 4);
-    assert_eq!(size(refused(Kind::Factors, 1, 5 * 8 * 4)), 4 * 8 * 4);
-    assert_eq!(size(refused(Kind::Factors, 1, 9 * 4)), 4 * 8 * 4);
-    assert_eq!(size(refused(Kind::Abort, 0, u32::MAX as usize)), MAX_TEXT);
-    assert_eq!(size(refused(Kind::Bye, 0, 1)), 0);
-    for (kind, subject) in [(Kind::Gradient, 3), (Kind::Factors, 0), (Kind::Factors, 9)] {
+    assert_eq!(size(refused(MessageKind::Gradient, 1, 34 * 4)), 33 * 4);
+    assert_eq!(size(refused(MessageKind::Weights, 1, 32 * 4)), 33 * 4);
+    assert_eq!(size(refused(MessageKind::Bits, 1, 5 * 4)), 4 * 4);
+    assert_eq!(size(refused(MessageKind::Factors, 1, 5 * 8 * 4)), 4 * 8 * 4);
+    assert_eq!(size(refused(MessageKind::Factors, 1, 9 * 4)), 4 * 8 * 4);
+    assert_eq!(
+        size(refused(MessageKind::Abort, 0, u32::MAX as usize)),
+        MAX_TEXT
+    );
+    assert_eq!(size(refused(MessageKind::Bye, 0, 1)), 0);
+    for (kind, subject) in [
+        (MessageKind::Gradient, 3),
+        (MessageKind::Factors, 0),
+        (MessageKind::Factors, 9),
+    ] {
         assert_eq!(
             refused(kind, subject, 4),
             ParseError::Subject { kind, subject }
@@ -113,14 +120,14 @@ fn what_is_too_large_is_refused_before_its_payload() {
     // Without a plan nothing but text is taken.
     let header = Message {
         body: Body::Floats(vec![1.0]),
-        ..Message::bare(Kind::Gradient, 0, 0)
+        ..Message::bare(MessageKind::Gradient, 0, 0)
     };
     assert!(Header::parse(&header.header(), &Sizes::default()).is_err());
 }
 
 #[test]
 fn what_is_not_ours_is_named() {
-    let good = Message::bare(Kind::Alive, 3, 7).header();
+    let good = Message::bare(MessageKind::Alive, 3, 7).header();
     let with = |at: usize, byte: u8| {
         let mut bytes = good;
         bytes[at] = byte;
@@ -128,6 +135,6 @@ fn what_is_not_ours_is_named() {
     };
     assert_eq!(with(4, b'X'), ParseError::Magic(*b"XP"));
     assert_eq!(with(6, 2), ParseError::Version(2));
-    assert_eq!(with(7, 99), ParseError::Kind(99));
+    assert_eq!(with(7, 99), ParseError::UnknownKind(99));
     assert_eq!(with(14, 1), ParseError::Reserved);
 }

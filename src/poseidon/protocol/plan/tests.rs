@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn wish() -> Wish {
-    Wish {
+fn spec() -> ClusterSpec {
+    ClusterSpec {
         workers: 4,
         servers: 2,
         images: 8,
@@ -46,16 +46,16 @@ fn layers() -> Vec<(String, LayerShape, Vec<PlanTensor>)> {
     ]
 }
 
-fn plan(wish: &Wish) -> Plan {
-    Plan::new(wish, layers()).unwrap()
+fn plan(spec: &ClusterSpec) -> Plan {
+    Plan::new(spec, layers()).unwrap()
 }
 
 #[test]
 fn pairs_cover_every_weight_once_and_spread_evenly() {
     for partition in [Partition::Pairs, Partition::Tensor] {
-        let plan = plan(&Wish {
+        let plan = plan(&ClusterSpec {
             partition,
-            ..wish()
+            ..spec()
         });
         let pairs = plan.pairs();
         for (i, pair) in pairs.iter().enumerate() {
@@ -84,9 +84,9 @@ fn pairs_cover_every_weight_once_and_spread_evenly() {
 
 #[test]
 fn a_layer_under_adam_stays_together_and_one_under_sfb_is_on_no_server() {
-    let adam = plan(&Wish {
+    let adam = plan(&ClusterSpec {
         policy: Policy::Force(Scheme::Adam),
-        ..wish()
+        ..spec()
     });
     let servers = |plan: &Plan, layer| -> Vec<Option<u16>> {
         let mut of: Vec<_> = plan
@@ -99,9 +99,9 @@ fn a_layer_under_adam_stays_together_and_one_under_sfb_is_on_no_server() {
         of
     };
     assert_eq!(servers(&adam, 1).len(), 1);
-    let sfb = plan(&Wish {
+    let sfb = plan(&ClusterSpec {
         policy: Policy::Force(Scheme::Sfb),
-        ..wish()
+        ..spec()
     });
     assert_eq!(servers(&sfb, 1), [None]);
     assert!(sfb.has_peers() && !adam.has_peers());
@@ -110,29 +110,29 @@ fn a_layer_under_adam_stays_together_and_one_under_sfb_is_on_no_server() {
 
 #[test]
 fn what_cannot_be_is_named() {
-    let refused = |wish: &Wish| Plan::new(wish, layers()).unwrap_err().to_string();
-    let message = refused(&Wish {
+    let refused = |spec: &ClusterSpec| Plan::new(spec, layers()).unwrap_err().to_string();
+    let message = refused(&ClusterSpec {
         servers: 15,
-        ..wish()
+        ..spec()
     });
     assert!(
         message.contains("15 servers, but only 13 KV pairs"),
         "{message}"
     );
     let drop = Stragglers::Drop(0.5);
-    let message = refused(&Wish {
+    let message = refused(&ClusterSpec {
         stragglers: drop,
         staleness: 2,
-        ..wish()
+        ..spec()
     });
     assert!(
         message.contains("--staleness 2 with --stragglers drop"),
         "{message}"
     );
-    let message = refused(&Wish {
+    let message = refused(&ClusterSpec {
         stragglers: drop,
         policy: Policy::Force(Scheme::Sfb),
-        ..wish()
+        ..spec()
     });
     assert!(message.contains("sfb (layer ip1)"), "{message}");
     // A rule goes for its other scheme instead.
@@ -141,38 +141,38 @@ fn what_cannot_be_is_named() {
         (Policy::Sacp, Scheme::Adam),
         (Policy::Force(Scheme::OneBit), Scheme::OneBit),
     ] {
-        let wish = Wish {
+        let spec = ClusterSpec {
             policy,
             images: 1,
-            ..wish()
+            ..spec()
         };
         let scheme = |stragglers| {
-            let wish = Wish {
+            let spec = ClusterSpec {
                 stragglers,
-                ..wish.clone()
+                ..spec.clone()
             };
-            plan(&wish).layers[1].scheme
+            plan(&spec).layers[1].scheme
         };
         assert_eq!(scheme(drop), instead);
         let free = scheme(Stragglers::Wait);
         assert_eq!(free == Scheme::Sfb, instead != Scheme::OneBit, "{policy:?}");
     }
-    let message = refused(&Wish {
+    let message = refused(&ClusterSpec {
         stragglers: Stragglers::Drop(0.0),
-        ..wish()
+        ..spec()
     });
     assert!(message.contains("--quorum 0"), "{message}");
     for pair_bytes in [0, 3, u64::MAX] {
-        let message = refused(&Wish {
+        let message = refused(&ClusterSpec {
             pair_bytes,
-            ..wish()
+            ..spec()
         });
         assert!(message.contains("KV pairs of"), "{message}");
     }
     assert!(
-        refused(&Wish {
+        refused(&ClusterSpec {
             workers: 0,
-            ..wish()
+            ..spec()
         })
         .contains("0 workers")
     );
@@ -181,9 +181,9 @@ fn what_cannot_be_is_named() {
 #[test]
 fn a_share_of_the_workers_makes_a_quorum() {
     let quorum = |stragglers| {
-        plan(&Wish {
+        plan(&ClusterSpec {
             stragglers,
-            ..wish()
+            ..spec()
         })
         .quorum()
     };

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use super::super::arithmetic::SolverArithmetic;
 use super::super::budget::{self, Budget};
 use super::super::error::PoseidonError;
-use super::super::fate::{Fate, lock, wait};
 use super::super::link::{Incoming, Link};
-use super::super::server::hear;
+use super::super::server::receive_until_bye;
+use super::super::shutdown::{Shutdown, lock, wait};
 use super::super::traffic::Traffic;
 use crate::poseidon::{
-    Book, Completion, Contribution, Kind, Member, Message, Role, Saved, Sizes, Stragglers, Syncer,
-    To,
+    ClusterInfo, Completion, Contribution, Destination, Member, MemberRole, Message, MessageKind,
+    Saved, Sizes, Stragglers, Syncer,
 };
 use crate::weights::WeightsView;
 
@@ -56,10 +56,10 @@ pub(super) struct Hub<'h> {
     links: Mutex<Links>,
     readers: AtomicUsize,
     traffic: Arc<Traffic>,
-    budget: Option<Budget<To>>,
+    budget: Option<Budget<Destination>>,
     /// Layers that a computing thread leaves to be moved by another.
-    mover: Sender<usize>,
-    to_move: Mutex<Option<Receiver<usize>>>,
+    apply_later: Sender<usize>,
+    to_apply: Mutex<Option<Receiver<usize>>>,
     /// No more layers will be sent.
     done: AtomicBool,
     drop_late: bool,
@@ -67,22 +67,22 @@ pub(super) struct Hub<'h> {
     end_at: AtomicU64,
     /// All workers know it.
     end_known: AtomicBool,
-    pub(super) fate: &'h Fate<'h>,
+    pub(super) shutdown: &'h Shutdown<'h>,
 }
 
 impl<'h> Hub<'h> {
     pub(super) fn new(
-        book: &Book,
+        cluster: &ClusterInfo,
         syncers: Vec<Syncer>,
         [w, history]: [WeightsView<'h>; 2],
         math: SolverArithmetic,
-        budget: Option<Budget<To>>,
-        fate: &'h Fate<'h>,
+        budget: Option<Budget<Destination>>,
+        shutdown: &'h Shutdown<'h>,
     ) -> Self {
-        let (mover, to_move) = channel();
+        let (apply_later, to_apply) = channel();
         Self {
-            layer_of: book.plan.pairs().iter().map(|pair| pair.layer).collect(),
-            sizes: Arc::new(book.plan.sizes()),
+            layer_of: cluster.plan.pairs().iter().map(|pair| pair.layer).collect(),
+            sizes: Arc::new(cluster.plan.sizes()),
             waited: Mutex::new(Waited {
                 bits: Completion::new(syncers.len()),
                 needed: 0,
@@ -94,15 +94,15 @@ impl<'h> Hub<'h> {
             ready: Condvar::new(),
             links: Mutex::default(),
             readers: AtomicUsize::new(0),
-            traffic: Arc::new(Traffic::new(&book.plan, book.start)),
+            traffic: Arc::new(Traffic::new(&cluster.plan, cluster.start)),
             budget,
-            mover,
-            to_move: Mutex::new(Some(to_move)),
+            apply_later,
+            to_apply: Mutex::new(Some(to_apply)),
             done: AtomicBool::new(false),
-            drop_late: book.plan.stragglers != Stragglers::Wait,
+            drop_late: cluster.plan.stragglers != Stragglers::Wait,
             end_at: AtomicU64::new(u64::MAX),
             end_known: AtomicBool::new(false),
-            fate,
+            shutdown,
         }
     }
 
@@ -141,61 +141,64 @@ impl<'h> Hub<'h> {
 
     /// Starts the thread that moves layers for those that compute, and the one that keeps the budget.
     pub(super) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        if let Some(to_move) = lock(&self.to_move).take() {
+        if let Some(to_apply) = lock(&self.to_apply).take() {
             scope.spawn(move || {
                 while !self.done.load(Relaxed) {
-                    if let Ok(layer) = to_move.recv_timeout(LOOK_UP) {
-                        self.move_layer(layer, &mut lock(&self.syncers[layer]));
+                    if let Ok(layer) = to_apply.recv_timeout(LOOK_UP) {
+                        self.apply_received(layer, &mut lock(&self.syncers[layer]));
                     }
                 }
             });
         }
         if let Some(budget) = &self.budget {
             let over = || self.done.load(Relaxed) && budget.is_empty();
-            scope.spawn(move || budget.keep(over, self.fate, |to, message| self.put(to, message)));
+            scope.spawn(move || {
+                budget.keep(over, self.shutdown, |to, message| self.put(to, message))
+            });
         }
     }
 
     /// Takes over the writing half of a connection.
-    pub(super) fn seat(&self, role: Role, link: Link) {
+    pub(super) fn register(&self, role: MemberRole, link: Link) {
         let mut links = lock(&self.links);
         match role {
-            Role::Server => links.servers.push(link),
-            Role::Worker => links.peers.push(link),
+            MemberRole::Server => links.servers.push(link),
+            MemberRole::Worker => links.peers.push(link),
         }
     }
 
     /// Takes over the writing half of the connection to the coordinator.
-    pub(super) fn seat_coordinator(&self, link: Link) {
+    pub(super) fn register_coordinator(&self, link: Link) {
         lock(&self.links).coordinator = Some(link);
     }
 
     /// Reads a server or a peer until it says goodbye or fails.
-    pub(super) fn read(&self, mut incoming: Incoming, from: (Role, u16), who: &str) {
-        hear(&mut incoming, who, self.fate, |mut message| {
+    pub(super) fn read(&self, mut incoming: Incoming, from: (MemberRole, u16), who: &str) {
+        receive_until_bye(&mut incoming, who, self.shutdown, |mut message| {
             self.traffic.received(&message);
             // Whatever it says: everybody speaks for itself, and factors come from peers only.
             message.sender = from.1;
             let layer = match (message.kind, from.0) {
-                (Kind::Factors, Role::Worker) => message.subject as usize,
-                (Kind::Weights | Kind::Bits, Role::Server) => {
+                (MessageKind::Factors, MemberRole::Worker) => message.subject as usize,
+                (MessageKind::Weights | MessageKind::Bits, MemberRole::Server) => {
                     self.layer_of[message.subject as usize]
                 }
                 _ => return,
             };
             let mut syncer = lock(&self.syncers[layer]);
             match syncer.receive(message) {
-                Ok(()) => self.move_layer(layer, &mut syncer),
+                Ok(()) => self.apply_received(layer, &mut syncer),
                 Err(why) => {
                     let who = who.to_owned();
-                    self.fate.fail(PoseidonError::Breach { who, why });
+                    self.shutdown
+                        .fail(PoseidonError::ProtocolViolation { who, why });
                 }
             }
         });
     }
 
-    fn move_layer(&self, layer: usize, syncer: &mut Syncer) {
-        syncer.move_(self.w, self.history, &self.math);
+    fn apply_received(&self, layer: usize, syncer: &mut Syncer) {
+        syncer.apply_received(self.w, self.history, &self.math);
         let mut waited = lock(&self.waited);
         let ready = syncer.clock() >= waited.needed;
         waited.bits.set(layer, ready);
@@ -208,28 +211,28 @@ impl<'h> Hub<'h> {
     pub(super) fn wait_for(&self, needed: u64) -> bool {
         lock(&self.waited).needed = needed;
         for (layer, syncer) in self.syncers.iter().enumerate() {
-            self.move_layer(layer, &mut lock(syncer));
+            self.apply_received(layer, &mut lock(syncer));
         }
         let mut long = Instant::now() + LONG_WAIT;
         let mut waited = lock(&self.waited);
         while !waited.bits.all() {
-            if self.fate.over() || self.drop_late && self.end_at() != u64::MAX {
+            if self.shutdown.has_begun() || self.drop_late && self.end_at() != u64::MAX {
                 return false;
             }
             if Instant::now() >= long {
                 long = Instant::now() + LONG_WAIT;
                 let missing: Vec<usize> = waited.bits.missing().collect();
                 drop(waited);
-                self.say_what_is_missing(&missing, needed);
+                self.log_missing(&missing, needed);
                 waited = lock(&self.waited);
                 continue;
             }
             waited = wait(&self.ready, waited, LOOK_UP);
         }
-        !self.fate.over()
+        !self.shutdown.has_begun()
     }
 
-    fn say_what_is_missing(&self, layers: &[usize], steps: u64) {
+    fn log_missing(&self, layers: &[usize], steps: u64) {
         for layer in layers {
             let syncer = lock(&self.syncers[*layer]);
             let from: Vec<_> = syncer
@@ -255,29 +258,29 @@ impl<'h> Hub<'h> {
 
     /// Sends a layer's gradient for iteration `clock`.
     pub(super) fn send_layer(&self, layer: usize, clock: u64, contribution: Contribution<'_>) {
-        let weight = self.budget.as_ref().map(|_| {
+        let priority = self.budget.as_ref().map(|_| {
             let extent = self.extent(layer);
-            budget::weight(layer, &contribution, extent, self.w)
+            budget::priority(layer, &contribution, extent, self.w)
         });
         let mut syncer = lock(&self.syncers[layer]);
         let outgoing = syncer.send(clock, contribution);
-        let work = syncer.has_work();
+        let work = syncer.has_unapplied();
         drop(syncer);
         for (to, message) in outgoing {
-            match (&self.budget, weight) {
-                (Some(budget), Some(weight)) => {
+            match (&self.budget, priority) {
+                (Some(budget), Some(priority)) => {
                     let copies = match to {
-                        To::Server(_) => 1,
-                        To::Peers => lock(&self.links).peers.len(),
+                        Destination::Server(_) => 1,
+                        Destination::Peers => lock(&self.links).peers.len(),
                     };
-                    budget.push(to, message, copies, weight);
+                    budget.push(to, message, copies, priority);
                 }
                 _ => self.put(to, message),
             }
         }
         if work {
             // The thread that moves lives until no more layers are sent.
-            let _ = self.mover.send(layer);
+            let _ = self.apply_later.send(layer);
         }
     }
 
@@ -286,11 +289,11 @@ impl<'h> Hub<'h> {
         lock(&self.syncers[layer]).extent()
     }
 
-    fn put(&self, to: To, message: Arc<Message>) {
+    fn put(&self, to: Destination, message: Arc<Message>) {
         let links = lock(&self.links);
         let to: &[Link] = match to {
-            To::Server(index) => std::slice::from_ref(&links.servers[usize::from(index)]),
-            To::Peers => &links.peers,
+            Destination::Server(index) => std::slice::from_ref(&links.servers[usize::from(index)]),
+            Destination::Peers => &links.peers,
         };
         for link in to {
             self.traffic.sent(&message);
@@ -316,20 +319,20 @@ impl<'h> Hub<'h> {
 
     /// Lets all end at `clock`: returns when every worker knows it.
     pub(super) fn end_all_at(&self, clock: u64, worker: u16) {
-        self.to_coordinator(Message::bare(Kind::Finish, worker, clock));
-        while !self.end_known.load(Relaxed) && !self.fate.over() {
+        self.to_coordinator(Message::bare(MessageKind::Finish, worker, clock));
+        while !self.end_known.load(Relaxed) && !self.shutdown.has_begun() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// What the coordinator says.
-    pub(super) fn told(&self, message: &Message) {
+    pub(super) fn on_coordinator_message(&self, message: &Message) {
         match message.kind {
-            Kind::Finish => {
+            MessageKind::Finish => {
                 self.end_at.fetch_min(message.clock, Relaxed);
-                self.to_coordinator(Message::bare(Kind::FinishKnown, 0, message.clock));
+                self.to_coordinator(Message::bare(MessageKind::FinishKnown, 0, message.clock));
             }
-            Kind::FinishKnown => self.end_known.store(true, Relaxed),
+            MessageKind::FinishKnown => self.end_known.store(true, Relaxed),
             _ => {}
         }
     }
@@ -341,20 +344,20 @@ impl<'h> Hub<'h> {
     }
 
     /// Ends all threads but those that read; those end when everybody has said goodbye.
-    pub(super) fn say_goodbye(&self, worker: u16) {
+    pub(super) fn send_bye_and_wait(&self, worker: u16) {
         self.done.store(true, Relaxed);
-        if self.fate.over() {
+        if self.shutdown.has_begun() {
             return;
         }
         while self
             .budget
             .as_ref()
             .is_some_and(|budget| !budget.is_empty())
-            && !self.fate.over()
+            && !self.shutdown.has_begun()
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let bye = Arc::new(Message::bare(Kind::Bye, worker, 0));
+        let bye = Arc::new(Message::bare(MessageKind::Bye, worker, 0));
         {
             let links = lock(&self.links);
             let all = links
@@ -364,7 +367,7 @@ impl<'h> Hub<'h> {
                 .chain(&links.coordinator);
             all.for_each(|link| link.send(bye.clone()));
         }
-        while self.readers() > 0 && !self.fate.over() {
+        while self.readers() > 0 && !self.shutdown.has_begun() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

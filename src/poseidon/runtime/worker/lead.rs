@@ -13,7 +13,7 @@ use super::local::Local;
 use super::pass::{Passed, Thread};
 use super::{Meters, Worker};
 use crate::node::{Clock, SolverError, Tester, cpu_ns};
-use crate::poseidon::{Book, Checkpoint};
+use crate::poseidon::{Checkpoint, ClusterInfo};
 use crate::watch::curve::{CurveRow, CurveWriter};
 use crate::watch::{SolverMeter, SyncMeter};
 use crate::weights::kernels;
@@ -60,7 +60,7 @@ impl Helper {
 pub(super) struct Lead<'l> {
     worker: &'l Worker<'l>,
     hub: &'l Hub<'l>,
-    book: &'l Book,
+    cluster: &'l ClusterInfo,
     meters: &'l Meters,
     heartbeat: &'l dyn Fn(),
     clock: Clock,
@@ -74,7 +74,7 @@ impl<'l> Lead<'l> {
     pub(super) fn new(
         worker: &'l Worker<'l>,
         hub: &'l Hub<'l>,
-        book: &'l Book,
+        cluster: &'l ClusterInfo,
         meters: &'l Meters,
         heartbeat: &'l dyn Fn(),
         saved: Option<&Loaded>,
@@ -82,13 +82,13 @@ impl<'l> Lead<'l> {
         let mut lead = Self {
             worker,
             hub,
-            book,
+            cluster,
             meters,
             heartbeat,
             clock: Clock::start(),
             before_ns: 0,
             loss: None,
-            identity: identity(book, worker.model),
+            identity: identity(cluster, worker.model),
         };
         if let Some(saved) = saved {
             lead.before_ns = saved.numbers("elapsed_ns", 1)?[0];
@@ -119,10 +119,10 @@ impl<'l> Lead<'l> {
             }
             _ => None,
         };
-        let plan = &self.book.plan;
-        let mut t = self.book.start;
+        let plan = &self.cluster.plan;
+        let mut t = self.cluster.start;
         while t < plan.clocks.min(self.hub.end_at()) {
-            let due = plan.checkpoint_at(t) && t > self.book.start;
+            let due = plan.checkpoint_at(t) && t > self.cluster.start;
             let needed = match due {
                 true => t,
                 false => t.saturating_sub(plan.staleness.into()),
@@ -148,7 +148,7 @@ impl<'l> Lead<'l> {
             }
             if let Some(tester) = &mut tester
                 && t.is_multiple_of(job.test_every)
-                && (t == 0 || t > self.book.start)
+                && (t == 0 || t > self.cluster.start)
             {
                 let reached = self.test(t, tester, curve.as_mut())?;
                 if reached && self.hub.end_at() == u64::MAX {
@@ -166,7 +166,7 @@ impl<'l> Lead<'l> {
         let whole =
             self.hub.drops_late() && self.hub.end_at() != u64::MAX || self.hub.wait_for(last);
         if whole
-            && !self.hub.fate.over()
+            && !self.hub.shutdown.has_begun()
             && let Some(tester) = &mut tester
         {
             self.test(t, tester, curve.as_mut())?;
@@ -227,7 +227,7 @@ impl<'l> Lead<'l> {
 
     /// What to do about training that diverges.
     fn remedy(&self) -> &'static str {
-        match self.book.plan.staleness {
+        match self.cluster.plan.staleness {
             0 => "Lower base_lr",
             _ => {
                 "Lower base_lr, the momentum or --staleness: gradients of old weights need smaller steps, with \
@@ -280,7 +280,7 @@ impl<'l> Lead<'l> {
         log::info!("target accuracy reached");
         let ahead = match self.hub.drops_late() {
             true => 0,
-            false => u64::from(self.book.plan.staleness) + 1,
+            false => u64::from(self.cluster.plan.staleness) + 1,
         };
         self.hub.end_all_at(t + ahead, self.worker.job.member.index);
         self.worker.shared.globals().stop.store(1, Relaxed);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::super::error::PoseidonError;
-use super::super::fate::lock;
+use super::super::shutdown::lock;
 use super::hub::Hub;
 use crate::accumulate::{AccumulateError, LayerRange, Order, Sink, Sum, Watch};
 use crate::poseidon::{Contribution, Plan, PlanLayer};
@@ -129,7 +129,7 @@ impl Local {
             hub,
         };
         if let Err(error) = sum.work(thread, &sink, |note| match note {}) {
-            hub.fate.fail(error.into());
+            hub.shutdown.fail(error.into());
         }
     }
 
@@ -170,7 +170,7 @@ impl Local {
             };
             let own = &grads[info.extent.clone()];
             if let Err(error) = sum.give(thread, place, clock, own, &sink) {
-                hub.fate.fail(error.into());
+                hub.shutdown.fail(error.into());
             }
             return;
         }

@@ -3,27 +3,27 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use dogwild::poseidon::{HEADER_LEN, Hello, Kind, Message, Sizes};
+use dogwild::poseidon::{HEADER_LEN, MemberHello, Message, MessageKind, Sizes};
 
 /// Somebody who speaks the protocol as far as the test wants.
-pub(crate) struct Stranger {
+pub(crate) struct RawClient {
     pub(crate) stream: TcpStream,
 }
 
-impl Stranger {
-    pub(crate) fn call(address: &str) -> Self {
+impl RawClient {
+    pub(crate) fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("somebody listens");
         Self { stream }
     }
 
-    pub(crate) fn say(&mut self, message: &Message) {
+    pub(crate) fn send(&mut self, message: &Message) {
         // The other end may have had enough already.
         let _ = self.stream.write_all(&message.header());
         let _ = self.stream.write_all(message.body.bytes());
     }
 
     /// The next message of this kind; none if the connection ends before.
-    pub(crate) fn hear(&mut self, kind: Kind) -> Option<Message> {
+    pub(crate) fn receive(&mut self, kind: MessageKind) -> Option<Message> {
         loop {
             let mut bytes = vec![0; HEADER_LEN];
             self.stream.read_exact(&mut bytes).ok()?;
@@ -39,8 +39,8 @@ impl Stranger {
         }
     }
 
-    pub(crate) fn hello(&mut self, hello: &Hello) {
+    pub(crate) fn send_hello(&mut self, hello: &MemberHello) {
         let text = serde_json::to_string(hello).expect("JSON");
-        self.say(&Message::text(Kind::Hello, hello.member.index, text));
+        self.send(&Message::text(MessageKind::Hello, hello.member.index, text));
     }
 }

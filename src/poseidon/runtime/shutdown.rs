@@ -22,13 +22,13 @@ pub(super) fn wait<'m, T>(
 }
 
 /// Whether this member goes on.
-pub(super) struct Fate<'s> {
+pub(super) struct Shutdown<'s> {
     stop: &'s AtomicBool,
     failed: AtomicBool,
     error: Mutex<Option<PoseidonError>>,
 }
 
-impl<'s> Fate<'s> {
+impl<'s> Shutdown<'s> {
     /// A member that goes on until `stop` is set or something fails.
     pub(super) fn new(stop: &'s AtomicBool) -> Self {
         Self {
@@ -45,24 +45,24 @@ impl<'s> Fate<'s> {
     }
 
     /// True if it is to end now.
-    pub(super) fn over(&self) -> bool {
-        self.failed.load(Relaxed) || self.stopped()
+    pub(super) fn has_begun(&self) -> bool {
+        self.failed.load(Relaxed) || self.is_requested()
     }
 
     /// True if somebody wants it to end.
-    pub(super) fn stopped(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
     /// What others are told.
-    pub(super) fn last_words(&self) -> Option<String> {
+    pub(super) fn reason(&self) -> Option<String> {
         let error = lock(&self.error).as_ref().map(ToString::to_string);
-        error.or(self.stopped().then(|| "stopped by a signal".into()))
+        error.or(self.is_requested().then(|| "stopped by a signal".into()))
     }
 
     /// The result: whoever was told to stop has not failed.
-    pub(super) fn result(self) -> Result<(), PoseidonError> {
-        let stopped = self.stopped();
+    pub(super) fn into_result(self) -> Result<(), PoseidonError> {
+        let stopped = self.is_requested();
         match self
             .error
             .into_inner()
