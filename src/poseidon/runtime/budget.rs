@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::shutdown::{Shutdown, lock, wait};
+use super::shutdown::Shutdown;
+use super::sync::{lock, wait};
 use crate::node::Clock;
 use crate::poseidon::{Bandwidth, Contribution, HEADER_LEN, Message, Next, Priority};
 use crate::weights::{WeightsView, kernels};

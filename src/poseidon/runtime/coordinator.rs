@@ -14,7 +14,8 @@ use super::member::{
 };
 use super::model::ModelJob;
 use super::secure::ClusterKey;
-use super::shutdown::{Shutdown, lock};
+use super::shutdown::Shutdown;
+use super::sync::lock;
 use crate::poseidon::{
     ClusterSpec, Coordinator, Member, MemberHello, MemberRole, Message, MessageKind,
 };

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, handshake};
-use super::shutdown::lock;
+use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, HandshakeError, handshake};
+use super::sync::lock;
 use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Sizes};
 
 /// A peer that sends nothing for so long is dead.
@@ -65,6 +65,15 @@ impl From<io::Error> for LinkError {
             | ErrorKind::ConnectionAborted
             | ErrorKind::BrokenPipe => Self::Closed,
             _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<HandshakeError> for LinkError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Key => Self::Key,
+            HandshakeError::Io(error) => error.into(),
         }
     }
 }

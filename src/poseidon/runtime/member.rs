@@ -274,6 +274,30 @@ pub(super) fn identity(cluster: &ClusterInfo, model: &Model) -> BTreeMap<String,
     .into()
 }
 
+/// Receive loop of a connection to `who`, until its `Bye` or an error, which begins the shutdown.
+/// `other` gets the messages that are neither signs of life nor about the end.
+pub(super) fn receive_until_bye(
+    incoming: &mut Incoming,
+    who: &str,
+    shutdown: &Shutdown<'_>,
+    mut other: impl FnMut(Message),
+) {
+    loop {
+        match incoming.next() {
+            Ok(message) => match message.kind {
+                MessageKind::Bye => return,
+                MessageKind::Abort => {
+                    let (who, why) = (who.to_owned(), message.as_text().to_owned());
+                    return shutdown.fail(PoseidonError::Aborted { who, why });
+                }
+                MessageKind::Alive => {}
+                _ => other(message),
+            },
+            Err(why) => return shutdown.fail(connection_error(who, why)),
+        }
+    }
+}
+
 /// Ends all connections: after a failure with the reason for it, which is given a moment to
 /// arrive; `readers_left` says how many reading threads still run.
 pub(super) fn close_all(

@@ -16,6 +16,7 @@ mod model;
 mod secure;
 mod server;
 mod shutdown;
+mod sync;
 mod traffic;
 mod worker;
 

@@ -11,8 +11,6 @@ use std::sync::Arc;
 use dogwild_net::seal::{KeyError, read_key};
 use snow::StatelessTransportState;
 
-use super::link::LinkError;
-
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Longest message of Noise, bytes.
 const BLOCK: usize = 65_535;
@@ -41,6 +39,18 @@ impl ClusterKey {
     }
 }
 
+/// Why two ends of a connection did not agree on a session.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HandshakeError {
+    /// The other end has another key, or none. Too short a message means the same: both messages
+    /// of the handshake have one length, so an end without the key closes or stays silent.
+    #[error("the other end has another key, or none")]
+    Key,
+    /// The socket failed while sending.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The reading half.
 pub(super) struct DecryptingReader<R> {
     from: R,
@@ -66,8 +76,8 @@ pub(super) fn handshake(
     to: &mut impl Write,
     key: &ClusterKey,
     initiator: bool,
-) -> Result<Arc<StatelessTransportState>, LinkError> {
-    let noise = |_: snow::Error| LinkError::Key;
+) -> Result<Arc<StatelessTransportState>, HandshakeError> {
+    let noise = |_: snow::Error| HandshakeError::Key;
     let params = PATTERN.parse().map_err(noise)?;
     let builder = snow::Builder::new(params).psk(0, &key.0).map_err(noise)?;
     let mut state = match initiator {
@@ -81,8 +91,8 @@ pub(super) fn handshake(
             let len = state.write_message(&[], &mut message).map_err(noise)?;
             to.write_all(&message[..len])?;
         } else {
-            // Both messages have the same length: who sends less closes, or is silent.
-            from.read_exact(&mut message).map_err(|_| LinkError::Key)?;
+            from.read_exact(&mut message)
+                .map_err(|_| HandshakeError::Key)?;
             state.read_message(&message, &mut []).map_err(noise)?;
         }
     }
@@ -176,7 +186,7 @@ mod tests {
     fn pair(
         a: &ClusterKey,
         b: &ClusterKey,
-    ) -> [Result<(TcpStream, Arc<StatelessTransportState>), LinkError>; 2] {
+    ) -> [Result<(TcpStream, Arc<StatelessTransportState>), HandshakeError>; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {

@@ -9,14 +9,15 @@ use super::arithmetic::SolverArithmetic;
 use super::budget::Budget;
 use super::checkpoint::CheckpointFolder;
 use super::error::PoseidonError;
-use super::link::{self, Incoming, Link};
+use super::link::{self, Link};
 use super::member::{
     Joined, LOOK_EVERY, MemberJob, accept, close_all, connection_error, identity, join,
-    member_name, read_hello,
+    member_name, read_hello, receive_until_bye,
 };
 use super::model::{Model, ModelJob, hash};
 use super::secure::ClusterKey;
-use super::shutdown::{Shutdown, lock};
+use super::shutdown::Shutdown;
+use super::sync::lock;
 use super::traffic::Traffic;
 use crate::poseidon::{
     ClusterInfo, KvStore, Member, MemberHello, MemberRole, Message, MessageKind, Sizes,
@@ -340,28 +341,5 @@ impl StepWatch {
         }
         self.seen = late;
         self.since = Instant::now();
-    }
-}
-
-/// Hears somebody out until it says goodbye or fails; `other` gets what is not about the end.
-pub(super) fn receive_until_bye(
-    incoming: &mut Incoming,
-    who: &str,
-    shutdown: &Shutdown<'_>,
-    mut other: impl FnMut(Message),
-) {
-    loop {
-        match incoming.next() {
-            Ok(message) => match message.kind {
-                MessageKind::Bye => return,
-                MessageKind::Abort => {
-                    let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                    return shutdown.fail(PoseidonError::Aborted { who, why });
-                }
-                MessageKind::Alive => {}
-                _ => other(message),
-            },
-            Err(why) => return shutdown.fail(connection_error(who, why)),
-        }
     }
 }

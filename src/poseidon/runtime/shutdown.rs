@@ -1,27 +1,12 @@
-//! How the threads of one member end together: the first error is the one that counts.
+//! How the threads of one member end together: all end, and the first error is reported.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use super::error::PoseidonError;
+use super::sync::lock;
 
-/// Locks; a thread that panicked while it held the lock has been reported already.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits for a wake-up of at most `most`.
-pub(super) fn wait<'m, T>(
-    condvar: &Condvar,
-    guard: MutexGuard<'m, T>,
-    most: Duration,
-) -> MutexGuard<'m, T> {
-    let woken = condvar.wait_timeout(guard, most);
-    woken.unwrap_or_else(PoisonError::into_inner).0
-}
-
-/// Whether this member goes on.
+/// The shutdown of one member: requested from outside, or begun by the first error.
 pub(super) struct Shutdown<'s> {
     stop: &'s AtomicBool,
     failed: AtomicBool,
@@ -29,7 +14,7 @@ pub(super) struct Shutdown<'s> {
 }
 
 impl<'s> Shutdown<'s> {
-    /// A member that goes on until `stop` is set or something fails.
+    /// A shutdown that begins when `stop` is set, or with the first error.
     pub(super) fn new(stop: &'s AtomicBool) -> Self {
         Self {
             stop,
@@ -38,29 +23,31 @@ impl<'s> Shutdown<'s> {
         }
     }
 
-    /// Notes an error; the first one counts.
+    /// Begins the shutdown with `error`. Of several errors the first is kept: the others usually
+    /// follow from it.
     pub(super) fn fail(&self, error: PoseidonError) {
         lock(&self.error).get_or_insert(error);
         self.failed.store(true, Relaxed);
     }
 
-    /// True if it is to end now.
+    /// True if all threads must end now.
     pub(super) fn has_begun(&self) -> bool {
         self.failed.load(Relaxed) || self.is_requested()
     }
 
-    /// True if somebody wants it to end.
+    /// True if the caller asked for it: `stop` is set.
     pub(super) fn is_requested(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
-    /// What others are told.
+    /// The reason that the other members are given.
     pub(super) fn reason(&self) -> Option<String> {
         let error = lock(&self.error).as_ref().map(ToString::to_string);
         error.or(self.is_requested().then(|| "stopped by a signal".into()))
     }
 
-    /// The result: whoever was told to stop has not failed.
+    /// The result of the run. A member that was asked to stop has not failed, whatever errors its
+    /// threads saw meanwhile.
     pub(super) fn into_result(self) -> Result<(), PoseidonError> {
         let stopped = self.is_requested();
         match self

@@ -21,10 +21,9 @@ use super::error::PoseidonError;
 use super::link::{self, Incoming, Link, LinkError};
 use super::member::{
     Joined, LOOK_EVERY, MemberJob, accept, close_all, connect_to_member, identity, join,
-    member_name, read_hello,
+    member_name, read_hello, receive_until_bye,
 };
 use super::model::{Model, ModelJob, hash};
-use super::server::receive_until_bye;
 use super::shutdown::Shutdown;
 use super::traffic::Traffic;
 use crate::node::{SolverError, Tester, Transforms};

@@ -14,8 +14,9 @@ use super::super::arithmetic::SolverArithmetic;
 use super::super::budget::{self, Budget};
 use super::super::error::PoseidonError;
 use super::super::link::{Incoming, Link};
-use super::super::server::receive_until_bye;
-use super::super::shutdown::{Shutdown, lock, wait};
+use super::super::member::receive_until_bye;
+use super::super::shutdown::Shutdown;
+use super::super::sync::{lock, wait};
 use super::super::traffic::Traffic;
 use crate::poseidon::{
     ClusterInfo, Completion, Contribution, Destination, Member, MemberRole, Message, MessageKind,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::super::error::PoseidonError;
-use super::super::shutdown::lock;
+use super::super::sync::lock;
 use super::hub::Hub;
 use crate::accumulate::{AccumulateError, LayerRange, Order, Sink, Sum, Watch};
 use crate::poseidon::{Contribution, Plan, PlanLayer};
