@@ -124,11 +124,16 @@ fn a_cluster_that_cannot_be_is_refused_with_the_arguments() {
         ),
         (
             &["--servers", "999"],
-            &["999 servers, but only", "KV pairs", "use fewer servers"],
+            &[
+                "--servers",
+                "999 servers, but only",
+                "KV pairs",
+                "use fewer servers",
+            ],
         ),
         (
             &["--stragglers", "drop", "--quorum", "0"],
-            &["--quorum 0", "share above 0"],
+            &["--quorum: a quorum of 0", "share above 0"],
         ),
     ] {
         let mut command = dogwild();

@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::args;
 use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs};
+use super::poseidon_flags::with_flags;
 use crate::node::stop_on_signals;
 use crate::poseidon::{CoordinatorJob, run_coordinator};
 
@@ -55,6 +56,6 @@ impl Args {
             resume: self.resume,
             key: self.key.key()?,
         };
-        Ok(run_coordinator(&job, &stop)?)
+        run_coordinator(&job, &stop).map_err(with_flags)
     }
 }

@@ -15,6 +15,7 @@ pub mod gpu;
 mod init;
 mod parse;
 mod pictures;
+mod poseidon_flags;
 pub mod server;
 mod snapshot;
 mod solver;

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::args;
 use super::cluster_args::{MemberArgs, ModelArgs};
+use super::poseidon_flags::with_flags;
 use crate::node::stop_on_signals;
 use crate::poseidon::{ServerJob, run_server};
 
@@ -31,6 +32,6 @@ impl Args {
             session: args::session(&self.session),
             model: self.model.job()?,
         };
-        Ok(run_server(&job, &stop)?)
+        run_server(&job, &stop).map_err(with_flags)
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::args;
 use super::closing::{Closing, close};
 use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name, threads};
+use super::poseidon_flags::with_flags;
 use super::train::Args;
 use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
 use crate::poseidon::{ClusterKey, ModelJob};
@@ -134,7 +135,7 @@ impl Args {
             replay: None,
         };
         // How long it is makes no difference.
-        Ok(model.check(&own.cluster.spec(1))?)
+        model.check(&own.cluster.spec(1)).map_err(with_flags)
     }
 
     /// The job as the reliable path runs it.

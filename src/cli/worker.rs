@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow};
+use super::poseidon_flags::with_flags;
 use crate::node::{TEST_IMAGES, stop_on_signals};
 use crate::poseidon::{WorkerJob, run_worker};
 
@@ -65,7 +66,7 @@ impl Args {
             target_accuracy: self.target_accuracy,
             curve: self.curve,
         };
-        run_worker(&job, &stop)?;
+        run_worker(&job, &stop).map_err(with_flags)?;
         Ok(stop.check()?)
     }
 }

@@ -49,13 +49,13 @@ fn plans_that_contradict_themselves() {
                 s.cluster.stragglers = Stragglers::Drop(0.5);
                 s.cluster.staleness = 1;
             }),
-            "--staleness 1 with --stragglers drop",
+            "staleness 1 with late workers dropped",
         ),
         (
             refused(&|s| s.spec.clip_gradients = Some(1.0)),
             "clip_gradients",
         ),
-        (refused(&|s| s.threads = 0), "--threads-per-worker 0"),
+        (refused(&|s| s.threads = 0), "0 threads per worker"),
         (refused(&|s| s.cluster.workers = 0), "0 workers"),
     ] {
         assert!(message.contains(part), "{message}");
@@ -81,7 +81,7 @@ fn a_member_that_does_not_fit_is_told_why() {
     let message = of_worker_1(&|job| job.model.seed = 99);
     assert!(message.contains("begins with other weights"), "{message}");
     let message = of_worker_1(&|job| job.member.coordinator = "127.0.0.1".into());
-    assert!(message.contains("--coordinator 127.0.0.1: "), "{message}");
+    assert!(message.contains("address 127.0.0.1: "), "{message}");
     assert!(message.contains("give HOST:PORT"), "{message}");
     let few = "digits:1,train=15,test=100".parse().expect("a source");
     let message = of_worker_1(&|job| job.data = Source::clone(&few));
@@ -92,7 +92,7 @@ fn a_member_that_does_not_fit_is_told_why() {
     let message = of_worker_1(&|job| job.member.index = 7);
     assert!(message.contains("there is no worker 7"), "{message}");
     let message = of_worker_1(&|job| job.member.bandwidth_bytes_per_s = Some(0.0));
-    assert!(message.contains("--bandwidth 0"), "{message}");
+    assert!(message.contains("a bandwidth of 0"), "{message}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn another_kind_of_data_on_one_worker() {
         for part in [
             "worker 1 learns from mnist 1x28x28/10",
             "the coordinator from digits 1x28x28/10",
-            "--data",
+            "the same data",
         ] {
             assert!(message.contains(part), "{message}");
         }

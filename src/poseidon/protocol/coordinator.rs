@@ -86,17 +86,17 @@ pub enum Refusal {
     #[error("there is no {0}: the cluster has {1} workers and {2} servers, counted from 0")]
     NoSuchMember(Member, u16, u16),
     /// Taken.
-    #[error("{0} is here already, from {1}: give each its own --index")]
+    #[error("{0} is here already, from {1}: give each an index of its own")]
     AlreadyJoined(Member, String),
     /// Another job.
     #[error(
-        "{0} is of session {1:016x}, this cluster is {2:016x}: name the same --session everywhere"
+        "{0} is of session {1:016x}, this cluster is {2:016x}: name the same session everywhere"
     )]
     Session(Member, u64, u64),
     /// Another model.
     #[error(
         "{0} trains another model: its tensors have fingerprint {1:016x}, the coordinator's {2:016x}. \
-         Give all the same --solver and --data"
+         Give all the same solver file and data"
     )]
     Model(Member, u64, u64),
     /// Other hyper-parameters.
@@ -105,16 +105,16 @@ pub enum Refusal {
     /// Another batch.
     #[error(
         "{0} computes {1} images per iteration, the coordinator expects {2}: give all the same batch_size and \
-         --threads-per-worker"
+         threads per worker"
     )]
     Images(Member, u32, u32),
     /// Other data.
-    #[error("{0} learns from {1}, {2} from {3}: give all the same --data")]
+    #[error("{0} learns from {1}, {2} from {3}: give all the same data")]
     Data(Member, String, String, String),
     /// Other weights.
     #[error(
-        "{0} begins with other weights than {1}: give all the same --seed or --weights, and no buffer that has \
-         been trained"
+        "{0} begins with other weights than {1}: give all the same seed or file of weights, and no buffer that \
+         has been trained"
     )]
     Weights(Member, Member),
     /// A question without an answer.

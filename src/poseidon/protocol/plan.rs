@@ -114,7 +114,7 @@ pub enum PlanError {
     /// Servers without work.
     #[error(
         "{servers} servers, but only {pairs} KV pairs to hold (layers under sfb have none): use fewer servers, \
-         or smaller pairs (--pair-bytes)"
+         or smaller pairs"
     )]
     Servers {
         /// Servers.
@@ -126,22 +126,22 @@ pub enum PlanError {
     #[error("KV pairs of {0} bytes: give 4 to {MAX_PAIR_BYTES}")]
     PairBytes(u64),
     /// A tensor that no message can carry whole.
-    #[error("tensor {0} has {1} bytes, more than a message carries: use --partition pairs")]
+    #[error("tensor {0} has {1} bytes, more than a message carries: partition tensors into pairs")]
     Tensor(String, u64),
     /// Two promises of which one breaks the other.
     #[error(
-        "--staleness {0} with --stragglers drop: staleness promises that every update of every worker is seen, \
-         drop leaves some out. Choose one of them"
+        "staleness {0} with late workers dropped: staleness promises that every update of every worker \
+         is seen, dropping leaves some out. Choose one of them"
     )]
     StalenessAndDrop(u32),
     /// Replicas that rebuild gradients themselves must all rebuild the same ones.
     #[error(
-        "--stragglers drop with --scheme sfb (layer {0}): factors go from worker to worker, and only a server can \
-         leave a late worker out for everybody. Use --scheme hybcomm, sacp, ps, adam or onebit"
+        "late workers dropped with scheme sfb (layer {0}): factors go from worker to worker, and only a \
+         server can leave a late worker out for all. Use scheme hybcomm, sacp, ps, adam or onebit"
     )]
     SfbAndDrop(String),
     /// A share that is none.
-    #[error("--quorum {0}: give a share above 0 and at most 1")]
+    #[error("a quorum of {0}: give a share above 0 and at most 1")]
     Quorum(f64),
     /// More layers or tensors than the book can tell.
     #[error("the book of this model has {0} bytes, more than {MAX_TEXT}")]

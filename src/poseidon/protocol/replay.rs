@@ -54,11 +54,11 @@ pub struct Recording {
     pub layers: Vec<RecordedLayer>,
 }
 
-/// Why a text is no recording.
+/// Why a text is not a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// Not JSON, or other fields than those of a recording.
-    #[error("is no recording: {0}; `dogwild-plan NET ... --recording FILE` writes one")]
+    #[error("is not a recording: {0}; dogwild-plan writes one")]
     Json(#[from] serde_json::Error),
     /// Nothing to do.
     #[error("has {0}, so that there is nothing to replay")]

@@ -48,7 +48,7 @@ pub enum CheckpointError {
     /// Of another cluster.
     #[error(
         "checkpoint {} is of another cluster: {what} is {there} there and {here} here. Start as that run was \
-         started, or name another --checkpoints folder", path.display()
+         started, or name another folder for checkpoints", path.display()
     )]
     Other {
         /// The file.

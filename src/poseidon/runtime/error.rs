@@ -37,7 +37,7 @@ pub enum PoseidonError {
     Checkpoint(#[from] CheckpointError),
     /// No listening.
     #[error(
-        "cannot listen on {address}: {why}; give another --listen, or port 0 for any that is free"
+        "cannot listen on {address}: {why}; give another address, or port 0 for any that is free"
     )]
     Listen {
         /// The address.
@@ -46,7 +46,7 @@ pub enum PoseidonError {
         why: io::Error,
     },
     /// No address.
-    #[error("--coordinator {address}: {why}; give HOST:PORT, as 10.0.0.1:7700")]
+    #[error("the coordinator's address {address}: {why}; give HOST:PORT, as 10.0.0.1:7700")]
     Address {
         /// What was given.
         address: String,
@@ -124,11 +124,12 @@ pub enum PoseidonError {
     },
     /// Something that does not go with layer-wise synchronisation.
     #[error(
-        "clip_gradients needs the gradients of all layers at once: train without it, or with --sync stream"
+        "clip_gradients needs the gradients of all layers at once, and the reliable path sends each \
+         layer on its own: train without it, or with the stream"
     )]
     Clipping,
     /// A budget of nothing.
-    #[error("--bandwidth {0}: give more than 0 bytes per second")]
+    #[error("a bandwidth of {0}: give more than 0 bytes per second")]
     Bandwidth(f64),
     /// The loss is NaN or infinite.
     #[error("training has diverged: the loss is {loss} at iteration {iteration}. {remedy}")]
@@ -156,7 +157,7 @@ pub enum PoseidonError {
         remedy: &'static str,
     },
     /// Nothing to compute with.
-    #[error("--threads-per-worker 0: give 1 or more")]
+    #[error("0 threads per worker compute nothing: give 1 or more")]
     NoThreads,
     /// The threads of this worker cannot add up their gradients.
     #[error("adding the gradients of this worker's threads: {0}")]

@@ -31,7 +31,7 @@ const BUFFER: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The handshake failed.
-    #[error("it has another key, or none: give all members the same --key-file")]
+    #[error("it has another key, or none: give all members the same key file")]
     Key,
     /// Ended without a goodbye.
     #[error("it closed the connection without a goodbye")]

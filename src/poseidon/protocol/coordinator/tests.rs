@@ -145,7 +145,7 @@ fn all_learn_from_one_kind_of_data() {
     let message = refused(&mut c, of(0, "mnist 1x28x28/10"));
     let wanted = "worker 0 learns from mnist 1x28x28/10, the coordinator from digits 1x28x28/10";
     assert!(
-        message.contains(wanted) && message.contains("--data"),
+        message.contains(wanted) && message.contains("the same data"),
         "{message}"
     );
     c.join(of(0, "digits 1x28x28/10")).unwrap();

@@ -230,8 +230,8 @@ impl<'l> Lead<'l> {
         match self.cluster.plan.staleness {
             0 => "Lower base_lr",
             _ => {
-                "Lower base_lr, the momentum or --staleness: gradients of old weights need smaller steps, with \
-                 momentum many times smaller (docs/reference/reliable-protocol.md)"
+                "Lower base_lr, the momentum or the staleness: gradients of old weights need smaller steps, \
+                 with momentum many times smaller (docs/reference/reliable-protocol.md)"
             }
         }
     }
