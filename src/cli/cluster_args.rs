@@ -17,7 +17,7 @@ use crate::poseidon::{
 };
 use crate::solver::data::Source;
 
-/// What all members of a cluster must be given alike.
+/// Arguments that must be the same for all members of a cluster.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model (the same for all members)")]
 pub struct ModelArgs {
@@ -36,18 +36,18 @@ pub struct ModelArgs {
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     pub threads_per_worker: usize,
-    /// What workers do: solver, or replay:FILE to spend recorded times (dogwild-plan writes such a file)
-    /// while gradients of the recorded sizes travel
+    /// What workers do: solver, or replay:FILE to spend recorded times (dogwild-plan writes such a
+    /// file) while gradients of the recorded sizes travel
     #[arg(long, value_name = "WHAT", default_value = "solver")]
     pub compute: Compute,
 }
 
-/// What workers do.
+/// The work of the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compute {
-    /// Train.
+    /// They train.
     Solver,
-    /// Spend the times of this recording.
+    /// They replay this recording.
     Replay(PathBuf),
 }
 
@@ -59,13 +59,13 @@ impl FromStr for Compute {
             None if text == "solver" => Ok(Self::Solver),
             Some(("replay", file)) if !file.is_empty() => Ok(Self::Replay(file.into())),
             _ => Err(format!(
-                "`{text}` is nothing to do: give solver, or replay:FILE"
+                "`{text}` is not known: give solver, or replay:FILE"
             )),
         }
     }
 }
 
-/// How the cluster works: the coordinator decides it for all.
+/// Arguments of the coordinator, which decides for all members how the cluster works.
 #[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Reliable path (--sync poseidon)")]
 pub struct ClusterArgs {
@@ -75,7 +75,8 @@ pub struct ClusterArgs {
     /// Servers, each with a share of the KV pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub servers: u16,
-    /// Who chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam, onebit)
+    /// Rule that chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam,
+    /// onebit)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
     #[serde(serialize_with = "args::as_text")]
     pub scheme: Policy,
@@ -131,20 +132,20 @@ pub enum OverlapArg {
 /// How connections are secured.
 #[derive(Clone, Debug, Args)]
 pub struct KeyArgs {
-    /// Authenticate and encrypt all connections with the key in this file (openssl rand -hex 32), which
-    /// only its owner may read; the same for all members
+    /// Authenticate and encrypt all connections with the key in this file (openssl rand -hex 32),
+    /// which only its owner may read; the same for all members
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 }
 
 impl KeyArgs {
-    /// The key, read.
+    /// Reads the key file, if one is given.
     pub fn key(&self) -> Result<Option<ClusterKey>> {
         Ok(self.key_file.as_deref().map(ClusterKey::read).transpose()?)
     }
 }
 
-/// What servers and workers are given.
+/// Arguments of servers and workers.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct MemberArgs {
@@ -177,7 +178,7 @@ pub struct MemberArgs {
 /// A worker that is made slow on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slow {
-    /// Which worker.
+    /// Index of the worker.
     pub worker: u16,
     /// How many times longer its passes take.
     pub factor: f64,
@@ -193,21 +194,21 @@ impl FromStr for Slow {
         match parts {
             Some((worker, factor)) if (1.0..=1e6).contains(&factor) => Ok(Self { worker, factor }),
             _ => Err(format!(
-                "`{text}` makes nobody slow: write WORKER:FACTOR, as 1:10, the factor 1 or more"
+                "`{text}` is not WORKER:FACTOR, as 1:10, with a factor of 1 or more"
             )),
         }
     }
 }
 
 impl ModelArgs {
-    /// The model, read.
+    /// Reads the model.
     ///
-    /// Pictures that were not named are afterwards, if the model has some of its own.
+    /// If no pictures were named, sets `data` to the model's own, if it has some.
     pub fn job(&mut self) -> Result<ModelJob> {
         let spec = args::model(&self.solver)?;
         let data = match self.compute {
             Compute::Solver => pictures(self.data.take(), &self.solver, &spec)?,
-            // Nothing looks at pictures.
+            // A recording reads no pictures.
             Compute::Replay(_) => self.data.take().unwrap_or_default(),
         };
         let (input, classes) = data.shape();
@@ -236,12 +237,12 @@ impl ModelArgs {
 }
 
 impl ClusterArgs {
-    /// What the coordinator makes a plan of.
+    /// The settings from which the coordinator makes the plan, for `clocks` iterations.
     pub fn spec(&self, clocks: u64) -> ClusterSpec {
         ClusterSpec {
             workers: self.workers,
             servers: self.servers,
-            // Follow from the model.
+            // These two follow from the model.
             images: 0,
             recipe: String::new(),
             policy: self.scheme,
@@ -260,7 +261,7 @@ impl ClusterArgs {
         }
     }
 
-    /// The same as command-line arguments.
+    /// The same settings as command-line arguments.
     pub fn to_args(&self) -> Vec<String> {
         [
             ("--workers", self.workers.to_string()),
@@ -290,7 +291,7 @@ impl OverlapArg {
 }
 
 impl MemberArgs {
-    /// What a member is started with.
+    /// The settings of a member.
     pub fn job(&self) -> Result<MemberJob> {
         Ok(MemberJob {
             index: self.index,
@@ -305,18 +306,18 @@ impl MemberArgs {
     }
 }
 
-/// At least one thread.
+/// Parser of a number of threads: 1 or more.
 pub(super) fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
-/// A value as it is written on the command line.
+/// The name of a value on the command line.
 pub fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or(String::new(), |value| value.get_name().to_owned())
 }
 
-/// Refuses a budget of nothing.
+/// Refuses a bandwidth of 0.
 pub fn bandwidth(bytes_per_s: Option<f64>) -> Result<Option<f64>> {
     ensure!(
         bytes_per_s != Some(0.0),
@@ -330,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_slow_is_a_worker_and_a_factor() {
+    fn a_slow_worker_is_an_index_and_a_factor() {
         let slow = Slow {
             worker: 1,
             factor: 10.0,
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_do_is_said_or_refused() {
+    fn unknown_work_is_refused() {
         assert_eq!("solver".parse(), Ok(Compute::Solver));
         let replay = Compute::Replay("a:b.json".into());
         assert_eq!("replay:a:b.json".parse(), Ok(replay));

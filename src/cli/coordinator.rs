@@ -1,4 +1,4 @@
-//! `dogwild coordinator`: who is in the cluster, and how it works.
+//! `dogwild coordinator`: admits the members of a cluster and decides how it works.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `dogwild train --sync poseidon`: what is given to it beside the arguments of every job.
+//! `dogwild train --sync poseidon`: its arguments in addition to those of every job.
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
@@ -13,7 +13,7 @@ use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
 use crate::poseidon::{ClusterKey, ModelJob};
 use crate::solver::SolverSpec;
 
-/// What keeps the replicas in step.
+/// The path that keeps the replicas in step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sync {
     /// Streamers, without ever waiting
@@ -22,7 +22,7 @@ pub(super) enum Sync {
     Poseidon,
 }
 
-/// Arguments of one path only.
+/// Arguments of the stream only.
 const STREAM_ONLY: [&str; 29] = [
     "--nodes",
     "--solvers",
@@ -54,6 +54,7 @@ const STREAM_ONLY: [&str; 29] = [
     "--capture",
     "--pace",
 ];
+/// Arguments of the reliable path only.
 const POSEIDON_ONLY: [&str; 14] = [
     "--slow",
     "--workers",
@@ -84,8 +85,8 @@ pub(super) struct PoseidonArgs {
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     threads_per_worker: usize,
-    /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most goes
-    /// first
+    /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most
+    /// goes first
     #[arg(long, allow_hyphen_values = true, value_name = "BYTES", value_parser = args::bytes)]
     #[serde(rename = "bandwidth_bytes_per_s")]
     bandwidth: Option<f64>,
@@ -95,7 +96,7 @@ pub(super) struct PoseidonArgs {
 }
 
 impl Sync {
-    /// Refuses arguments that mean nothing on this path.
+    /// Refuses arguments of the other path.
     pub(super) fn check(self) -> Result<()> {
         let (foreign, own, other): (&[&str], _, _) = match self {
             Self::Stream => (&POSEIDON_ONLY, "stream", "poseidon"),
@@ -121,7 +122,7 @@ impl Sync {
 }
 
 impl Args {
-    /// Refuses here what each process of the cluster would refuse by itself, when the job has begun.
+    /// Refuses before the job begins what each process of the cluster would refuse by itself.
     pub(super) fn check_cluster(&self, spec: &SolverSpec) -> Result<()> {
         let own = &self.poseidon;
         let (input, classes) = self.data.clone().unwrap_or_default().shape();
@@ -134,7 +135,7 @@ impl Args {
             threads: own.threads_per_worker,
             replay: None,
         };
-        // How long it is makes no difference.
+        // The number of iterations makes no difference to the check.
         model.check(&own.cluster.spec(1)).map_err(with_flags)
     }
 
@@ -147,7 +148,7 @@ impl Args {
         out: &OutFolder,
     ) -> Result<PoseidonPlan> {
         let own = self.poseidon.clone();
-        // As many pictures as one worker would see.
+        // All workers together see as many pictures as a job of one worker would.
         let iterations = self.iterations.unwrap_or(match self.solver {
             Some(_) => spec.max_iter,
             None => default_iterations.div_ceil(u64::from(own.cluster.workers.max(1))),
@@ -161,7 +162,7 @@ impl Args {
             );
             worker_args.extend(["--slow".into(), format!("{worker}:{factor}")]);
         }
-        // Refused here rather than by each process.
+        // A wrong key file is refused here rather than by each process.
         let key_file = &self.transport.key_file;
         key_file.as_deref().map(ClusterKey::read).transpose()?;
         let member_args = match key_file {
@@ -195,7 +196,7 @@ impl Args {
     }
 }
 
-/// Says how it went.
+/// Prints the results.
 pub(super) fn report(ended: &Ended<PoseidonSummary>) {
     let summary = &ended.summary;
     dogwild_lab::say!("{}", summary.table());
@@ -240,7 +241,7 @@ mod tests {
             names::<TransportArgs>(),
             names::<FaultArgs>(),
         ];
-        // Both paths seal.
+        // Both paths take a key file.
         let stream = stream.concat().into_iter().filter(|n| n != "--key-file");
         for (own, of) in [
             (&STREAM_ONLY[..], stream.collect::<Vec<_>>()),

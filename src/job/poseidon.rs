@@ -32,24 +32,24 @@ use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
 use crate::weights::Existing;
 
-/// Starts in a row without any step in between before the job gives up.
+/// Restarts in a row without a step in between before the job gives up.
 const MOST_RESTARTS_WITHOUT_PROGRESS: u32 = 5;
 
-/// What to train, and how.
+/// Settings of a job on the reliable path.
 pub struct PoseidonPlan {
-    /// What is run, where and when: for the summary.
+    /// Facts about the run for its summary.
     pub experiment: Experiment,
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// Servers.
+    /// Number of servers.
     pub servers: u16,
     /// Threads of each worker.
     pub threads: usize,
-    /// Arguments of the coordinator that say how the cluster works.
+    /// Arguments of the coordinator about the cluster.
     pub cluster_args: Vec<String>,
     /// Arguments of all processes.
     pub member_args: Vec<String>,
-    /// Arguments of workers besides.
+    /// Arguments of workers only.
     pub worker_args: Vec<String>,
     /// Bytes per second that each worker and each server sends at most.
     pub bandwidth_bytes_per_s: Option<f64>,
@@ -57,13 +57,13 @@ pub struct PoseidonPlan {
     pub spec: SolverSpec,
     /// The model as named on the command line.
     pub model: String,
-    /// Pictures.
+    /// Training and test pictures.
     pub data: Source,
     /// Iterations of each worker.
     pub iterations: u64,
     /// Stop at this share of right answers.
     pub target_accuracy: Option<f32>,
-    /// Iterations between tests, if other than the solver file says.
+    /// Iterations between tests, if other than in the solver file.
     pub test_every: Option<u64>,
     /// Test pictures of a test on the way; 0: all; none: as many as a worker takes by itself.
     pub test_images: Option<usize>,
@@ -81,7 +81,7 @@ pub struct PoseidonPlan {
     pub resume: bool,
 }
 
-/// What a resumed run must have been started with; beside the checkpoints as `run.json`.
+/// What a resumed run must have in common with the first; in `run.json` next to the checkpoints.
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
     session: String,
@@ -152,7 +152,7 @@ pub fn train_poseidon(
         weights: room::weights(&plan.spec, &set)?,
         streamers: 0,
         solvers: 1,
-        // Connections of this path are: they need no file.
+        // A key encrypts this path's connections, which needs no file in /dev/shm.
         sealed: false,
     };
     room::check(plan.workers, needs)?;
@@ -209,8 +209,9 @@ struct Watched<'p> {
     plan: &'p PoseidonPlan,
     session: &'p str,
     buffers: &'p Buffers,
-    /// Times everything was started again.
+    /// Times that all members were started again.
     restarts: u32,
+    /// Restarts since the last step that was made.
     restarts_without_progress: u32,
     train_s: f64,
 }
@@ -350,6 +351,8 @@ impl Watched<'_> {
                 };
                 before = steps();
                 self.died(&dead[0])?;
+                // One member cannot rejoin a running cluster: the others hold steps that it has not
+                // made. So all stop, and all continue from the newest checkpoint that they share.
                 stop_all(fleet.all());
                 self.start(fleet, true, stop)?;
             }
@@ -359,7 +362,7 @@ impl Watched<'_> {
         Ok(())
     }
 
-    /// All start again after the death of a member, unless that is no use.
+    /// Counts the restart of all members after the death of one; an error if it would not help.
     fn died(&mut self, dead: &Dead) -> Result<()> {
         let Dead {
             name,
@@ -369,7 +372,7 @@ impl Watched<'_> {
         if !dead.blames_another()
             && let Some(gone) = Gone::of(name, *status, words.clone())
         {
-            // A refusal (wrong argument, missing file) stays what it is; a kill may not happen again.
+            // A refusal (wrong argument, missing file) would be repeated; a kill need not be.
             return Err(gone.into());
         }
         if self.restarts_without_progress > MOST_RESTARTS_WITHOUT_PROGRESS {

@@ -19,19 +19,19 @@ use crate::watch::screen::Columns;
 use crate::watch::{SolverMeter, SyncMeter};
 use crate::weights::{Role, SharedWeights};
 
-/// A whole job.
+/// Results of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoseidonSummary {
     /// What was run, and how fast it learnt.
     #[serde(flatten)]
     pub common: Common,
-    /// `poseidon`.
+    /// The path: `poseidon`.
     pub sync: String,
     /// Weights in the buffer.
     pub weights: usize,
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// Servers.
+    /// Number of servers.
     pub servers: u16,
     /// Threads of each worker.
     pub threads_per_worker: usize,
@@ -53,28 +53,28 @@ pub struct PoseidonSummary {
     pub images_per_s: f64,
     /// Whether the weights of all workers were equal at the end, bit for bit.
     pub replicas_identical: bool,
-    /// Times all were started again because one had died.
+    /// Times that all members were started again because one had died.
     pub restarts: u32,
     /// Share of right answers on all test pictures at the end.
     pub test_accuracy: f32,
     /// Mean loss on them.
     pub test_loss: f32,
-    /// Test pictures.
+    /// Number of test pictures.
     pub test_images: usize,
     /// Updates of each worker that came too late, summed over servers and KV pairs.
     pub dropped_updates: Vec<u64>,
-    /// Each worker.
+    /// One entry for each worker.
     pub per_worker: Vec<WorkerSummary>,
     /// What each server sent and received, since its last start.
     pub per_server: Vec<Option<TrafficReport>>,
 }
 
-/// One worker.
+/// Results of one worker.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerSummary {
-    /// Index.
+    /// Index of the worker.
     pub worker: u16,
-    /// Iterations.
+    /// Iterations that it made.
     pub iterations: u64,
     /// Training pictures per second.
     pub images_per_s: f64,
@@ -82,13 +82,14 @@ pub struct WorkerSummary {
     pub train_loss: f32,
     /// Share of the time that it waited for the steps of others.
     pub wait_share: f64,
-    /// Steps that were missing in the weights when an iteration began, on average: at most the staleness.
+    /// Steps that were missing in the weights when an iteration began, on average: at most the
+    /// staleness.
     pub steps_missing_mean: f64,
     /// The most that were missing at once.
     pub steps_missing_max: u64,
     /// Bytes sent, headers included, since its last start.
     pub bytes_sent: u64,
-    /// Bytes received.
+    /// Bytes received, headers included, since its last start.
     pub bytes_received: u64,
     /// The same by layer, since its last start; null if it did not end well.
     pub traffic: Option<TrafficReport>,
@@ -118,7 +119,7 @@ impl WorkerSummary {
     }
 }
 
-/// What a member has reported, if it has come to that.
+/// The report of a member, if it has written one.
 fn traffic(plan: &PoseidonPlan, role: &str, index: u16) -> Option<TrafficReport> {
     let path = plan.out.join(format!("{role}{index}-traffic.json"));
     serde_json::from_str(&fs::read_to_string(path).ok()?).ok()

@@ -14,8 +14,8 @@
 //! The rows of `adam` count the one server that holds the layer: its matrix lies there as a whole,
 //! which is what makes Adam's load uneven. Every other node is a plain worker of that layer.
 //!
-//! The 2015 paper's (P-1)² for `sfb` leaves out one peer; P workers that send to P-1 peers each send
-//! P(P-1)K(M+N), which is [`broadcast_floats`]. The rule uses the paper's count.
+//! The 2015 paper's (P-1)² for `sfb` leaves out one peer; P workers that send to P-1 peers each
+//! send P(P-1)K(M+N), which is [`broadcast_floats`]. The rule uses the paper's count.
 //!
 //! A bias is M more floats wherever the whole matrix travels, and none where factors do: its
 //! gradient is the sum of the factors u. The papers' numbers have no bias.
@@ -41,7 +41,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All of them.
+    /// All schemes.
     pub const ALL: [Self; 4] = [Self::Ps, Self::Sfb, Self::Adam, Self::OneBit];
 
     /// True if it sends factors, which only fully connected layers have.
@@ -50,7 +50,7 @@ impl Scheme {
     }
 }
 
-/// Who chooses a layer's scheme.
+/// The rule that chooses a layer's scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// HybComm of 2017: `sfb` if 2K(P-1)(M+N) <= 2MN(P+P2-2)/P2, else `ps`.
@@ -62,9 +62,9 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The same choice where a server must count the updates of every layer, as one must to leave a late
-    /// worker out for everybody: what a rule would give to `sfb` takes the rule's other scheme. A forced
-    /// scheme stays.
+    /// The same choice where a server must count the updates of every layer, as one must to leave a
+    /// late worker out for all: a layer that a rule would give to `sfb` takes the rule's other
+    /// scheme. A forced scheme stays.
     pub fn choose_on_servers(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
         match (self, self.choose(layer, cluster)) {
             (Self::HybComm, Scheme::Sfb) => Scheme::Ps,
@@ -131,21 +131,21 @@ impl LayerShape {
     }
 }
 
-/// Why a cluster cannot be.
+/// Why a cluster of this size cannot train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ClusterError {
-    /// No workers.
+    /// There are no workers.
     #[error("0 workers compute nothing: give 1 or more")]
     NoWorkers,
-    /// No servers.
+    /// There are no servers.
     #[error("0 servers hold no weights: give 1 or more")]
     NoServers,
-    /// No images.
+    /// A batch has no images.
     #[error("a batch of 0 images has no gradient: give 1 or more")]
     NoBatch,
 }
 
-/// The machines a model trains on.
+/// The size of a cluster and of its batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClusterSize {
     workers: u64,
@@ -157,7 +157,7 @@ impl ClusterSize {
     /// P workers, P2 servers (shards), K images per worker and iteration.
     ///
     /// # Errors
-    /// A count of zero.
+    /// One of the counts is 0.
     pub fn new(workers: u32, servers: u32, batch: u32) -> Result<Self, ClusterError> {
         match (workers, servers, batch) {
             (0, _, _) => Err(ClusterError::NoWorkers),
@@ -179,17 +179,17 @@ impl ClusterSize {
         }
     }
 
-    /// P.
+    /// P, the number of workers.
     pub fn workers(self) -> u64 {
         self.workers
     }
 
-    /// P2.
+    /// P2, the number of servers.
     pub fn servers(self) -> u64 {
         self.servers
     }
 
-    /// K.
+    /// K, the images per worker and iteration.
     pub fn batch(self) -> u64 {
         self.batch
     }
@@ -233,7 +233,7 @@ pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) ->
 }
 
 /// Floats in and out of a node that is both a worker and a server; for `adam` the one that holds
-/// the layer. What a worker says to the server on its own node does not travel.
+/// the layer. Messages of a worker to the server on its own node do not travel.
 pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
     let (factors, matrix) = volumes(layer, cluster);
     let [p, p2, _] = cluster.parts();
@@ -264,9 +264,9 @@ pub fn broadcast_floats(layer: LayerShape, cluster: ClusterSize) -> f64 {
     p * (p - 1.0) * volumes(layer, cluster).0
 }
 
-/// A name that is no scheme or policy.
+/// A name that is not one of a scheme or policy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{name}` is no {what}: give one of {known}")]
+#[error("`{name}` is not a {what}: give one of {known}")]
 pub struct NameError {
     name: String,
     what: &'static str,

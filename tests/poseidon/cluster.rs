@@ -73,7 +73,7 @@ pub(crate) type Ended = Result<(), PoseidonError>;
 /// A cluster's folder, buffers and results.
 pub(crate) struct Cluster {
     pub(crate) setup: Setup,
-    /// Workers that are not started here: somebody else plays them.
+    /// Workers that are not started here, because the test plays them.
     pub(crate) absent: u16,
     pub(crate) key: Option<ClusterKey>,
     pub(crate) worker_bytes_per_s: Option<f64>,
@@ -191,8 +191,8 @@ impl Cluster {
     }
 
     /// Runs coordinator, servers and workers, each changed by `change`, to their ends. The first
-    /// error ends those that would wait for the one who failed, unless somebody else plays a worker:
-    /// then the members must see to it themselves.
+    /// error stops all others, unless the test plays a worker: then the members must notice by
+    /// themselves.
     pub(crate) fn run_with(
         &self,
         resume: bool,
@@ -201,12 +201,12 @@ impl Cluster {
         self.run_with_client(resume, change, |_| {})
     }
 
-    /// As [`Cluster::run_with`], with somebody else beside who is told the coordinator's address.
+    /// As [`Cluster::run_with`], while `client` runs with the coordinator's address.
     pub(crate) fn run_with_client(
         &self,
         resume: bool,
         change: impl Fn(&mut WorkerJob) + Sync,
-        beside: impl FnOnce(&str),
+        client: impl FnOnce(&str),
     ) -> Vec<(String, Ended)> {
         let (stop, cluster) = (AtomicBool::new(false), &self.setup.cluster);
         let address = self.folder.path().join("coordinator");
@@ -236,7 +236,7 @@ impl Cluster {
                     let run = scope.spawn(move || ends(&|| run_worker(&job, stop)));
                     members.push((format!("worker {index}"), run));
                 }
-                beside(&at);
+                client(&at);
             }
             let join = |(name, run): (String, ScopedJoinHandle<'_, Ended>)| {
                 (name, run.join().expect("no panic"))

@@ -197,8 +197,8 @@ fn one_worker_makes_the_plain_solvers_steps_bit_for_bit() {
     assert_eq!(differ.count(), 0);
 }
 
-/// Weights of one process that computes the batches of all threads of one worker one after the other,
-/// and adds their gradients in the order of the threads.
+/// Weights of one process that computes the batches of all threads of one worker one after the
+/// other, and adds their gradients in the order of the threads.
 fn synchronous_sum(setup: &Setup) -> Vec<f32> {
     let batch = setup.spec.net.batch_size(Phase::Train);
     let batch = batch.expect("a batch size");

@@ -1,5 +1,5 @@
-//! The papers' own numbers, from a running coordinator: over its socket, before anybody is there and
-//! from the book that real greetings have opened.
+//! The papers' own numbers, from a running coordinator: as answers before members have joined, and
+//! in the description of the cluster that it sends when all have.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, SESSION, setup, wait_for_file};
 use crate::raw_client::RawClient;
 
-/// A net of one fully connected layer without a bias, in which nothing is computed, and a convolution
-/// for servers to hold.
+/// A net of one fully connected layer without a bias, in which nothing is computed, and a
+/// convolution for servers to hold.
 fn net(outputs: u64, inputs: u64, images: u32) -> Recording {
     let layer = |name: &str, outputs, inputs, fully_connected| RecordedLayer {
         name: name.into(),
@@ -33,11 +33,11 @@ fn net(outputs: u64, inputs: u64, images: u32) -> Recording {
     }
 }
 
-/// What a coordinator says.
+/// Answers of a coordinator.
 struct Answers {
     /// Floats by role and scheme.
     cost: Value,
-    /// By the coordinator's answer, and in the book.
+    /// In the coordinator's answer, and in the description of the cluster.
     scheme: [Scheme; 2],
 }
 
@@ -83,8 +83,9 @@ fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
             .collect();
         let info = members[0]
             .receive(MessageKind::ClusterInfo)
-            .expect("a book");
-        let info: ClusterInfo = serde_json::from_str(info.as_text()).expect("a book");
+            .expect("the description of the cluster");
+        let info: ClusterInfo =
+            serde_json::from_str(info.as_text()).expect("the description of the cluster");
         assert_eq!(info.workers.len(), usize::from(nodes));
         stop.store(true, Relaxed);
         run.join().expect("no panic").expect("a good end");

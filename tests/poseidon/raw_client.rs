@@ -1,23 +1,23 @@
-//! Somebody on the other end of a connection, played by a test.
+//! A client of a coordinator or server that a test controls, message by message.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use dogwild::poseidon::{HEADER_LEN, MemberHello, Message, MessageKind, Sizes};
 
-/// Somebody who speaks the protocol as far as the test wants.
+/// A connection on which a test sends whatever it wants.
 pub(crate) struct RawClient {
     pub(crate) stream: TcpStream,
 }
 
 impl RawClient {
     pub(crate) fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).expect("somebody listens");
+        let stream = TcpStream::connect(address).expect("a listening socket");
         Self { stream }
     }
 
     pub(crate) fn send(&mut self, message: &Message) {
-        // The other end may have had enough already.
+        // The other end may have closed the connection already.
         let _ = self.stream.write_all(&message.header());
         let _ = self.stream.write_all(message.body.bytes());
     }

@@ -1,4 +1,5 @@
-//! What cannot be is named, who sends rubbish is dropped and named, and who dies is named to all.
+//! Settings that contradict themselves, members that do not fit, send rubbish or die: the error
+//! names what is wrong, and which member.
 
 use std::io::Write;
 
@@ -133,8 +134,8 @@ fn write_mnist(folder: &std::path::Path) {
     }
 }
 
-/// Seen: LeNet takes both, so a worker with MNIST among workers with digits trained the common weights on
-/// it, and nobody said anything.
+/// Seen: LeNet takes both, so a worker with MNIST among workers with digits trained the common
+/// weights on it, without any message.
 #[test]
 fn another_kind_of_data_on_one_worker() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -159,7 +160,7 @@ fn another_kind_of_data_on_one_worker() {
             assert!(message.contains(part), "{message}");
         }
     }
-    // All of that kind: nobody is refused.
+    // If all have that kind, none is refused.
     other.run();
 }
 
@@ -195,8 +196,9 @@ fn join_as_worker_1(cluster: &Cluster, coordinator: &str) -> (RawClient, RawClie
     to_coordinator.send_hello(&hello);
     let info = to_coordinator
         .receive(MessageKind::ClusterInfo)
-        .expect("a book");
-    let info: ClusterInfo = serde_json::from_str(info.as_text()).expect("a book");
+        .expect("the description of the cluster");
+    let info: ClusterInfo =
+        serde_json::from_str(info.as_text()).expect("the description of the cluster");
     let mut to_server = RawClient::connect(&info.servers[0]);
     to_server.send_hello(&hello);
     (to_coordinator, to_server)
@@ -244,7 +246,7 @@ fn with_fake_worker(play: impl FnOnce(RawClient)) -> Vec<(String, Ended)> {
 /// All others end, and name worker 1.
 fn assert_named(ended: &[(String, Ended)], how: &str) {
     let message = error_of(ended, "server 0");
-    // The coordinator may have noticed first, and told.
+    // The coordinator may have noticed first, and passed it on.
     assert!(message.contains("worker 1 (127.0.0.1:"), "{message}");
     assert!(message.contains(how), "{message}");
 }
@@ -292,11 +294,11 @@ fn a_member_that_is_silent_is_named() {
     assert_named(&ended, "it has been silent for 10 s");
 }
 
-/// Strangers do no harm: neither rubbish nor somebody of another job.
+/// Neither rubbish nor a member of another job does harm.
 #[test]
-fn strangers_are_dropped_and_training_goes_on() {
+fn foreign_connections_are_dropped_and_training_goes_on() {
     let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 30));
-    let beside = |coordinator: &str| {
+    let client = |coordinator: &str| {
         let mut rubbish = RawClient::connect(coordinator);
         let _ = rubbish.stream.write_all(&[0xA5; 100]);
         assert!(rubbish.receive(MessageKind::ClusterInfo).is_none());
@@ -304,7 +306,7 @@ fn strangers_are_dropped_and_training_goes_on() {
         hello.session = 1;
         let mut other = RawClient::connect(coordinator);
         other.send_hello(&hello);
-        // It may have ended by then, and so say nothing.
+        // The coordinator may have ended by then, and send nothing.
         if let Some(refusal) = other.receive(MessageKind::Abort) {
             let text = refusal.as_text();
             assert!(
@@ -313,13 +315,13 @@ fn strangers_are_dropped_and_training_goes_on() {
             );
         }
     };
-    for (name, ended) in cluster.run_with_client(false, |_| {}, beside) {
+    for (name, ended) in cluster.run_with_client(false, |_| {}, client) {
         ended.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
 #[test]
-fn with_a_key_strangers_learn_nothing_and_members_train() {
+fn with_a_key_only_members_get_answers_and_train() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, digits: &str| {
         use std::os::unix::fs::PermissionsExt;
@@ -330,12 +332,12 @@ fn with_a_key_strangers_learn_nothing_and_members_train() {
     };
     let mut cluster = Cluster::new(setup(force(Scheme::Sfb), 2, 1, 5));
     cluster.key = Some(file("key", "ab"));
-    let beside = |coordinator: &str| {
+    let client = |coordinator: &str| {
         let mut plain = RawClient::connect(coordinator);
         plain.send(&Message::text(MessageKind::Query, 0, "recipe".into()));
         assert!(plain.receive(MessageKind::Answer).is_none());
     };
-    for (name, ended) in cluster.run_with_client(false, |_| {}, beside) {
+    for (name, ended) in cluster.run_with_client(false, |_| {}, client) {
         ended.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     let other = file("other", "cd");

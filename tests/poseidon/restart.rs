@@ -1,5 +1,6 @@
-//! `kill -9` of any process, at iterations drawn from a seed (printed; `DOGWILD_SEED=N` repeats it): the run ends bit for bit with the
-//! weights of one that nobody disturbed. Real processes, as a user starts them.
+//! `kill -9` of any process, at iterations drawn from a seed (printed; `DOGWILD_SEED=N` repeats
+//! it): the run ends bit for bit with the weights of an undisturbed run. Real processes, as a user
+//! starts them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -85,7 +86,8 @@ fn children(parent: u32) -> Vec<(u32, String)> {
     found
 }
 
-/// Kills the child of `train` whose arguments contain `which`, once worker 0 has made `steps` steps.
+/// Kills the child of `train` whose arguments contain `which`, once worker 0 has made `steps`
+/// steps.
 fn kill(train: &mut Child, which: &str, steps: u64) {
     loop {
         assert!(
@@ -234,8 +236,8 @@ fn not_finite(file: &Path) -> usize {
     words.len() - words.iter().filter(finite).count()
 }
 
-/// Seen: the weights of a step that went wrong were the newest checkpoint of all members, so --resume went on
-/// from infinity, and the second such checkpoint drove out the last good one.
+/// Seen: the weights of a step that went wrong were the newest checkpoint of all members, so
+/// --resume went on from infinity, and the second such checkpoint drove out the last good one.
 #[test]
 fn weights_that_are_not_finite_are_no_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");

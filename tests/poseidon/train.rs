@@ -146,8 +146,8 @@ fn stale_and_dropping_runs_come_to_their_ends() {
     }
 }
 
-/// Workers and servers each keep theirs, and nothing but time changes: the weights are those of a run
-/// without budgets.
+/// Workers and servers each keep theirs, and nothing but time changes: the weights are those of a
+/// run without budgets.
 #[test]
 fn a_budget_is_kept() {
     let unbounded = Cluster::new(setup(force(Scheme::Ps), 2, 1, 3)).run();
@@ -173,7 +173,8 @@ fn a_budget_is_kept() {
     }
 }
 
-/// What a budget holds back keeps its order, so that steps never go back, however stale reads may be.
+/// What a budget holds back keeps its order, so that steps never go back, however stale reads may
+/// be.
 #[test]
 fn budgets_go_with_staleness_and_every_scheme() {
     for scheme in Scheme::ALL {

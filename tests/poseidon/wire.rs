@@ -1,5 +1,5 @@
-//! Bytes on the wire, counted where they are sent and received, are those of the cost model. Headers
-//! (24 bytes per message) are counted apart; first weights and signs of life belong to no layer.
+//! Bytes on the wire, counted where they are sent and received, are those of the cost model.
+//! Headers (24 bytes per message) are counted apart; first weights and `Alive` belong to no layer.
 
 use dogwild::poseidon::cost::{server_floats, worker_floats};
 use dogwild::poseidon::{ClusterSize, LayerShape, Scheme, TrafficReport};
@@ -86,7 +86,7 @@ fn factors_to_servers() {
     assert_as_predicted(Scheme::Adam, 20_000, &ALL);
 }
 
-/// The two values that go with the bits of each pair are 8 bytes: little beside a large layer.
+/// The two values that go with the bits of each pair are 8 bytes: little for a large layer.
 #[test]
 fn one_bit() {
     assert_as_predicted(Scheme::OneBit, 200_000, &["conv2", "ip1"]);

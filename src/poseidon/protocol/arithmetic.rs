@@ -1,6 +1,6 @@
-//! What this room needs of a solver, and the sums it makes itself.
+//! What the protocol needs of a solver, and the sums that it makes itself.
 //!
-//! Store and syncer know no solver: whoever drives them brings an [`Arithmetic`]. Every sum here
+//! Store and syncer know no solver: an [`Arithmetic`] is an argument. Every sum here
 //! is made in the order of the workers, so that all replicas of a weight stay equal bit for bit.
 
 use super::message::Message;

@@ -3,7 +3,7 @@
 //! A queue of messages that wait for their share of a budget in bytes per second, in the order of
 //! the relative magnitude of the update (its length over that of the weights), upper layers before
 //! lower ones when equal, first come first served when equal in that too. Messages about the same
-//! subject keep their order: the weight of the newest lets the oldest go. Time is an argument.
+//! subject keep their order: the priority of the newest lets the oldest go. Time is an argument.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 /// Time for which an unused budget may be saved up.
 const BURST_NS: u64 = 5_000_000;
 
-/// How much a message matters.
+/// How early a message is sent: by magnitude, then by layer, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priority {
     /// Length of the update over the length of the weights it changes.
@@ -57,7 +57,7 @@ pub enum Next<T> {
     Now(T),
     /// Not before this time, ns.
     At(u64),
-    /// Nothing waits.
+    /// The queue is empty.
     Empty,
 }
 
@@ -110,12 +110,12 @@ impl<T> Bandwidth<T> {
         Next::Now(item)
     }
 
-    /// Messages that wait.
+    /// Number of messages that wait.
     pub fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// True if none waits.
+    /// True if no message waits.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }

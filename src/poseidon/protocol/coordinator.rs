@@ -1,8 +1,9 @@
-//! The coordinator: knows cluster and model, keeps the information book, answers questions.
+//! The coordinator: knows cluster and model, admits members, answers questions about the plan.
 //!
-//! A state machine: members join, the book opens when all are there, members leave. It does no
-//! I/O; whoever drives it passes on what it says. Invariant: nobody has a seat who trains another
-//! model, another cluster, on another kind of data, or from other weights.
+//! A state machine: members join; when all have joined, there is a [`ClusterInfo`] for them (the
+//! papers call it the information book); members leave. It does no I/O: the runtime sends what it
+//! returns. Invariant: all members that have joined train the same model in the same job, on the
+//! same kind of data, from the same weights.
 
 use std::fmt;
 
@@ -11,22 +12,22 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Plan, PlanError};
 use crate::poseidon::cost::{self, ClusterSize, LayerShape, Scheme};
 
-/// What a member does.
+/// The part of a member in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberRole {
-    /// Computes gradients.
+    /// It computes gradients.
     Worker,
-    /// Holds shards of the weights.
+    /// It holds shards of the weights.
     Server,
 }
 
 /// A member of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
-    /// What it does.
+    /// Its part in the cluster.
     pub role: MemberRole,
-    /// Which of its kind, from 0.
+    /// Its number among the members of its role, from 0.
     pub index: u16,
 }
 
@@ -40,12 +41,12 @@ impl fmt::Display for Member {
     }
 }
 
-/// What a member says first, to the coordinator and to every other member.
+/// The first message of a member, to the coordinator and to every other member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberHello {
-    /// Who it is.
+    /// The member that sends it.
     pub member: Member,
-    /// Which job.
+    /// Number of the job.
     pub session: u64,
     /// Fingerprint of the model's tensors.
     pub fingerprint: u64,
@@ -64,10 +65,10 @@ pub struct MemberHello {
     pub checkpoints: Vec<u64>,
 }
 
-/// The information book.
+/// Description of a cluster whose members have all joined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// Which job.
+    /// Number of the job.
     pub session: u64,
     /// What is trained and how.
     pub plan: Plan,
@@ -79,50 +80,50 @@ pub struct ClusterInfo {
     pub servers: Vec<String>,
 }
 
-/// Why somebody was not let in, or not answered.
+/// Why a member was not admitted, or a question not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such seat.
+    /// The cluster has no member of this role and index.
     #[error("there is no {0}: the cluster has {1} workers and {2} servers, counted from 0")]
     NoSuchMember(Member, u16, u16),
-    /// Taken.
+    /// Another process has joined as this member.
     #[error("{0} is here already, from {1}: give each an index of its own")]
     AlreadyJoined(Member, String),
-    /// Another job.
+    /// It belongs to another job.
     #[error(
         "{0} is of session {1:016x}, this cluster is {2:016x}: name the same session everywhere"
     )]
     Session(Member, u64, u64),
-    /// Another model.
+    /// Its model has other tensors.
     #[error(
         "{0} trains another model: its tensors have fingerprint {1:016x}, the coordinator's {2:016x}. \
          Give all the same solver file and data"
     )]
     Model(Member, u64, u64),
-    /// Other hyper-parameters.
+    /// Its hyper-parameters differ.
     #[error("{0} has another solver file: it says {1}, the coordinator's says {2}")]
     Recipe(Member, String, String),
-    /// Another batch.
+    /// Its batch differs.
     #[error(
         "{0} computes {1} images per iteration, the coordinator expects {2}: give all the same batch_size and \
          threads per worker"
     )]
     Images(Member, u32, u32),
-    /// Other data.
+    /// Its pictures are of another kind.
     #[error("{0} learns from {1}, {2} from {3}: give all the same data")]
     Data(Member, String, String, String),
-    /// Other weights.
+    /// It begins with other weights.
     #[error(
         "{0} begins with other weights than {1}: give all the same seed or file of weights, and no buffer that \
          has been trained"
     )]
     Weights(Member, Member),
-    /// A question without an answer.
-    #[error("the information book knows no `{0}`: ask for one of {KEYS}")]
+    /// The question is not known.
+    #[error("the coordinator has no answer to `{0}`: ask for one of {KEYS}")]
     Unknown(String),
 }
 
-/// What can be asked for.
+/// The questions that are answered. They are part of the protocol: `book` is the [`ClusterInfo`].
 const KEYS: &str = "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, cost:LAYER, book";
 
 /// The coordinator of one cluster.
@@ -139,11 +140,11 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator whose members are all still missing. With `resume` they go on from the newest
-    /// checkpoint that all of them have.
+    /// A coordinator without members yet. With `resume` they continue from the newest checkpoint
+    /// that all of them have.
     ///
     /// # Errors
-    /// A plan that contradicts itself.
+    /// The plan contradicts itself.
     pub fn new(
         session: u64,
         fingerprint: u64,
@@ -165,16 +166,16 @@ impl Coordinator {
         })
     }
 
-    /// The same for workers that learn from this kind of pictures; empty: from any, but all from one kind.
+    /// Sets the kind of pictures that workers must learn from; empty: any kind, but one for all.
     #[must_use]
     pub fn with_data(self, data: String) -> Self {
         Self { data, ..self }
     }
 
-    /// Gives `hello` its seat.
+    /// Admits the member that sent `hello`.
     ///
     /// # Errors
-    /// What does not fit this cluster; see [`Refusal`].
+    /// It does not fit this cluster; see [`Refusal`]. Nothing has changed then.
     pub fn join(&mut self, hello: MemberHello) -> Result<(), Refusal> {
         let (member, plan) = (hello.member, &self.plan);
         let Some(at) = self.members.iter().position(|(m, _)| *m == member) else {
@@ -200,6 +201,8 @@ impl Coordinator {
         if member.role == MemberRole::Worker && hello.images != plan.images {
             return Err(Refusal::Images(member, hello.images, plan.images));
         }
+        // With `resume` the first weights do not matter: those of the checkpoint replace them, and
+        // a worker's buffer may hold any state of the run before.
         let mut others = self.members.iter().filter_map(|(_, hello)| hello.as_ref());
         if let Some(other) = others.find(|other| !self.resume && other.weights != hello.weights) {
             return Err(Refusal::Weights(member, other.member));
@@ -208,7 +211,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Who learns from another kind of pictures than `hello`, and from which.
+    /// A member that learns from another kind of pictures than `hello`, and that kind.
     fn other_data(&self, hello: &MemberHello) -> Option<(String, String)> {
         let others = self.members.iter().filter_map(|(_, hello)| hello.as_ref());
         let others = others.map(|other| (other.member.to_string(), &other.data));
@@ -218,20 +221,20 @@ impl Coordinator {
             .map(|(who, data)| (who, data.clone()))
     }
 
-    /// Frees the seat of a member that went before the book was opened.
+    /// Forgets a member whose connection ended before all had joined: it may join again.
     pub fn forget(&mut self, member: Member) {
         for (_, hello) in self.members.iter_mut().filter(|(m, _)| *m == member) {
             *hello = None;
         }
     }
 
-    /// Who is not there yet.
+    /// The members that have not joined yet.
     pub fn missing(&self) -> Vec<Member> {
         let empty = self.members.iter().filter(|(_, hello)| hello.is_none());
         empty.map(|(member, _)| *member).collect()
     }
 
-    /// The information book, once everybody is there.
+    /// The description of the cluster, once all members have joined.
     pub fn cluster_info(&self) -> Option<ClusterInfo> {
         let hellos: Option<Vec<&MemberHello>> =
             self.members.iter().map(|(_, h)| h.as_ref()).collect();
@@ -240,6 +243,9 @@ impl Coordinator {
             let members = hellos.iter().filter(move |h| h.member.role == role);
             members.map(|h| h.address.clone()).collect()
         };
+        // Members that died at different moments have different newest checkpoints, one apart at
+        // most. All resume from the newest that they have in common, so that no step is missing on
+        // one and made on another; without one in common all begin anew.
         let (first, others) = hellos.split_first()?;
         let common = first.checkpoints.iter().copied().filter(|clock| {
             let has = |hello: &&MemberHello| hello.checkpoints.contains(clock);
@@ -254,21 +260,21 @@ impl Coordinator {
         })
     }
 
-    /// The plan.
+    /// The plan that the members follow.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How the gradient of the layer of that name travels.
+    /// The scheme by which the gradient of the layer `layer` travels.
     pub fn best_scheme(&self, layer: &str) -> Option<Scheme> {
         let layers = &self.plan.layers;
         layers.iter().find(|l| l.name == layer).map(|l| l.scheme)
     }
 
-    /// Answers a question from the information book, as JSON.
+    /// Answers a question about the cluster, as JSON.
     ///
     /// # Errors
-    /// Nothing is known by that name.
+    /// The question is not known.
     pub fn query(&self, key: &str) -> Result<serde_json::Value, Refusal> {
         let unknown = || Refusal::Unknown(key.into());
         let plan = &self.plan;
@@ -291,8 +297,8 @@ impl Coordinator {
         })
     }
 
-    /// Floats that each scheme would send for a layer in one iteration, by role (see [`cost`]); null
-    /// where a layer has no factors.
+    /// Floats that each scheme would send for a layer in one iteration, by role (see [`cost`]);
+    /// null where a layer has no factors.
     fn costs(&self, layer: &str) -> Option<serde_json::Value> {
         let layer = self.plan.layers.iter().find(|l| l.name == layer)?.shape;
         let cluster = self.plan.cluster().ok()?;
@@ -310,19 +316,19 @@ impl Coordinator {
         }))
     }
 
-    /// `member` has said goodbye.
+    /// Notes that `member` has sent `Bye`.
     pub fn leave(&mut self, member: Member) {
         if !self.left.contains(&member) {
             self.left.push(member);
         }
     }
 
-    /// True if it has said goodbye: its connection may end.
+    /// True if `member` has sent `Bye`: its connection may end.
     pub fn has_left(&self, member: Member) -> bool {
         self.left.contains(&member)
     }
 
-    /// True if everybody has.
+    /// True if all members have sent `Bye`.
     pub fn finished(&self) -> bool {
         self.left.len() == self.members.len()
     }

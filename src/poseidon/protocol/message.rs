@@ -1,9 +1,9 @@
-//! What a Poseidon message says: bytes only.
+//! The format of a Poseidon message: bytes only.
 //!
 //! A message is a header of [`HEADER_LEN`] bytes, the length of the payload first, and a payload of
 //! floats, words or text. What arrives is bounded by [`Sizes`] before anything is allocated:
 //! a payload of data has exactly the size that the cluster's plan gives its subject. Parsing never
-//! panics, whatever the bytes; who may say what, and when, is checked by store and syncer.
+//! panics, whatever the bytes. Store and syncer check whether a message is allowed at its time.
 //!
 //! ```text
 //!  0 payload_len u32   4 magic "DP"   6 version u8   7 kind u8
@@ -36,7 +36,7 @@ macro_rules! kinds {
         pub enum MessageKind { $($(#[$doc])* $name = $code,)* }
 
         impl MessageKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// What its payload is made of.
@@ -48,9 +48,9 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// First on every connection: who I am.
+    /// First on every connection: the member that sends it.
     Hello = 1 carries Text,
-    /// Coordinator to a member: the information book, once everybody is there.
+    /// Coordinator to a member: the description of the cluster, once all members have joined.
     ClusterInfo = 2 carries Text,
     /// To the coordinator: a question.
     Query = 3 carries Text,
@@ -66,13 +66,13 @@ kinds! {
     Bits = 8 carries Words,
     /// Worker 0 to the coordinator, and on to the workers: end at `clock`.
     Finish = 9 carries Nothing,
-    /// The answer to it: I know.
+    /// Confirms `Finish`; from the coordinator: all workers have confirmed it.
     FinishKnown = 10 carries Nothing,
-    /// Nothing to say, but alive.
+    /// Sent when there is nothing else to send, so that the other end does not time out.
     Alive = 11 carries Nothing,
-    /// I am done; the connection ends well.
+    /// The sender has finished: the connection may be closed.
     Bye = 12 carries Nothing,
-    /// I end, because of this.
+    /// The sender ends the run, for this reason.
     Abort = 13 carries Text,
 }
 
@@ -81,11 +81,11 @@ kinds! {
 pub enum Payload {
     /// No payload.
     Nothing,
-    /// UTF-8.
+    /// Text in UTF-8.
     Text,
-    /// f32, little-endian.
+    /// Values of f32, little-endian.
     Floats,
-    /// u32, little-endian.
+    /// Values of u32, little-endian.
     Words,
 }
 
@@ -171,21 +171,21 @@ impl Header {
     }
 }
 
-/// A payload.
+/// The payload of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// No payload.
     Nothing,
-    /// Text.
+    /// UTF-8 text.
     Text(String),
-    /// Floats.
+    /// Values in the order of the weights or factors.
     Floats(Vec<f32>),
-    /// Words.
+    /// Words of a pair at one bit per weight.
     Words(Vec<u32>),
 }
 
 impl Body {
-    /// Its bytes.
+    /// The bytes that follow the header.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Nothing => &[],
@@ -196,7 +196,7 @@ impl Body {
     }
 }
 
-/// One message.
+/// A message: the fields of its header, and its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     /// What it is for.
@@ -270,7 +270,7 @@ impl Message {
     /// Reads the payload that `header` announces through `fill`, which fills all it is given.
     ///
     /// # Errors
-    /// What `fill` says, or text that is none.
+    /// The error of `fill`, or text that is not UTF-8.
     pub fn read<E: From<ParseError>>(
         header: &Header,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,

@@ -14,6 +14,7 @@ mod replay;
 mod rounds;
 mod store;
 mod syncer;
+mod violation;
 
 pub use arithmetic::Arithmetic;
 pub use bandwidth::{Bandwidth, Next, Priority};
@@ -27,8 +28,9 @@ pub use plan::{
 };
 pub use replay::{RecordedLayer, Recording, RecordingError};
 pub use rounds::RoundError;
-pub use store::{Checkpoint, KvStore, ProtocolViolation, Saved};
+pub use store::{Checkpoint, KvStore, Saved};
 pub use syncer::{Completion, Contribution, Destination, Syncer};
+pub use violation::ProtocolViolation;
 
 #[cfg(test)]
 mod tests;

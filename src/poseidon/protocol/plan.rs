@@ -1,15 +1,14 @@
-//! What a cluster trains and how: the part of the information book that is fixed before anybody
-//! joins.
+//! What a cluster trains and how: the part of its description that is fixed before members join.
 //!
 //! Numbers and names only. Invariants: a [`Plan`] is checked, and its KV pairs follow from it
-//! alone, so every member that has the plan knows who holds what.
+//! alone, so every member that has the plan knows which server holds which pair.
 
 use serde::{Deserialize, Serialize};
 
 use super::message::{MAX_TEXT, Sizes};
 use crate::poseidon::cost::{ClusterError, ClusterSize, LayerShape, Policy, Scheme};
 
-/// Bytes of a KV pair unless said otherwise (2017 paper, section 4.1).
+/// Default size of a KV pair, in bytes (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;
 /// Largest pair: its length must fit the header of a message.
 const MAX_PAIR_BYTES: u64 = 1 << 31;
@@ -28,7 +27,7 @@ pub enum Partition {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stragglers {
-    /// All wait for them.
+    /// All workers wait for the slowest.
     Wait,
     /// A step is made as soon as this share of the workers has sent; what comes later is dropped
     /// and counted.
@@ -42,14 +41,14 @@ pub struct PlanTensor {
     pub name: String,
     /// First weight in the buffer.
     pub offset: usize,
-    /// Weights.
+    /// Number of weights.
     pub len: usize,
 }
 
 /// A layer that learns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanLayer {
-    /// Its name.
+    /// Name of the layer, as `ip1`.
     pub name: String,
     /// Its weight matrix.
     pub shape: LayerShape,
@@ -64,7 +63,7 @@ pub struct PlanLayer {
 pub struct Pair {
     /// Its number in the plan.
     pub id: u32,
-    /// Its layer.
+    /// Its layer, by the layer's place in the plan.
     pub layer: usize,
     /// Its tensor: weight (0) or bias (1) of the layer.
     pub tensor: usize,
@@ -72,22 +71,22 @@ pub struct Pair {
     pub offset: usize,
     /// First weight in the layer, when weight and bias follow each other without a gap.
     pub in_layer: usize,
-    /// Weights.
+    /// Number of weights.
     pub len: usize,
     /// The server that holds it; none if its layer takes `sfb`.
     pub server: Option<u16>,
 }
 
-/// What is asked for.
+/// Settings of a cluster, from which a [`Plan`] is made.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// Servers.
+    /// Number of servers.
     pub servers: u16,
     /// Images of a worker in one iteration.
     pub images: u32,
-    /// Who chooses the schemes.
+    /// The rule that chooses a scheme for each layer.
     pub policy: Policy,
     /// Bytes of a KV pair, at most.
     pub pair_bytes: u64,
@@ -105,55 +104,55 @@ pub struct ClusterSpec {
     pub recipe: String,
 }
 
-/// Why a plan cannot be.
+/// Why a plan is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// Nobody, or nothing.
+    /// It has no workers, no servers or no images.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// Servers without work.
+    /// Some servers would hold nothing.
     #[error(
         "{servers} servers, but only {pairs} KV pairs to hold (layers under sfb have none): use fewer servers, \
          or smaller pairs"
     )]
     Servers {
-        /// Servers.
+        /// Number of servers.
         servers: u16,
-        /// Pairs that servers hold.
+        /// Number of pairs that servers hold.
         pairs: usize,
     },
-    /// Pairs that hold nothing, or more than a message.
+    /// Pairs would hold no weight, or more than a message can carry.
     #[error("KV pairs of {0} bytes: give 4 to {MAX_PAIR_BYTES}")]
     PairBytes(u64),
-    /// A tensor that no message can carry whole.
+    /// No message can carry this tensor whole.
     #[error("tensor {0} has {1} bytes, more than a message carries: partition tensors into pairs")]
     Tensor(String, u64),
-    /// Two promises of which one breaks the other.
+    /// Staleness promises what dropped updates break.
     #[error(
         "staleness {0} with late workers dropped: staleness promises that every update of every worker \
          is seen, dropping leaves some out. Choose one of them"
     )]
     StalenessAndDrop(u32),
-    /// Replicas that rebuild gradients themselves must all rebuild the same ones.
+    /// Replicas that rebuild gradients themselves must all use the same updates.
     #[error(
         "late workers dropped with scheme sfb (layer {0}): factors go from worker to worker, and only a \
          server can leave a late worker out for all. Use scheme hybcomm, sacp, ps, adam or onebit"
     )]
     SfbAndDrop(String),
-    /// A share that is none.
+    /// The quorum is not a share.
     #[error("a quorum of {0}: give a share above 0 and at most 1")]
     Quorum(f64),
-    /// More layers or tensors than the book can tell.
-    #[error("the book of this model has {0} bytes, more than {MAX_TEXT}")]
+    /// There are too many layers or tensors for one message.
+    #[error("the description of this model has {0} bytes, more than half of {MAX_TEXT}")]
     TooLarge(usize),
 }
 
 /// A checked plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// Servers.
+    /// Number of servers.
     pub servers: u16,
     /// Images of a worker in one iteration.
     pub images: u32,

@@ -1,7 +1,7 @@
 //! Recorded computing: the layers of a model and the time that each pass spends in them.
 //!
 //! A worker that replays a recording spends its times and computes nothing, while gradients of the
-//! recorded sizes travel as if it had; so two cores can stand for many GPUs, and the network is
+//! recorded sizes travel as if it had. So two cores can stand for many GPUs, and the network is
 //! what is measured. Text and numbers only: no file, no clock. Invariant: a [`Recording`] has
 //! layers, every one has weights, and no two have the same name.
 
@@ -22,9 +22,9 @@ const MAX_WEIGHTS: u64 = 1 << 32;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedLayer {
-    /// Its name.
+    /// Name of the layer.
     pub name: String,
-    /// Its weights.
+    /// Size of its weight matrix.
     pub shape: LayerShape,
     /// Microseconds of the forward pass.
     pub forward_us: u64,
@@ -44,7 +44,7 @@ impl RecordedLayer {
     }
 }
 
-/// What a worker replays.
+/// The layers of a model with their recorded times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
@@ -60,16 +60,16 @@ pub enum RecordingError {
     /// Not JSON, or other fields than those of a recording.
     #[error("is not a recording: {0}; dogwild-plan writes one")]
     Json(#[from] serde_json::Error),
-    /// Nothing to do.
+    /// It has no images or no layers.
     #[error("has {0}, so that there is nothing to replay")]
     Empty(&'static str),
-    /// A layer without weights, or with more than can be.
+    /// A layer has no weights, or too many.
     #[error("layer {0} has no weights, or more than {MAX_WEIGHTS}")]
     Weights(String),
-    /// A time that is none.
+    /// A time is too long to be one of a layer.
     #[error("layer {0} takes more than an hour: times are in microseconds")]
     Time(String),
-    /// Layers that no buffer can hold.
+    /// No buffer can hold the layers.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
@@ -85,9 +85,9 @@ impl Recording {
         Ok(recording)
     }
 
-    /// As JSON.
+    /// The recording as JSON, which [`Recording::parse`] reads.
     pub fn to_json(&self) -> String {
-        // Numbers and names: nothing that JSON cannot say.
+        // Numbers and names, which JSON can always express.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 

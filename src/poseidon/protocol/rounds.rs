@@ -1,4 +1,4 @@
-//! Updates counted by clock: who has sent for which iteration, in a window that is bounded.
+//! Updates by clock: which workers have sent which iteration, in a window of bounded size.
 //!
 //! Invariant: what is held is at most one update per worker for each of `window` clocks.
 
@@ -16,18 +16,18 @@ pub(super) enum Added {
 /// Why an update breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoundError {
-    /// A worker that does not exist.
+    /// The worker does not exist.
     #[error("an update of worker {0} in a cluster of {1}")]
     NoWorker(u16, usize),
-    /// Twice the same.
+    /// It sent a clock for the second time.
     #[error("worker {0} sent clock {1} twice")]
     Twice(u16, u64),
-    /// Further ahead than staleness allows.
+    /// It is further ahead than staleness allows.
     #[error("worker {worker} sent clock {clock} while clock {now} is open: it did not wait")]
     Early {
-        /// The worker.
+        /// Index of the worker.
         worker: u16,
-        /// Its clock.
+        /// Clock of its update.
         clock: u64,
         /// The oldest clock that is not complete.
         now: u64,
@@ -99,7 +99,8 @@ impl<U> Rounds<U> {
         late.map(|(worker, _)| worker).collect()
     }
 
-    /// The oldest clock and its updates, in the order of the workers, if `quorum` of them have come.
+    /// The oldest clock and its updates, in the order of the workers, if `quorum` of them have
+    /// come.
     pub(super) fn take(&mut self, quorum: usize) -> Option<(u64, Vec<(u16, U)>)> {
         if !self.is_complete(quorum) {
             return None;
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_keep_to_the_rules_is_named() {
+    fn a_worker_that_breaks_the_rules_is_named() {
         let mut rounds = Rounds::new(2, 2, 0);
         assert_eq!(rounds.add(2, 0, ()), Err(RoundError::NoWorker(2, 2)));
         rounds.add(1, 1, ()).unwrap();

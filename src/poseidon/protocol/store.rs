@@ -1,9 +1,9 @@
 //! The KV store: one server's share of the globally shared parameters.
 //!
-//! Counts the updates of each KV pair and, when as many have come as there are workers, makes the
-//! solver's step and hands out the pair to be broadcast. No I/O, no clock: messages in, messages
-//! out. Invariants: a step is made once, in the order of the clocks, from updates summed in the
-//! order of the workers; what comes too late is dropped and counted.
+//! Counts the updates of each KV pair. When enough workers have sent one, it makes the solver's
+//! step and returns the pair for the broadcast. No I/O, no clock: messages in, messages out.
+//! Invariants: a step is made once, in the order of the clocks, from updates summed in the order of
+//! the workers; an update that comes too late is dropped and counted.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -13,49 +13,22 @@ use super::bandwidth::Priority;
 use super::message::{Body, Message, MessageKind};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
-use super::rounds::{Added, RoundError, Rounds};
+use super::rounds::{Added, Rounds};
+use super::violation::ProtocolViolation;
 use crate::poseidon::cost::Scheme;
 use crate::weights::{WeightsView, kernels};
 
-/// Why a message breaks the protocol. The sender is dropped and named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProtocolViolation {
-    /// About something this member does not hold, or of a kind it does not take.
-    #[error("{kind:?} about {subject}, which this member does not take")]
-    UnexpectedSubject {
-        /// Kind.
-        kind: MessageKind,
-        /// Pair or layer.
-        subject: u32,
-    },
-    /// Out of turn.
-    #[error(transparent)]
-    Round(#[from] RoundError),
-    /// Weights or sums that skip a step or go back.
-    #[error("{kind:?} about pair {subject} after {clock} steps, but {now} was the next")]
-    OutOfOrder {
-        /// Kind.
-        kind: MessageKind,
-        /// Pair.
-        subject: u32,
-        /// What it says.
-        clock: u64,
-        /// What was to be.
-        now: u64,
-    },
-}
-
-/// One pair with what belongs to it.
+/// A pair that this server holds, with its state.
 #[derive(Debug)]
 struct Shard {
     pair: Pair,
     weights: Vec<AtomicU32>,
     history: Vec<AtomicU32>,
-    /// What one bit per weight left out of the sums sent back; empty under other schemes.
+    /// Difference of the sums and their bits that were sent back; empty but under `onebit`.
     residual: Vec<f32>,
 }
 
-/// Pairs whose updates come together: one, or all of a layer under `adam`.
+/// Pairs that are updated together: a single pair, or all of a layer under `adam`.
 #[derive(Debug)]
 struct Unit {
     layer: usize,
@@ -64,22 +37,22 @@ struct Unit {
     rounds: Rounds<Message>,
 }
 
-/// A named array of a checkpoint.
+/// An array of a checkpoint, after its name.
 pub type Saved = (String, Vec<f32>);
 
-/// What is saved while the units of this server reach a checkpoint one after the other.
+/// A checkpoint in the making: the units of a server reach its clock one after the other.
 #[derive(Debug, Default)]
 struct Gathering {
     units: usize,
     saved: Vec<Saved>,
 }
 
-/// A whole checkpoint.
+/// A complete checkpoint of one member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Steps made.
+    /// Number of steps that were made.
     pub clock: u64,
-    /// Everything a member must not forget.
+    /// The state that the member continues from.
     pub arrays: Vec<Saved>,
 }
 
@@ -160,7 +133,8 @@ impl KvStore {
         self.units[unit].shards.push(shard);
     }
 
-    /// Takes a worker's update. Gives what is to be sent to all workers.
+    /// Adds a worker's update, and makes the steps that it completes. Returns the messages for all
+    /// workers.
     ///
     /// # Errors
     /// See [`ProtocolViolation`]; nothing has changed then.
@@ -191,22 +165,27 @@ impl KvStore {
             return Ok(Vec::new());
         }
         let mut out = Vec::new();
+        // One update can complete several steps: with staleness, the others of later clocks may be
+        // waiting for it. Steps are made strictly by clock, because momentum and learning rate make
+        // the weights depend on their order, and all replicas must be equal bit for bit.
         while let Some((clock, updates)) = self.units[at].rounds.take(self.plan.quorum()) {
             let updates = updates.into_iter().map(|(_, message)| message).collect();
             let layer = &self.plan.layers[self.units[at].layer];
             let workers = self.plan.workers.into();
             self.units[at].step(layer, clock, updates, workers, math, &mut self.scratch);
-            // Sums must all arrive; of weights only the newest count.
+            // Weights replace each other, so only the newest are sent. Sums under `onebit` are
+            // added up by the workers, so each one is sent.
             if self.units[at].scheme != Scheme::OneBit {
                 out.clear();
             }
             out.extend(self.units[at].broadcast(self.server, &mut self.scratch));
+            // Copied before the next step of this loop changes the unit; see `save`.
             self.save(at, clock + 1);
         }
         Ok(out)
     }
 
-    /// What a worker that has just connected gets: all weights as they are.
+    /// All weights as they are, for a worker that has just connected.
     pub fn weights(&self) -> Vec<Message> {
         let units = self
             .units
@@ -215,9 +194,9 @@ impl KvStore {
         units.flat_map(|unit| unit.weights(self.server)).collect()
     }
 
-    /// How much the last step of a pair matters: its length over that of the pair's weights. The
-    /// history of the solver's momentum is what the step took off the weights. Of sums of bits, whose
-    /// weights are not here, only the layer is known.
+    /// Priority of a pair's last step: its length over that of the pair's weights. The history of
+    /// the solver's momentum is what the step subtracted from the weights. Under `onebit` the
+    /// weights are not here, so only the layer counts.
     pub fn priority_of(&self, pair: u32) -> Priority {
         let shards = self.units.iter().flat_map(|unit| &unit.shards);
         let Some(shard) = shards.into_iter().find(|shard| shard.pair.id == pair) else {
@@ -238,12 +217,12 @@ impl KvStore {
         }
     }
 
-    /// Updates that came too late, by worker.
+    /// For each worker the number of updates that came too late.
     pub fn dropped(&self) -> &[u64] {
         &self.dropped
     }
 
-    /// The iteration that others have sent and these workers have not, if there is one.
+    /// The oldest iteration that only some workers have sent, and the workers that have not.
     pub fn late(&self) -> Option<(u64, Vec<u16>)> {
         let late = self
             .units
@@ -252,20 +231,20 @@ impl KvStore {
         late.filter(|(_, workers)| !workers.is_empty()).min()
     }
 
-    /// True if all `clocks` of the plan are done here.
+    /// True if this server has made all steps of the plan.
     pub fn finished(&self) -> bool {
         self.units
             .iter()
             .all(|unit| unit.rounds.now() >= self.plan.clocks)
     }
 
-    /// A checkpoint that has become whole, if there is one.
+    /// Removes and returns a complete checkpoint, if there is one.
     pub fn take_checkpoint(&mut self) -> Option<Checkpoint> {
         self.whole.pop()
     }
 
-    /// Copies a unit that has reached a checkpoint. Units reach it at different times, but each is
-    /// copied at the same clock.
+    /// Copies a unit that has reached the clock of a checkpoint. Units reach it at different times,
+    /// but each is copied at the same clock, so the whole is the state after that many steps.
     fn save(&mut self, unit: usize, clock: u64) {
         if !self.plan.checkpoint_at(clock) {
             return;
@@ -282,10 +261,10 @@ impl KvStore {
         }
     }
 
-    /// Takes up a checkpoint: `array` gives what was saved under a name, of that length.
+    /// Loads a checkpoint: `array` returns the saved array of a name and length.
     ///
     /// # Errors
-    /// What `array` says.
+    /// The error of `array`.
     pub fn restore<E>(
         &mut self,
         mut array: impl FnMut(&str, usize) -> Result<Vec<f32>, E>,
@@ -333,7 +312,7 @@ impl Unit {
             }
         }
         if self.scheme == Scheme::OneBit {
-            // Who makes the step takes this for the sum over all workers.
+            // The workers make the step, and divide by the number of all workers.
             if contributions < workers {
                 let share = workers as f32 / contributions as f32;
                 scratch.iter_mut().for_each(|sum| *sum *= share);
@@ -349,7 +328,7 @@ impl Unit {
         }
     }
 
-    /// What all workers get after a step; `scratch` holds the sum of the gradients.
+    /// The messages for all workers after a step; `scratch` holds the sum of the gradients.
     fn broadcast(&mut self, server: u16, scratch: &mut [f32]) -> Vec<Message> {
         if self.scheme != Scheme::OneBit {
             return self.weights(server);

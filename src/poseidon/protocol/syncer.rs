@@ -1,11 +1,11 @@
-//! The client library: one syncer per layer.
+//! The worker's side of a layer: one syncer per layer.
 //!
-//! A [`Syncer`] sends its layer's gradient when the backward pass is done with it, receives what
-//! comes back, and moves it into the weights. No I/O: messages in, messages out.
+//! A [`Syncer`] sends its layer's gradient as soon as the backward pass has computed it, receives
+//! the updates that come back, and applies them to the weights. No I/O: messages in, messages out.
 //!
 //! Rules:
-//! - Weights change only while the layer is *open*: from its `send` to the next `begin`. What
-//!   arrives outside waits. So a pass reads each layer's weights of one moment.
+//! - Weights change only while the layer is *open*: from its `send` to the next `begin`. Messages
+//!   that arrive outside wait. So a pass reads each layer's weights of one moment.
 //! - At most `staleness` steps of what was sent may be missing when an iteration begins.
 //! - Steps that a worker makes itself (`sfb`, `onebit`) are made in the order of the clocks, from
 //!   updates summed in the order of the workers: all workers make the same ones, bit for bit.
@@ -19,11 +19,12 @@ use super::message::{Body, Message, MessageKind};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::Rounds;
-use super::store::{ProtocolViolation, Saved};
+use super::store::Saved;
+use super::violation::ProtocolViolation;
 use crate::poseidon::cost::Scheme;
 use crate::weights::{WeightsView, kernels};
 
-/// Where a message goes.
+/// The receivers of a worker's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// The server of that index.
@@ -32,29 +33,29 @@ pub enum Destination {
     Peers,
 }
 
-/// What a layer's backward pass gave.
+/// The gradient of a layer, or the factors that it can be computed from.
 #[derive(Debug)]
 pub enum Contribution<'a> {
     /// Gradients in the layout of the weights, from weight `from` on, this layer's among them.
     Gradient {
         /// Place of the first in the buffer.
         from: usize,
-        /// The gradients.
+        /// Gradient of each weight.
         values: &'a [f32],
     },
     /// The layer's factors, u then v: `[outputs][images]`, `[inputs][images]`.
     Factors(Vec<f32>),
 }
 
-/// One pair of the layer, on a server.
+/// A pair of the layer, and what has arrived about it.
 #[derive(Debug)]
 struct HeldPair {
     pair: Pair,
-    /// Steps that are in the weights here.
+    /// Steps that are in this worker's weights.
     applied: u64,
-    /// Arrived and not yet moved: weights (the newest only) or sums (all).
+    /// Received and not yet applied: weights (the newest only) or sums (all).
     waiting: VecDeque<Message>,
-    /// What one bit per weight left out so far; empty under other schemes.
+    /// Difference of the gradients and the bits that were sent; empty but under `onebit`.
     residual: Vec<f32>,
 }
 
@@ -67,15 +68,15 @@ pub struct Syncer {
     workers: usize,
     staleness: u64,
     pairs: Vec<HeldPair>,
-    /// Factors of all workers (`sfb`).
+    /// Factors of all workers, by clock (`sfb`).
     rounds: Rounds<Arc<Message>>,
     open: bool,
     scratch: Vec<f32>,
 }
 
 impl Syncer {
-    /// The syncer of `layer` at `worker`, after `start` steps. Weights that servers hold are not
-    /// there before a server has sent them.
+    /// The syncer of `layer` at `worker`, after `start` steps. Weights that servers hold count as
+    /// missing until a server has sent them.
     pub fn new(plan: &Plan, layer: usize, worker: u16, start: u64) -> Self {
         let info = plan.layers[layer].clone();
         let of_layer = plan.pairs().into_iter().filter(|pair| pair.layer == layer);
@@ -102,12 +103,12 @@ impl Syncer {
         }
     }
 
-    /// The layer's name.
+    /// Name of the layer.
     pub fn name(&self) -> &str {
         &self.layer.name
     }
 
-    /// How its gradient travels.
+    /// The scheme by which its gradient travels.
     pub fn scheme(&self) -> Scheme {
         self.layer.scheme
     }
@@ -119,7 +120,7 @@ impl Syncer {
         first..end
     }
 
-    /// Steps that are in the weights.
+    /// Number of steps that are in all weights of the layer.
     pub fn clock(&self) -> u64 {
         match self.layer.scheme {
             Scheme::Sfb => self.rounds.now(),
@@ -132,7 +133,7 @@ impl Syncer {
         }
     }
 
-    /// Who must still send for `steps` steps to be in the weights.
+    /// The members that must still send before `steps` steps are in the weights.
     pub fn awaited(&self, steps: u64) -> Vec<Member> {
         let mut members: Vec<Member> = match self.layer.scheme {
             Scheme::Sfb => {
@@ -163,12 +164,12 @@ impl Syncer {
         self.open && (arrived() || self.rounds.is_complete(self.workers))
     }
 
-    /// Closes the layer: a pass reads its weights from now on.
+    /// Closes the layer: a pass is about to read its weights.
     pub fn begin(&mut self) {
         self.open = false;
     }
 
-    /// Opens the layer and gives what is to be sent for iteration `clock`.
+    /// Opens the layer and returns the messages of iteration `clock`.
     pub fn send(
         &mut self,
         clock: u64,
@@ -187,7 +188,8 @@ impl Syncer {
         match (self.layer.scheme, contribution) {
             (Scheme::Sfb, Contribution::Factors(factors)) => {
                 let message = message(MessageKind::Factors, self.index, Body::Floats(factors));
-                // The window has room: this worker has waited for its own last clocks.
+                // This cannot fail: before this clock began, the worker waited for the steps of
+                // older ones, so the clock is within the window.
                 let _ = self.rounds.add(self.worker, clock, message.clone());
                 let peers = (self.workers > 1).then_some((Destination::Peers, message));
                 peers.into_iter().collect()
@@ -220,7 +222,7 @@ impl Syncer {
         }
     }
 
-    /// Takes what a server or a peer has sent.
+    /// Takes a message of a server or a peer. [`Syncer::apply_received`] applies it.
     ///
     /// # Errors
     /// See [`ProtocolViolation`]; nothing has changed then.
@@ -231,11 +233,16 @@ impl Syncer {
             (Scheme::Sfb, MessageKind::Factors)
                 if subject == self.index && message.sender != self.worker =>
             {
+                // Factors add up over the workers: each is taken once, and a step is made when all
+                // of its clock are there. This worker's own were added by `send`.
                 self.rounds.add(message.sender, clock, Arc::new(message))?;
             }
             (Scheme::Ps | Scheme::Adam, MessageKind::Weights) => {
                 let held = self.held(&message).ok_or(unexpected)?;
                 let newest = held.waiting.back().map_or(held.applied, |m| m.clock);
+                // Weights include all earlier steps, so a newer message replaces an older one, and
+                // clocks may be skipped. But a server sends them in order: older weights would undo
+                // steps that an iteration may have counted on.
                 if clock < newest {
                     let now = newest;
                     return Err(ProtocolViolation::OutOfOrder {
@@ -251,6 +258,9 @@ impl Syncer {
             (Scheme::OneBit, MessageKind::Bits) => {
                 let held = self.held(&message).ok_or(unexpected)?;
                 let now = held.applied + held.waiting.len() as u64 + 1;
+                // A sum is one step, and this worker makes it. If one were skipped or made twice,
+                // its weights would differ from the others' for good: no later message replaces
+                // them.
                 if clock != now {
                     return Err(ProtocolViolation::OutOfOrder {
                         kind,
@@ -266,7 +276,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// The pair a server speaks of, if that server holds it.
+    /// The pair that a message is about, if the plan gives it to the server that sent it.
     fn held(&mut self, message: &Message) -> Option<&mut HeldPair> {
         let holds = |held: &&mut HeldPair| {
             held.pair.id == message.subject && held.pair.server == Some(message.sender)
@@ -274,7 +284,7 @@ impl Syncer {
         self.pairs.iter_mut().find(holds)
     }
 
-    /// Moves into the weights what has arrived, if the layer is open. `w` and `history` have the
+    /// Applies to the weights what has arrived, if the layer is open. `w` and `history` have the
     /// layout of the buffer.
     pub fn apply_received(
         &mut self,
@@ -321,7 +331,7 @@ impl Syncer {
         }
     }
 
-    /// What a checkpoint must hold beside weights and history.
+    /// The state that a checkpoint needs in addition to weights and history.
     pub fn saved(&self) -> Vec<Saved> {
         let residuals = self.pairs.iter().filter(|p| !p.residual.is_empty());
         residuals
@@ -329,10 +339,10 @@ impl Syncer {
             .collect()
     }
 
-    /// Takes up a checkpoint: `array` gives what was saved under a name, of that length.
+    /// Loads a checkpoint: `array` returns the saved array of a name and length.
     ///
     /// # Errors
-    /// What `array` says.
+    /// The error of `array`.
     pub fn restore<E>(
         &mut self,
         mut array: impl FnMut(&str, usize) -> Result<Vec<f32>, E>,
@@ -349,14 +359,14 @@ fn part<'w>(pair: &Pair, of: WeightsView<'w>) -> WeightsView<'w> {
     of.slice(pair.offset, pair.len)
 }
 
-/// The completion vector: a bit per syncer; the next iteration begins when all are set.
+/// The completion vector: one bit per layer. The next iteration begins when all are set.
 #[derive(Debug)]
 pub struct Completion {
     bits: Vec<bool>,
 }
 
 impl Completion {
-    /// `layers` bits, none set.
+    /// A vector of `layers` bits, none of them set.
     pub fn new(layers: usize) -> Self {
         Self {
             bits: vec![false; layers],

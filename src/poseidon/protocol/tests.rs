@@ -147,7 +147,7 @@ struct Worker {
     inbox: Vec<VecDeque<Message>>,
 }
 
-/// Everybody, and messages on the way: per sender and receiver in order, as TCP delivers them.
+/// All members, and messages on the way: per sender and receiver in order, as TCP delivers them.
 struct World {
     plan: Plan,
     workers: Vec<Worker>,
@@ -356,7 +356,7 @@ fn one_bit_replicas_stay_equal_and_follow_roughly() {
 /// A worker that stands still is overtaken by `staleness` iterations and no more; when it goes on,
 /// all end with the same weights.
 #[test]
-fn nobody_runs_further_ahead_than_staleness() {
+fn no_worker_runs_further_ahead_than_staleness() {
     for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::OneBit] {
         for staleness in [0, 1, 3] {
             let plan = plan(scheme, 3, 2, staleness, Stragglers::Wait);
@@ -375,8 +375,8 @@ fn nobody_runs_further_ahead_than_staleness() {
     }
 }
 
-/// What an iteration is computed from: each pair as it was after one of the steps t - s to t, whole,
-/// and never older. The oldest that is allowed does occur.
+/// What an iteration is computed from: each pair as it was after one of the steps t - s to t,
+/// whole, and never older. The oldest that is allowed does occur.
 #[test]
 fn reads_are_as_old_as_staleness_allows_and_no_older() {
     for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam] {
@@ -479,7 +479,7 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
 }
 
 #[test]
-fn whoever_breaks_the_protocol_is_refused() {
+fn messages_that_break_the_protocol_are_refused() {
     let plan = plan(Scheme::Ps, 2, 1, 0, Stragglers::Wait);
     let start = words();
     let mut store = KvStore::new(&plan, 0, 0, WeightsView::of(&start));

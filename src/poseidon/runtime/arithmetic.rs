@@ -5,17 +5,17 @@ use crate::poseidon::{Arithmetic, Pair};
 use crate::solver::{SolverSpec, Tensor, TensorStep, add_outer_products};
 use crate::weights::WeightsView;
 
-/// Makes the very steps that `solver::update` makes.
+/// Makes the same steps as `solver::update`, bit for bit.
 pub(super) struct SolverArithmetic {
     spec: SolverSpec,
-    /// By layer: weight, then bias.
+    /// Tensors of each layer: weight, then bias.
     tensors: Vec<Vec<Tensor>>,
     /// Batches whose gradients one worker adds up for a step.
     batches: u64,
 }
 
 impl SolverArithmetic {
-    /// Of workers with `threads` threads that add up their gradients.
+    /// The arithmetic for workers of `threads` threads each, which add up their gradients.
     pub(super) fn new(spec: &SolverSpec, model: &Model, threads: usize) -> Self {
         let layers = model.layers.iter();
         let tensors = layers.map(|layer| model.tensors[layer.tensors.clone()].to_vec());

@@ -1,4 +1,4 @@
-//! The bandwidth manager at work: messages that wait for a process's budget, and how much they matter.
+//! The bandwidth manager at work: messages that wait for a process's budget, by priority.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
@@ -10,10 +10,10 @@ use crate::node::Clock;
 use crate::poseidon::{Bandwidth, Contribution, HEADER_LEN, Message, Next, Priority};
 use crate::weights::{WeightsView, kernels};
 
-/// Longest time between two looks at whether there is still something to do.
+/// Longest time in which the sending thread does not look whether it must end.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Messages that wait for the budget of this process, and whom they are for.
+/// Messages that wait for the budget of this process, each with its destination.
 pub(super) struct Budget<D> {
     queue: Mutex<Bandwidth<(D, Arc<Message>)>>,
     more: Condvar,
@@ -21,7 +21,7 @@ pub(super) struct Budget<D> {
 }
 
 impl<D> Budget<D> {
-    /// So many bytes per second, more than 0.
+    /// A budget of `bytes_per_s`, which must be more than 0.
     pub(super) fn new(bytes_per_s: f64) -> Self {
         Self {
             queue: Mutex::new(Bandwidth::new(bytes_per_s)),
@@ -30,7 +30,7 @@ impl<D> Budget<D> {
         }
     }
 
-    /// Adds a message that goes to `copies` others.
+    /// Queues a message that goes to `copies` members.
     pub(super) fn push(&self, to: D, message: Arc<Message>, copies: usize, priority: Priority) {
         let bytes = copies * (HEADER_LEN + message.body.bytes().len());
         let subject = (message.kind as u64) << 32 | u64::from(message.subject);
@@ -38,8 +38,8 @@ impl<D> Budget<D> {
         self.more.notify_one();
     }
 
-    /// Lets messages go as the budget allows, through `put`, until `over` or the end of everything.
-    pub(super) fn keep(
+    /// Sends messages through `put` as the budget allows, until `over` or the shutdown.
+    pub(super) fn send_until(
         &self,
         over: impl Fn() -> bool,
         shutdown: &Shutdown<'_>,
@@ -52,7 +52,7 @@ impl<D> Budget<D> {
         }
     }
 
-    /// The next message that may go, if one may soon.
+    /// The next message that may be sent, if there is one within [`LOOK_UP`].
     fn next(&self) -> Option<(D, Arc<Message>)> {
         let mut queue = lock(&self.queue);
         let pause = match queue.pop(self.clock.now_ns()) {
@@ -66,14 +66,14 @@ impl<D> Budget<D> {
         None
     }
 
-    /// True if nothing waits.
+    /// True if no message waits.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.queue).is_empty()
     }
 }
 
-/// How much a contribution matters: its length over that of the weights at `extent`. Factors count
-/// with the product of the lengths of u and v, which bounds that of the gradient.
+/// Priority of a contribution: its length over that of the weights at `extent`. For factors it is
+/// the product of the lengths of u and v, an upper bound of the gradient's length.
 pub(super) fn priority(
     layer: usize,
     contribution: &Contribution<'_>,

@@ -1,9 +1,9 @@
 //! Checkpoints of one member: a `.safetensors` file for each, in a folder.
 //!
-//! A file appears whole or not at all, and the two newest are kept: no member is ever more than
-//! one checkpoint ahead of another, so all have one in common. The metadata says which cluster a
-//! file belongs to; that of another is refused by name, and so is one with a bit that is not as it
-//! was written.
+//! A file appears complete or not at all. The two newest are kept: no member is ever more than one
+//! checkpoint ahead of another, so all members have one in common. The metadata names the cluster
+//! that a file belongs to. A file of another cluster is refused with what differs, and so is a file
+//! in which a bit has changed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use crate::poseidon::{Checkpoint, Member, MemberRole};
 use crate::snapshot::checksum;
 
-/// Files of a member that are kept.
+/// Checkpoints of a member that are kept.
 const KEPT: usize = 2;
 
 /// Why a checkpoint could not be written or read.
@@ -28,46 +28,46 @@ pub enum CheckpointError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// Not of the format.
+    /// The file is not in the format of safetensors.
     #[error("checkpoint {} is damaged: {why}; remove it, and the run goes on from an older one", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: SafeTensorError,
     },
-    /// A bit of it is not as it was written.
+    /// A bit of the file is not as it was written.
     #[error("checkpoint {} is damaged: its checksum does not fit its bytes; remove it, and the run goes on from an older one", path.display())]
     Checksum {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Of another cluster.
+    /// The file belongs to another cluster.
     #[error(
         "checkpoint {} is of another cluster: {what} is {there} there and {here} here. Start as that run was \
          started, or name another folder for checkpoints", path.display()
     )]
     Other {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What differs.
+        /// Name of the note that differs.
         what: String,
-        /// In the file.
+        /// Its value in the file.
         there: String,
-        /// Now.
+        /// Its value in this run.
         here: String,
     },
-    /// Something that must be in it is not.
+    /// The file lacks an array that must be in it.
     #[error("checkpoint {} has no {name} of {len} values: it is of another model", path.display())]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What.
+        /// Name of the array or note.
         name: String,
-        /// How long.
+        /// Number of its values.
         len: usize,
     },
 }
@@ -79,7 +79,7 @@ pub struct CheckpointFolder {
     prefix: String,
 }
 
-/// What was in a file.
+/// The content of a checkpoint file.
 #[derive(Debug)]
 pub(super) struct Loaded {
     path: PathBuf,
@@ -112,7 +112,7 @@ impl CheckpointFolder {
         self.folder.join(name)
     }
 
-    /// Clocks of the files there are, rising.
+    /// Clocks of the files in the folder, rising.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -134,7 +134,7 @@ impl CheckpointFolder {
         Ok(clocks)
     }
 
-    /// Removes all of them: a run that begins anew has nothing to go on from.
+    /// Removes all files of this member: a run that begins anew must not resume from them later.
     ///
     /// # Errors
     /// One cannot be removed.
@@ -149,7 +149,7 @@ impl CheckpointFolder {
         fs::remove_file(&path).map_err(|why| CheckpointError::File { path, why })
     }
 
-    /// Writes a checkpoint with its notes, and removes those that are no longer needed.
+    /// Writes a checkpoint with its notes, and removes older ones beyond [`KEPT`].
     pub(super) fn save(
         &self,
         checkpoint: &Checkpoint,
@@ -174,7 +174,7 @@ impl CheckpointFolder {
             path: path.clone(),
             why,
         };
-        // On the disk before it has its name: a host that fails leaves the older one.
+        // On the disk before it has its name: if the host fails meanwhile, the older one remains.
         File::create(&new)
             .and_then(|mut file| {
                 file.write_all(&bytes)?;
@@ -189,7 +189,7 @@ impl CheckpointFolder {
             .try_for_each(|clock| self.remove(*clock))
     }
 
-    /// Reads the checkpoint of `clock`, which must have exactly these notes among its own.
+    /// Reads the checkpoint of `clock`, whose notes must include `identity`.
     pub(super) fn load(
         &self,
         clock: u64,
@@ -206,7 +206,7 @@ impl CheckpointFolder {
         };
         let (header_len, metadata) = SafeTensors::read_metadata(&bytes).map_err(format)?;
         let mut notes = metadata.metadata().clone().unwrap_or_default();
-        // Behind the length of the header.
+        // The first 8 bytes are the length of the header.
         let (header, data) = bytes[8..].split_at(header_len);
         checksum::check(header, data, &mut notes)
             .map_err(|_| CheckpointError::Checksum { path: path.clone() })?;

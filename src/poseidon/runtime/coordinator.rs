@@ -1,4 +1,5 @@
-//! The coordinator's process: lets members in, opens the book, passes on how it ends.
+//! The coordinator's process: admits members, sends them the description of the cluster, and passes
+//! on at which clock the run ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream};
@@ -21,23 +22,23 @@ use crate::poseidon::{
 };
 use crate::solver::data::Source;
 
-/// Time between two lines that say who is missing.
+/// Time between two log lines with the members that are missing.
 const MISSING_EVERY: Duration = Duration::from_secs(5);
 
-/// What a coordinator is started with.
+/// Settings of a coordinator.
 #[derive(Clone, Debug)]
 pub struct CoordinatorJob {
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// File for the address it listens on, for those who start members.
+    /// File for the address it listens on: a launcher that asked for any port reads it there.
     pub address_file: Option<PathBuf>,
-    /// Which job.
+    /// Number of the job, the same for all members.
     pub session: u64,
-    /// The model.
+    /// The model that all members train.
     pub model: ModelJob,
-    /// Where workers' pictures are, which are looked at for their kind only; `None`: anything goes.
+    /// The workers' pictures, of which only the kind is read; `None`: any kind, but one for all.
     pub data: Option<Source>,
-    /// The cluster; its images and recipe come from the model.
+    /// The cluster. Its `images` and `recipe` are ignored: they follow from the model.
     pub cluster: ClusterSpec,
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
@@ -45,16 +46,17 @@ pub struct CoordinatorJob {
     pub key: Option<ClusterKey>,
 }
 
-/// Who is connected.
+/// The members that are connected.
 struct Members {
     core: Coordinator,
     links: BTreeMap<Member, Link>,
-    opened: bool,
-    /// Workers that have not yet said that they know the end.
+    /// True once all members have the description of the cluster.
+    started: bool,
+    /// Workers that have not yet confirmed the clock of the end.
     unconfirmed: BTreeSet<Member>,
 }
 
-/// Runs until everybody has said goodbye, or the first error.
+/// Runs until all members have sent `Bye`, or until the first error.
 pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
     let model = job.model.open()?;
     let plan = job.model.plan(&model, &job.cluster)?;
@@ -76,12 +78,12 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
     let members = Mutex::new(Members {
         core,
         links: BTreeMap::new(),
-        opened: false,
+        started: false,
         unconfirmed: BTreeSet::new(),
     });
     let (shutdown, readers) = (Shutdown::new(stop), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let mut say = Instant::now() + MISSING_EVERY;
+        let mut log_at = Instant::now() + MISSING_EVERY;
         let done = || lock(&members).core.finished() && readers.load(Relaxed) == 0;
         while !shutdown.has_begun() && !done() {
             if let Some((stream, from)) = accept(&listener) {
@@ -93,8 +95,8 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
                 });
                 continue;
             }
-            if Instant::now() >= say {
-                say = Instant::now() + MISSING_EVERY;
+            if Instant::now() >= log_at {
+                log_at = Instant::now() + MISSING_EVERY;
                 log_missing_members(&lock(&members));
             }
             std::thread::sleep(LOOK_EVERY);
@@ -113,7 +115,7 @@ fn log_missing_members(members: &Members) {
     }
 }
 
-/// One connection, from greeting to goodbye.
+/// Serves one connection, from its first message to `Bye`.
 fn serve(
     members: &Mutex<Members>,
     shutdown: &Shutdown<'_>,
@@ -130,8 +132,7 @@ fn serve(
                 Ok(None)
             }
             MessageKind::Hello => {
-                let hello =
-                    serde_json::from_str(first.as_text()).map_err(LinkError::UnreadableHello)?;
+                let hello = serde_json::from_str(first.as_text()).map_err(LinkError::Json)?;
                 Ok(Some((link, incoming, hello)))
             }
             other => Err(LinkError::NotHello(other)),
@@ -147,11 +148,12 @@ fn serve(
             }
         }
         Ok(None) => {}
-        Err(why) => log::warn!("somebody at {from} is dropped: {why}"),
+        Err(why) => log::warn!("the connection from {from} is dropped: {why}"),
     }
 }
 
-/// Lets a member in, or tells it why not. Opens the book when it was the last.
+/// Admits a member, or sends it the reason why not. When it is the last, sends all members the
+/// description of the cluster.
 fn admit(members: &Mutex<Members>, link: Link, hello: MemberHello, who: &str) -> bool {
     let mut members = lock(members);
     let member = hello.member;
@@ -164,7 +166,7 @@ fn admit(members: &Mutex<Members>, link: Link, hello: MemberHello, who: &str) ->
     log::info!("{who} is here");
     members.links.insert(member, link);
     if let Some(cluster) = members.core.cluster_info() {
-        members.opened = true;
+        members.started = true;
         log::info!("all are here; beginning after {} steps", cluster.start);
         let text = serde_json::to_string(&cluster).unwrap_or_default();
         let message = Arc::new(Message::text(MessageKind::ClusterInfo, 0, text));
@@ -176,7 +178,7 @@ fn admit(members: &Mutex<Members>, link: Link, hello: MemberHello, who: &str) ->
     true
 }
 
-/// Listens to a member until it says goodbye or fails.
+/// Receive loop of a member's connection, until its `Bye` or an error.
 fn receive_from_member(
     members: &Mutex<Members>,
     shutdown: &Shutdown<'_>,
@@ -189,7 +191,11 @@ fn receive_from_member(
             Ok(message) => message,
             Err(why) => {
                 let mut members = lock(members);
-                if members.opened {
+                // Before the start a member may go and come back: it is started again after a wrong
+                // argument, for example, and no other member depends on it yet. Afterwards all
+                // others wait for its updates, so the run ends, and a launcher starts all members
+                // again: they rejoin at the newest checkpoint that all of them have.
+                if members.started {
                     shutdown.fail(connection_error(who, why));
                 } else {
                     log::warn!("{who} went away before the start: {why}");
@@ -234,7 +240,7 @@ impl Members {
         members.filter(|(member, _)| member.role == MemberRole::Worker)
     }
 
-    /// Tells all workers at which clock to end.
+    /// Sends the clock of the end to all workers, which confirm it.
     fn announce_end(&mut self, message: Message) {
         let message = Arc::new(message);
         self.workers()
@@ -242,7 +248,9 @@ impl Members {
         self.unconfirmed = self.workers().map(|(member, _)| *member).collect();
     }
 
-    /// When all know the end, so does the one that asked for it.
+    /// Notes that a worker has confirmed the end. When all have, tells the workers so: until then
+    /// the one that asked for the end stands still, so that no worker can pass the clock of the
+    /// end.
     fn end_is_known_to(&mut self, member: Member) {
         if self.unconfirmed.remove(&member) && self.unconfirmed.is_empty() {
             let message = Arc::new(Message::bare(MessageKind::FinishKnown, 0, 0));

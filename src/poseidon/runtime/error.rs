@@ -17,128 +17,128 @@ pub const ANOTHER_FAILED: u8 = 75;
 /// Why a member of a cluster could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum PoseidonError {
-    /// The plan contradicts itself.
+    /// The cluster and its plan contradict themselves.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The model.
+    /// The net cannot be built.
     #[error(transparent)]
     Model(#[from] NetError),
-    /// What is to be replayed.
+    /// The recording cannot be replayed.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// Buffer, data, or learning-curve file.
+    /// The buffer, the data or the file of the learning curve failed.
     #[error(transparent)]
     Solver(#[from] SolverError),
-    /// The weights to start from.
+    /// The weights to start from cannot be loaded.
     #[error(transparent)]
     Weights(#[from] LoadError),
-    /// A checkpoint.
+    /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// No listening.
+    /// The listening socket cannot be opened.
     #[error(
         "cannot listen on {address}: {why}; give another address, or port 0 for any that is free"
     )]
     Listen {
-        /// The address.
+        /// Address to listen on.
         address: String,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// No address.
+    /// The coordinator's address is not HOST:PORT.
     #[error("the coordinator's address {address}: {why}; give HOST:PORT, as 10.0.0.1:7700")]
     Address {
-        /// What was given.
+        /// The text that was given.
         address: String,
-        /// What is wrong with it.
+        /// What is wrong with it, as the system reports it.
         why: io::Error,
     },
-    /// Less data than work.
+    /// A thread's share of the pictures is smaller than its batch.
     #[error(
         "{who} has {images} pictures to itself, less than one batch of {batch}: use fewer workers or threads, a smaller \
          batch_size, or more data"
     )]
     Share {
-        /// Worker and thread.
+        /// Worker and thread, for messages.
         who: String,
         /// Pictures in its share.
         images: usize,
         /// Pictures of a batch.
         batch: usize,
     },
-    /// A file that others wait for.
+    /// A report or the coordinator's address cannot be written.
     #[error("cannot write {path}: {why}")]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// The system gives no thread or no socket.
+    /// The system refuses a thread or a socket.
     #[error("cannot {what}: {why}")]
     System {
-        /// What was tried.
+        /// What was tried, as in "cannot ...".
         what: &'static str,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// The coordinator, or another member, has not let this one in.
+    /// The coordinator has refused this member.
     #[error("{who} refuses this member: {why}")]
     Refused {
-        /// Who.
+        /// Name and address of the coordinator.
         who: String,
-        /// What it says.
+        /// Its reason.
         why: String,
     },
-    /// A member is gone.
+    /// The connection to a member is lost: it has ended, or is silent.
     #[error("{who} is dead: {why}")]
     ConnectionLost {
-        /// Who.
+        /// Name and address of the member.
         who: String,
-        /// How that was noticed.
+        /// How the connection was lost.
         why: LinkError,
     },
-    /// A member sent what nobody can read.
+    /// A member sent bytes that are not a message, or has another key.
     #[error("{who} is dropped: {why}")]
     InvalidMessage {
-        /// Who.
+        /// Name and address of the member.
         who: String,
-        /// What is wrong.
+        /// What is wrong with the message.
         why: LinkError,
     },
-    /// A member broke the protocol.
+    /// A member sent a valid message out of turn.
     #[error("{who} is dropped, because it broke the protocol: {why}")]
     ProtocolViolation {
-        /// Who.
+        /// Name and address of the member.
         who: String,
-        /// How.
+        /// The rule that it broke.
         why: ProtocolViolation,
     },
-    /// A member has ended, and said why.
+    /// A member ended the run with an `Abort`.
     #[error("{who} ended the run: {why}")]
     Aborted {
-        /// Who.
+        /// Name and address of the member.
         who: String,
-        /// What it said.
+        /// The reason in its `Abort`.
         why: String,
     },
-    /// Something that does not go with layer-wise synchronisation.
+    /// The solver file asks for gradient clipping, which needs all layers at once.
     #[error(
         "clip_gradients needs the gradients of all layers at once, and the reliable path sends each \
          layer on its own: train without it, or with the stream"
     )]
     Clipping,
-    /// A budget of nothing.
+    /// The limit of bytes per second is not positive.
     #[error("a bandwidth of {0}: give more than 0 bytes per second")]
     Bandwidth(f64),
     /// The loss is NaN or infinite.
     #[error("training has diverged: the loss is {loss} at iteration {iteration}. {remedy}")]
     Diverged {
-        /// The loss.
+        /// The loss that was found.
         loss: f32,
-        /// Iteration.
+        /// Iteration in which it was found.
         iteration: u64,
-        /// What to do.
+        /// What the user can change.
         remedy: &'static str,
     },
     /// Weights or momentum are NaN or infinite where a checkpoint is due.
@@ -147,16 +147,16 @@ pub enum PoseidonError {
          before stay. {remedy}"
     )]
     NotFinite {
-        /// What holds it.
+        /// Name of the array that holds it.
         name: String,
-        /// NaN or infinite.
+        /// The value: NaN or infinity.
         value: f32,
-        /// Steps made.
+        /// Number of steps that were made.
         steps: u64,
-        /// What to do.
+        /// What the user can change.
         remedy: &'static str,
     },
-    /// Nothing to compute with.
+    /// The number of threads is 0.
     #[error("0 threads per worker compute nothing: give 1 or more")]
     NoThreads,
     /// The threads of this worker cannot add up their gradients.
@@ -168,7 +168,7 @@ pub enum PoseidonError {
 }
 
 impl PoseidonError {
-    /// True if the cause lies with another member: starting again may help.
+    /// True if another member is at fault, so that starting all members again may help.
     pub fn is_fault_of_another(&self) -> bool {
         matches!(
             self,

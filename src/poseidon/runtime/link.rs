@@ -1,7 +1,7 @@
 //! One TCP connection: a half that reads, and a half that writes through a thread of its own.
 //!
-//! Messages are bounded before anything is allocated. Who says nothing for [`SILENCE`] is dead;
-//! writers say `Alive` when they have nothing else to say.
+//! A message's size is checked before anything is allocated for it. A peer that sends nothing for
+//! [`SILENCE`] counts as dead, so writers send `Alive` when they have nothing else to send.
 
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,43 +15,43 @@ use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, HandshakeErr
 use super::sync::lock;
 use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Sizes};
 
-/// A peer that sends nothing for so long is dead.
+/// A peer that sends nothing for this time counts as dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
-/// It is counted in so many parts, each of which must pass while this process runs: who was stopped, or
-/// got no processor, for long has not heard others be silent.
+/// Parts of [`SILENCE`], in each of which this process must have run. A process that was stopped,
+/// or got no processor for long, loses one part only: it could not have read what others sent.
 const SLICES: u32 = 10;
-/// Time between two signs of life.
+/// Time after which a writer without messages sends `Alive`.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
-/// Bytes of a message that its sender writes itself if nothing else waits.
+/// Most bytes of a message that the sending thread writes itself if nothing else waits.
 const AT_ONCE: usize = 16 << 10;
-/// Bytes gathered before a write, and read ahead.
+/// Bytes that are gathered before a write, and bytes that are read ahead.
 const BUFFER: usize = 64 << 10;
 
-/// What is wrong with a connection.
+/// Why a connection ended, or must end.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The handshake failed.
     #[error("it has another key, or none: give all members the same key file")]
     Key,
-    /// Ended without a goodbye.
-    #[error("it closed the connection without a goodbye")]
+    /// It ended without `Bye`.
+    #[error("it closed the connection without a Bye message")]
     Closed,
-    /// Nothing came for too long.
+    /// Nothing arrived for [`SILENCE`].
     #[error("it has been silent for {} s", SILENCE.as_secs())]
     Silent,
-    /// Bytes that are no message.
+    /// Bytes that are not a message.
     #[error("it does not speak the protocol: {0}")]
     Parse(#[from] ParseError),
-    /// A message that does not belong there.
-    #[error("it sent {0:?} where a greeting belongs")]
+    /// Its first message is not `Hello`.
+    #[error("its first message is {0:?} instead of Hello")]
     NotHello(MessageKind),
-    /// Somebody who does not belong there.
-    #[error("it says it is {0}, which is not expected here")]
+    /// It is a member that should not connect here.
+    #[error("it claims to be {0}, which is not expected here")]
     UnexpectedMember(Member),
-    /// A greeting that is none.
-    #[error("its greeting cannot be read: {0}")]
-    UnreadableHello(serde_json::Error),
-    /// The socket.
+    /// JSON that does not hold what its kind of message must hold.
+    #[error("its message cannot be read: {0}")]
+    Json(serde_json::Error),
+    /// The socket failed otherwise.
     #[error("{0}")]
     Io(io::Error),
 }
@@ -78,14 +78,14 @@ impl From<HandshakeError> for LinkError {
     }
 }
 
-/// The half that reads.
+/// The reading half of a connection.
 pub(super) struct Incoming {
     stream: Box<dyn Read + Send>,
     sizes: Arc<Sizes>,
 }
 
 impl Incoming {
-    /// The next message; blocks.
+    /// Blocks until the next message is there.
     pub(super) fn next(&mut self) -> Result<Message, LinkError> {
         let mut head = [0; HEADER_LEN];
         self.stream.read_exact(&mut head)?;
@@ -93,19 +93,19 @@ impl Incoming {
         Message::read(&header, |to| Ok(self.stream.read_exact(to)?))
     }
 
-    /// From now on messages of this plan are taken.
+    /// Allows messages of a plan from now on. Before that, only text is allowed.
     pub(super) fn expect(&mut self, sizes: Arc<Sizes>) {
         self.sizes = sizes;
     }
 }
 
-/// A socket whose time-out is [`SILENCE`], of time in which this process could have heard.
+/// A socket with a timeout of [`SILENCE`], in which only time counts that this process could use.
 struct TimeoutSocket {
     stream: TcpStream,
 }
 
 impl TimeoutSocket {
-    /// Tries until something moves, or nothing has for all slices in a row.
+    /// Repeats `attempt` until it does something, or has timed out once for each of [`SLICES`].
     fn retry_until_silent(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         for _ in 1..SLICES {
             match attempt() {
@@ -134,14 +134,14 @@ impl Write for TimeoutSocket {
     }
 }
 
-/// Where the thread that writes and those that send meet.
+/// What the writing thread shares with the threads that send.
 struct Pipe {
     to: Mutex<BufWriter<Box<dyn Write + Send>>>,
-    /// Messages sent and not yet written.
+    /// Messages in the queue that are not yet written.
     pending: AtomicUsize,
 }
 
-/// The half that writes: messages go out in the order they were sent.
+/// The writing half of a connection: messages go out in the order in which they were sent.
 pub(super) struct Link {
     queue: Option<Sender<Arc<Message>>>,
     pipe: Arc<Pipe>,
@@ -150,7 +150,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Sends a message. One to a peer that is gone is lost: the reading half will say so.
+    /// Sends a message, without waiting for large ones. If the peer is gone the message is lost,
+    /// and the reading half reports why.
     pub(super) fn send(&self, message: Arc<Message>) {
         let Some(queue) = &self.queue else { return };
         if message.body.bytes().len() <= AT_ONCE && self.pipe.write_now(&message) {
@@ -160,18 +161,18 @@ impl Link {
         let _ = queue.send(message);
     }
 
-    /// Sends what is left and ends this way of the connection.
+    /// Sends what is queued and closes this direction of the connection.
     pub(super) fn finish(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take() {
-            // A panic there has been reported.
+            // A panic of the thread has been printed already.
             let _ = writer.join();
         }
     }
 
-    /// Ends both ways: a reader that waits gets an end.
+    /// Closes both directions, so that a waiting reader returns.
     pub(super) fn cut(&self) {
-        // One that is closed already stays closed.
+        // It fails if the connection is closed already, which is as good.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -182,8 +183,8 @@ impl Drop for Link {
     }
 }
 
-/// Makes both halves of a connection.
-/// With a key it is authenticated and encrypted; `initiator` on the side that has connected.
+/// Makes both halves of a connection and starts its writing thread. With a key the connection is
+/// authenticated and encrypted; `initiator` is true on the side that has connected.
 pub(super) fn open(
     stream: TcpStream,
     key: Option<&ClusterKey>,
@@ -219,7 +220,7 @@ pub(super) fn open(
     let writer = std::thread::Builder::new()
         .name("dogwild-write".into())
         .spawn(move || {
-            // The reading half notices what the writing half suffers from.
+            // An error here is one of the connection, and the reading half reports it.
             let _ = writes.write_all(&waiting);
             let _ = end.shutdown(Shutdown::Write);
         })?;
@@ -237,8 +238,8 @@ pub(super) fn open(
 }
 
 impl Pipe {
-    /// Writes a small message without waking the thread that writes, which costs a tenth of a
-    /// millisecond at the end of each step. Not if others wait before it: order is kept.
+    /// Writes a small message without waking the writing thread, which would cost a tenth of a
+    /// millisecond at the end of each step. False if others wait before it: the order must stay.
     fn write_now(&self, message: &Message) -> bool {
         let Ok(mut to) = self.to.try_lock() else {
             return false;
@@ -246,7 +247,7 @@ impl Pipe {
         if self.pending.load(SeqCst) > 0 {
             return false;
         }
-        // What fails here fails in the thread that writes, too, which then ends the connection.
+        // An error here is met by the writing thread, too, which then closes the connection.
         let _ = write(&mut *to, message).and_then(|()| to.flush());
         true
     }
@@ -283,16 +284,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_silence_in_a_row_is_silence() {
+    fn only_timeouts_in_a_row_count_as_silence() {
         let mut late = 0;
-        let heard = TimeoutSocket::retry_until_silent(|| {
+        let read = TimeoutSocket::retry_until_silent(|| {
             late += 1;
             match late < SLICES {
                 true => Err(ErrorKind::WouldBlock.into()),
                 false => Ok(7),
             }
         });
-        assert_eq!(heard.unwrap(), 7);
+        assert_eq!(read.unwrap(), 7);
         let mut tried = 0;
         let silent = TimeoutSocket::retry_until_silent(|| {
             tried += 1;

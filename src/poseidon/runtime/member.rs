@@ -1,4 +1,4 @@
-//! What servers and workers have in common: how they join, and how they end.
+//! What servers and workers have in common: how they join the cluster, and how they leave it.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,36 +17,36 @@ use super::shutdown::Shutdown;
 use super::traffic::TrafficReport;
 use crate::poseidon::{ClusterInfo, Member, MemberHello, Message, MessageKind};
 
-/// Time between two looks at sockets and flags.
+/// Time between two polls of listening sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Time between two lines that say who is waited for.
-const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Time given to last words to arrive.
+/// Time between two log lines while the coordinator does not listen yet.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// Time in which an `Abort` can still reach the other members.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What a server or a worker is started with.
+/// Settings of a server or a worker: its place in the cluster, and its connections.
 #[derive(Clone, Debug)]
 pub struct MemberJob {
-    /// Which of its kind.
+    /// Its number among the members of its role, from 0.
     pub index: u16,
-    /// Where the coordinator is.
+    /// Address of the coordinator, as HOST:PORT.
     pub coordinator: String,
-    /// Where to listen for others.
+    /// Address to listen on for other members.
     pub listen: SocketAddr,
-    /// Folder of its checkpoints.
+    /// Folder for its checkpoints; `None`: it writes none.
     pub checkpoints: Option<PathBuf>,
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
     /// Authenticates and encrypts all connections.
     pub key: Option<ClusterKey>,
-    /// File for what was sent and received, as JSON.
+    /// File for the [`TrafficReport`], as JSON.
     pub report: Option<PathBuf>,
-    /// Bytes per second it sends at most.
+    /// Most bytes per second to send; `None`: no limit.
     pub bandwidth_bytes_per_s: Option<f64>,
 }
 
 impl MemberJob {
-    /// Its checkpoints, if it makes any; cleared unless it resumes.
+    /// The folder of its checkpoints, if it writes any. Removes old ones unless the run resumes.
     pub(super) fn folder(&self, member: Member) -> Result<Option<CheckpointFolder>, PoseidonError> {
         let Some(folder) = &self.checkpoints else {
             return Ok(None);
@@ -58,7 +58,7 @@ impl MemberJob {
         Ok(Some(folder))
     }
 
-    /// Its budget, if it has one; it must be positive.
+    /// The limit of what it sends, checked.
     pub(super) fn bandwidth(&self) -> Result<Option<f64>, PoseidonError> {
         match self.bandwidth_bytes_per_s {
             Some(rate) if rate <= 0.0 || rate.is_nan() => Err(PoseidonError::Bandwidth(rate)),
@@ -70,7 +70,7 @@ impl MemberJob {
         listen(self.listen)
     }
 
-    /// Writes what was sent and received.
+    /// Writes the report, if one is asked for.
     pub(super) fn write_report(&self, report: &TrafficReport) -> Result<(), PoseidonError> {
         let Some(path) = &self.report else {
             return Ok(());
@@ -80,7 +80,7 @@ impl MemberJob {
     }
 }
 
-/// Writes a file that appears whole or not at all.
+/// Writes a file so that it appears complete or not at all.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), PoseidonError> {
     let new = path.with_extension("new");
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
@@ -90,7 +90,7 @@ pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), PoseidonError> 
     })
 }
 
-/// Listens without blocking.
+/// Opens a listening socket for [`accept`], which does not block.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, PoseidonError> {
     let error = |why| PoseidonError::Listen {
         address: address.to_string(),
@@ -101,40 +101,39 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, PoseidonError> 
     Ok(listener)
 }
 
-/// A connection that has come, if one has.
+/// A new connection, if there is one.
 pub(super) fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     let (stream, address) = listener.accept().ok()?;
     stream.set_nonblocking(false).ok()?;
     Some((stream, address))
 }
 
-/// Who a message is from, for people.
+/// A member and its address, for messages to users.
 pub(super) fn member_name(member: Member, address: &str) -> String {
     format!("{member} ({address})")
 }
 
-/// What to say of a connection that ended.
+/// The error for a connection to `who` that ended.
 pub(super) fn connection_error(who: &str, why: LinkError) -> PoseidonError {
     let who = who.to_owned();
     match why {
-        LinkError::Parse(_)
-        | LinkError::NotHello(_)
-        | LinkError::UnreadableHello(_)
-        | LinkError::Key => PoseidonError::InvalidMessage { who, why },
+        LinkError::Parse(_) | LinkError::NotHello(_) | LinkError::Json(_) | LinkError::Key => {
+            PoseidonError::InvalidMessage { who, why }
+        }
         why => PoseidonError::ConnectionLost { who, why },
     }
 }
 
-/// The first message of somebody who has connected.
+/// Reads the first message of a new connection, which must be `Hello`.
 pub(super) fn read_hello(incoming: &mut Incoming) -> Result<MemberHello, LinkError> {
     let first = incoming.next()?;
     if first.kind != MessageKind::Hello {
         return Err(LinkError::NotHello(first.kind));
     }
-    serde_json::from_str(first.as_text()).map_err(LinkError::UnreadableHello)
+    serde_json::from_str(first.as_text()).map_err(LinkError::Json)
 }
 
-/// Connects and greets.
+/// Connects to a member and sends it `Hello`.
 pub(super) fn connect_to_member(
     who: &str,
     address: &str,
@@ -154,18 +153,18 @@ fn hello_message(hello: &MemberHello) -> Message {
     Message::text(MessageKind::Hello, hello.member.index, text)
 }
 
-/// A member that has been let in.
+/// What a member has once it has joined.
 pub(super) struct Joined {
     pub(super) cluster: ClusterInfo,
     pub(super) hello: MemberHello,
     pub(super) link: Link,
     pub(super) incoming: Incoming,
-    /// The coordinator, for messages.
+    /// Name of the coordinator, for messages.
     pub(super) who: String,
 }
 
-/// Joins the cluster: waits for the coordinator to be there, then for everybody else. `None` if it
-/// was told to stop meanwhile. The address in `hello` is filled in.
+/// Joins the cluster: waits until the coordinator listens, then until all members have joined.
+/// `None` if `stop` was set meanwhile. Fills in the address in `hello`.
 pub(super) fn join(
     job: &MemberJob,
     mut hello: MemberHello,
@@ -183,6 +182,8 @@ pub(super) fn join(
         what: "learn the own address",
         why,
     })?;
+    // A member that listens on all interfaces does not know the address at which others reach it.
+    // The address of its own end towards the coordinator is one that leads to the cluster.
     let ip: IpAddr = if own.ip().is_unspecified() {
         local.ip()
     } else {
@@ -199,8 +200,8 @@ pub(super) fn join(
         let message = incoming.next().map_err(|why| connection_error(&who, why))?;
         match message.kind {
             MessageKind::ClusterInfo => {
-                let read = serde_json::from_str::<ClusterInfo>(message.as_text())
-                    .map_err(LinkError::UnreadableHello);
+                let read =
+                    serde_json::from_str::<ClusterInfo>(message.as_text()).map_err(LinkError::Json);
                 break read.map_err(|why| connection_error(&who, why))?;
             }
             MessageKind::Abort => {
@@ -220,12 +221,12 @@ pub(super) fn join(
     }))
 }
 
-/// Connects as soon as somebody listens there; `None` if told to stop meanwhile.
+/// Connects as soon as `address` accepts connections; `None` if `stop` was set meanwhile.
 fn connect_when_listening(
     address: &str,
     stop: &AtomicBool,
 ) -> Result<Option<TcpStream>, PoseidonError> {
-    let mut say = Instant::now();
+    let mut log_at = Instant::now();
     loop {
         match TcpStream::connect(address) {
             Ok(stream) => return Ok(Some(stream)),
@@ -233,8 +234,8 @@ fn connect_when_listening(
                 let address = address.to_owned();
                 return Err(PoseidonError::Address { address, why });
             }
-            Err(why) if Instant::now() >= say => {
-                say = Instant::now() + SAY_EVERY;
+            Err(why) if Instant::now() >= log_at => {
+                log_at = Instant::now() + LOG_EVERY;
                 log::info!("waiting for a coordinator at {address} ({why})");
             }
             Err(_) => {}
@@ -249,7 +250,7 @@ fn connect_when_listening(
     }
 }
 
-/// What a checkpoint must have been made of to be taken up.
+/// Notes that a checkpoint must have in common with this run to be loaded.
 pub(super) fn identity(cluster: &ClusterInfo, model: &Model) -> BTreeMap<String, String> {
     let plan = &cluster.plan;
     let schemes = plan
@@ -298,8 +299,8 @@ pub(super) fn receive_until_bye(
     }
 }
 
-/// Ends all connections: after a failure with the reason for it, which is given a moment to
-/// arrive; `readers_left` says how many reading threads still run.
+/// Closes all connections. After a failure it first sends the reason as `Abort`, and waits up to
+/// [`LINGER`] while `readers_left` reading threads still run.
 pub(super) fn close_all(
     links: Vec<Link>,
     shutdown: &Shutdown<'_>,
@@ -312,6 +313,8 @@ pub(super) fn close_all(
     }
     links.iter_mut().for_each(Link::finish);
     let end = Instant::now() + LINGER;
+    // Closing both directions at once could reset the connection before the others have read the
+    // reason, and they would report a lost connection instead of its cause.
     while readers_left() > 0 && Instant::now() < end {
         std::thread::sleep(LOOK_EVERY);
     }

@@ -1,9 +1,9 @@
 //! Poseidon over TCP: coordinator, servers and workers as processes.
 //!
-//! Drives the state machines of [`crate::poseidon`] with blocking sockets: one thread reads a
-//! connection, one writes it. Whatever goes wrong with one member ends all, with a message that
-//! names the member: nobody is waited for in silence. Who is started again with `resume` goes on
-//! from the newest checkpoint that all members have.
+//! Drives the state machines of `protocol` with blocking sockets: one thread reads a connection,
+//! another writes it. If one member fails, all members end with a message that names it, so that
+//! no member waits forever for a dead one. Members that are started again with `resume` go on from
+//! the newest checkpoint that all of them have.
 
 mod arithmetic;
 mod budget;

@@ -1,4 +1,4 @@
-//! The model as all members must have it: layers, hyper-parameters, first weights.
+//! The model, which all members must have alike: layers, hyper-parameters, first weights.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -12,27 +12,27 @@ use crate::solver::data::Source;
 use crate::solver::{Filler, LayerTensors, Net, ParamSpec, Phase, SolverSpec, Tensor};
 use crate::weights::{DataKind, Manifest, WeightsView};
 
-/// What all members must be started with alike.
+/// Settings of the model, the same for all members.
 #[derive(Clone, Debug)]
 pub struct ModelJob {
     /// Model and hyper-parameters.
     pub spec: SolverSpec,
     /// Channels, height and width of the pictures.
     pub input: [usize; 3],
-    /// Their classes.
+    /// Number of classes of the pictures.
     pub classes: usize,
     /// Seed of the first weights.
     pub seed: u64,
-    /// Weights to start from instead.
+    /// File of weights to start from instead of random ones.
     pub weights: Option<PathBuf>,
     /// Threads of each worker that add up their gradients.
     pub threads: usize,
-    /// Layers and times to spend instead of computing `spec`'s net, of which only the
-    /// hyper-parameters count then.
+    /// Layers and times to replay instead of computing the net of `spec`, of which only the
+    /// hyper-parameters are used then.
     pub replay: Option<Recording>,
 }
 
-/// A layer for the plan: name, shape, tensors.
+/// A layer as a plan needs it: name, shape, tensors.
 pub(super) type Layer = (String, LayerShape, Vec<PlanTensor>);
 
 /// The model in memory.
@@ -50,7 +50,7 @@ pub(super) struct Model {
 }
 
 impl ModelJob {
-    /// Reads the net.
+    /// Checks the settings and builds the net.
     pub(super) fn open(&self) -> Result<Model, PoseidonError> {
         if self.spec.clip_gradients.is_some() {
             return Err(PoseidonError::Clipping);
@@ -73,7 +73,7 @@ impl ModelJob {
         })
     }
 
-    /// The plan of the cluster that is wished for, around `model`.
+    /// The plan of `cluster` for `model`.
     pub(super) fn plan(&self, model: &Model, cluster: &ClusterSpec) -> Result<Plan, PoseidonError> {
         let cluster = ClusterSpec {
             images: model.images,
@@ -83,21 +83,21 @@ impl ModelJob {
         Ok(Plan::new(&cluster, model.layers())?)
     }
 
-    /// Whether a coordinator would begin with this model and `cluster`.
+    /// Checks whether a coordinator accepts this model and `cluster`.
     ///
     /// # Errors
-    /// What it would refuse.
+    /// What it would refuse; see [`PoseidonError`].
     pub fn check(&self, cluster: &ClusterSpec) -> Result<(), PoseidonError> {
         self.plan(&self.open()?, cluster).map(drop)
     }
 
-    /// The kind of `source`; none if a recording is replayed, which stands for any.
+    /// The kind of `source`; `None` if a recording is replayed, which reads no pictures.
     pub(super) fn data(&self, source: &Source) -> Option<DataKind> {
         let kind = || data_kind(source, self.input, self.classes);
         self.replay.is_none().then(kind)
     }
 
-    /// What decides a step beside gradients: equal text, equal arithmetic.
+    /// What decides a step apart from gradients. Members with equal texts make equal steps.
     pub(super) fn recipe(&self) -> String {
         let s = &self.spec;
         format!(
@@ -112,7 +112,7 @@ impl ModelJob {
         )
     }
 
-    /// The weights that training begins with, in the layout of the buffer.
+    /// The weights to begin with, in the layout of the buffer.
     pub(super) fn first_weights(&self, model: &Model) -> Result<Vec<AtomicU32>, PoseidonError> {
         let words: Vec<_> = (0..model.extent()).map(|_| AtomicU32::new(0)).collect();
         let w = WeightsView::of(&words);

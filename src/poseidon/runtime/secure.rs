@@ -1,8 +1,9 @@
 //! Authenticated and encrypted connections: the Noise protocol with a key that all members share
 //! (`Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, crate `snow`).
 //!
-//! After the handshake each direction is a row of blocks: length (u16, little-endian), then so many
-//! bytes of ciphertext with its tag. A block that was changed, left out, repeated or moved fails.
+//! After the handshake each direction is a sequence of blocks: length (u16, little-endian), then so
+//! many bytes of ciphertext with its tag. A block that was changed, left out, repeated or moved
+//! fails: its number is the nonce.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -51,18 +52,18 @@ pub(super) enum HandshakeError {
     Io(#[from] io::Error),
 }
 
-/// The reading half.
+/// Decrypts what is read from `from`.
 pub(super) struct DecryptingReader<R> {
     from: R,
     state: Arc<StatelessTransportState>,
     blocks: u64,
     sealed: Vec<u8>,
     plain: Vec<u8>,
-    /// What has been read of `plain`.
+    /// Bytes of `plain` that have been read.
     read: usize,
 }
 
-/// The writing half.
+/// Encrypts what is written to `to`.
 pub(super) struct EncryptingWriter<W> {
     to: W,
     state: Arc<StatelessTransportState>,
@@ -70,7 +71,8 @@ pub(super) struct EncryptingWriter<W> {
     sealed: Vec<u8>,
 }
 
-/// Shakes hands over `stream`; `initiator` on the side that has connected.
+/// Agrees on a session with the other end, with two messages; `initiator` is true on the side that
+/// has connected.
 pub(super) fn handshake(
     from: &mut impl Read,
     to: &mut impl Write,
@@ -182,7 +184,7 @@ mod tests {
         ClusterKey(Arc::new([byte; 32]))
     }
 
-    /// Both ends of a connection, shaken.
+    /// Both ends of a connection after the handshake.
     fn pair(
         a: &ClusterKey,
         b: &ClusterKey,
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_comes_out_and_what_is_changed_does_not() {
+    fn blocks_arrive_unchanged_or_not_at_all() {
         let [Ok((_, a)), Ok((_, b))] = pair(&key(1), &key(1)) else {
             panic!("no handshake");
         };

@@ -24,41 +24,41 @@ use crate::poseidon::{
 };
 use crate::weights::WeightsView;
 
-/// A step that waits for so long is worth a line.
+/// Time after which a step that still waits is logged, with the workers it waits for.
 const LATE: Duration = Duration::from_secs(5);
 
-/// What a server is started with.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerJob {
     /// Its place in the cluster.
     pub member: MemberJob,
-    /// Which job.
+    /// Number of the job, the same for all members.
     pub session: u64,
-    /// The model.
+    /// The model that all members train.
     pub model: ModelJob,
 }
 
-/// Whom a message is for.
+/// The workers that a message goes to.
 #[derive(Clone, Copy, Debug)]
 enum Recipients {
-    /// All workers that are there.
+    /// All workers that are connected.
     All,
-    /// One of them.
+    /// The worker of this index.
     Worker(usize),
 }
 
-/// Everything the threads of a server share.
+/// What the threads of a server share. Locks are taken in this order: store, then links.
 struct Server<'s> {
     cluster: ClusterInfo,
     hello: MemberHello,
     sizes: Arc<Sizes>,
     store: Mutex<KvStore>,
-    /// By worker; those who have said goodbye stay.
+    /// Connections by worker. They stay after a worker's `Bye`.
     links: Mutex<Vec<Option<Link>>>,
     left: AtomicUsize,
     readers: AtomicUsize,
     budget: Option<Budget<Recipients>>,
-    /// Nothing more will be sent.
+    /// True once nothing more will be sent.
     done: AtomicBool,
     math: SolverArithmetic,
     folder: Option<CheckpointFolder>,
@@ -68,7 +68,7 @@ struct Server<'s> {
     shutdown: &'s Shutdown<'s>,
 }
 
-/// Serves until all workers have said goodbye, or the first error.
+/// Serves until all workers have sent `Bye`, or until the first error.
 pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonError> {
     let member = Member {
         role: MemberRole::Server,
@@ -89,7 +89,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         recipe: job.model.recipe(),
         weights: hash(&weights),
         images: model.images,
-        // It holds weights and looks at no pictures.
+        // A server reads no pictures.
         data: String::new(),
         address: String::new(),
         checkpoints,
@@ -161,7 +161,7 @@ impl Server<'_> {
             if let Some(budget) = &self.budget {
                 let over = || self.done.load(Relaxed);
                 scope.spawn(move || {
-                    budget.keep(over, self.shutdown, |to, message| self.put(to, &message));
+                    budget.send_until(over, self.shutdown, |to, message| self.put(to, &message));
                 });
             }
             let (mut listener, mut late) = (Some(listener), StepWatch::new());
@@ -169,7 +169,7 @@ impl Server<'_> {
                 if let Some((stream, from)) = listener.as_ref().and_then(accept) {
                     self.readers.fetch_add(1, Relaxed);
                     scope.spawn(move || {
-                        self.serve(stream, from);
+                        self.serve_worker(stream, from);
                         self.readers.fetch_sub(1, Relaxed);
                     });
                 } else if lock(&self.links).iter().all(Option::is_some) {
@@ -184,7 +184,7 @@ impl Server<'_> {
             if !self.shutdown.has_begun() {
                 let bye = Arc::new(Message::bare(MessageKind::Bye, self.hello.member.index, 0));
                 links.iter().for_each(|link| link.send(bye.clone()));
-                // The coordinator says goodbye when all others have.
+                // The coordinator answers with `Bye` when all members have sent theirs.
                 while !self.shutdown.has_begun() && self.readers.load(Relaxed) > 0 {
                     std::thread::sleep(LOOK_EVERY);
                 }
@@ -193,8 +193,8 @@ impl Server<'_> {
         });
     }
 
-    /// One worker, from greeting to goodbye.
-    fn serve(&self, stream: TcpStream, from: SocketAddr) {
+    /// Serves one worker, from `Hello` to `Bye`.
+    fn serve_worker(&self, stream: TcpStream, from: SocketAddr) {
         let opened =
             link::open(stream, self.key.as_ref(), false).and_then(|(link, mut incoming)| {
                 let hello = read_hello(&mut incoming)?;
@@ -204,7 +204,7 @@ impl Server<'_> {
         let (link, mut incoming, hello) = match opened {
             Ok(opened) => opened,
             Err(why) => {
-                log::warn!("somebody at {from} is dropped: {why}");
+                log::warn!("the connection from {from} is dropped: {why}");
                 return;
             }
         };
@@ -224,12 +224,15 @@ impl Server<'_> {
             }
             links[place] = Some(link);
             drop(links);
-            // Under the lock of the store: no step may come between these weights and the next.
+            // Still under the lock of the store: a step in between would be broadcast before these
+            // weights are sent, and the worker would see its weights go back.
             for message in store.weights() {
                 self.send(Recipients::Worker(place), message, &store);
             }
         }
-        // No step before all are here: who came later would miss it, and bits cannot be caught up with.
+        // No update is read before all workers are connected. A worker that connects after a step
+        // would miss its broadcast; under `onebit` the sums of all steps are needed, and the server
+        // does not keep them.
         while !self.shutdown.has_begun() && lock(&self.links).iter().any(Option::is_none) {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -240,7 +243,7 @@ impl Server<'_> {
                     return;
                 }
                 Ok(message) => {
-                    if let Err(error) = self.take(message, &hello, &who) {
+                    if let Err(error) = self.handle_update(message, &hello, &who) {
                         return self.shutdown.fail(error);
                     }
                 }
@@ -249,8 +252,11 @@ impl Server<'_> {
         }
     }
 
-    /// One message of a worker.
-    fn take(
+    /// Handles one message of a worker: adds its update, and commits the steps that this completes.
+    ///
+    /// The store stays locked from the update to the last broadcast. So steps leave in the order in
+    /// which they are made, also those that two workers' threads complete one after the other.
+    fn handle_update(
         &self,
         mut message: Message,
         from: &MemberHello,
@@ -265,7 +271,7 @@ impl Server<'_> {
             }
             _ => {}
         }
-        // Whatever it says: a worker speaks for itself.
+        // The connection tells who sends; the header's sender is not trusted.
         message.sender = from.member.index;
         let mut store = lock(&self.store);
         let out =
@@ -275,7 +281,9 @@ impl Server<'_> {
                     who: who.to_owned(),
                     why,
                 })?;
-        // Before anybody sees the step: who has seen it may count on the checkpoint.
+        // The checkpoint is on the disk before any worker sees the step that completes it. So no
+        // member gets more than one checkpoint ahead of another, and the two that each member keeps
+        // include one that all have.
         while let Some(checkpoint) = store.take_checkpoint() {
             if let Some(folder) = &self.folder {
                 folder.save(&checkpoint, self.identity.clone())?;
@@ -287,7 +295,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Sends at once, or when the budget allows: first weights, which all wait for, before steps.
+    /// Sends at once, or when the budget allows. First weights go before steps: a worker cannot
+    /// begin without them.
     fn send(&self, to: Recipients, message: Message, store: &MutexGuard<'_, KvStore>) {
         let Some(budget) = &self.budget else {
             return self.put(to, &Arc::new(message));
@@ -316,7 +325,7 @@ impl Server<'_> {
     }
 }
 
-/// Notices that the same step has been waiting for the same workers for long, and names them.
+/// Logs a step that has waited for the same workers for long.
 struct StepWatch {
     seen: Option<(u64, Vec<u16>)>,
     since: Instant,

@@ -35,18 +35,18 @@ pub(super) struct Traffic {
     counts: Vec<[Count; 2]>,
 }
 
-/// What one layer has cost so far.
+/// Traffic of one layer of one member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerTraffic {
-    /// The layer; `control` for what belongs to none: greetings, first weights, signs of life.
+    /// The layer; `control` for messages that belong to none: `Hello`, first weights, `Alive`.
     pub layer: String,
     /// How its gradient travels.
     pub scheme: Option<Scheme>,
-    /// Messages sent.
+    /// Messages that were sent about this layer.
     pub sent_messages: u64,
     /// Bytes of their payloads.
     pub sent_bytes: u64,
-    /// Messages received.
+    /// Messages that were received about this layer.
     pub received_messages: u64,
     /// Bytes of their payloads.
     pub received_bytes: u64,
@@ -57,7 +57,7 @@ pub struct LayerTraffic {
 pub struct TrafficReport {
     /// Bytes of the header of each message, which the payloads do not count.
     pub header_bytes: usize,
-    /// Each layer, and `control`.
+    /// One entry for each layer, and one for `control`.
     pub layers: Vec<LayerTraffic>,
     /// Updates of each worker that came too late and were dropped (servers).
     pub dropped_updates: Vec<u64>,
@@ -80,7 +80,7 @@ impl TrafficReport {
 }
 
 impl Traffic {
-    /// Nothing yet, of a run that begins after `start` steps.
+    /// Zero counts of a run that begins after `start` steps.
     pub(super) fn new(plan: &Plan, start: u64) -> Self {
         let names: Vec<_> = plan
             .layers
@@ -105,7 +105,7 @@ impl Traffic {
         self.counts[self.layer(message)][1].add(message);
     }
 
-    /// The layer a message is about, or the place behind the last.
+    /// The layer of a message, or one past the last for control messages.
     pub(super) fn layer(&self, message: &Message) -> usize {
         let subject = message.subject as usize;
         let control = self.names.len();
@@ -130,7 +130,7 @@ impl Traffic {
         })
     }
 
-    /// Everything counted.
+    /// The counts as a report.
     pub(super) fn report(&self) -> TrafficReport {
         let control = ("control".to_owned(), None);
         let named = self

@@ -1,8 +1,7 @@
 //! A worker's process: threads that compute, a syncer per layer, connections to servers and peers.
 //!
-//! Holds what a worker is started with and how it is set up. `hub` has the syncers and the
-//! connections, `pass` the threads that compute, `local` adds up what they give, `lead` has the loop
-//! over iterations.
+//! Holds the settings of a worker and its setup. `hub` has the syncers and the connections, `pass`
+//! the threads that compute, `local` adds up their gradients, `lead` has the loop over iterations.
 
 mod hub;
 mod lead;
@@ -36,29 +35,29 @@ use hub::Hub;
 use lead::Lead;
 use pass::Input;
 
-/// When layers are sent.
+/// When a layer's gradient is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// As soon as a layer's backward pass is done (wait-free backpropagation).
     Wfbp,
-    /// After the whole pass.
+    /// After the backward pass of all layers.
     None,
 }
 
-/// What a worker is started with.
+/// Settings of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerJob {
     /// Its place in the cluster.
     pub member: MemberJob,
     /// The buffer to train. Its session is the job's.
     pub buffer: PathBuf,
-    /// The model.
+    /// The model that all members train.
     pub model: ModelJob,
     /// Training and test pictures.
     pub data: Source,
     /// All of `data` belongs to this worker; else it takes its share.
     pub private_data: bool,
-    /// When layers are sent.
+    /// When a layer's gradient is sent.
     pub overlap: Overlap,
     /// Its passes take so many times longer than they need, by resting after each; 1: no rest.
     pub slow: f64,
@@ -140,7 +139,7 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     job.member.write_report(&traffic.report())
 }
 
-/// What there is to do, and pictures to test on if it is learning.
+/// The work of the computing threads, and test pictures unless a recording is replayed.
 fn input(job: &WorkerJob) -> Result<(Input, Option<TestPictures>), PoseidonError> {
     if let Some(recording) = &job.model.replay {
         return Ok((Input::Recording(recording.clone()), None));
@@ -151,7 +150,7 @@ fn input(job: &WorkerJob) -> Result<(Input, Option<TestPictures>), PoseidonError
     Ok((train, Some((transform, set.test))))
 }
 
-/// What a worker has.
+/// What a worker has opened before it joins the cluster.
 struct Worker<'w> {
     job: &'w WorkerJob,
     model: &'w Model,
@@ -160,7 +159,8 @@ struct Worker<'w> {
     folder: Option<CheckpointFolder>,
 }
 
-/// Who is at the other end of a connection, its reading half, and its name for messages.
+/// The member at the other end of a connection, the reading half, and the member's name for
+/// messages.
 type Connection = (Member, Incoming, String);
 
 /// Pictures to test on, and what is done to them.
@@ -170,7 +170,8 @@ type TestPictures = (Transform, Images);
 type Meters = [std::sync::atomic::AtomicU64; crate::weights::METERS];
 
 impl Worker<'_> {
-    /// Sets the buffer and the momentum to what the run begins with.
+    /// Sets the buffer and the momentum to the state that the run begins with: that of the
+    /// checkpoint that all members have, or the first weights.
     fn begin(
         &self,
         joined: &Joined,
@@ -205,7 +206,7 @@ impl Worker<'_> {
 
     #[expect(
         clippy::too_many_arguments,
-        reason = "what was opened for it, called once"
+        reason = "everything that was opened for the run; called once"
     )]
     fn run(
         &self,
@@ -283,8 +284,8 @@ impl Worker<'_> {
         Ok(Some(tester))
     }
 
-    /// Connects to all servers and, if layers take `sfb`, to all other workers: this one calls those
-    /// before it, and those behind it call.
+    /// Connects to all servers and, if layers take `sfb`, to all other workers. Of two workers the
+    /// one with the larger index connects, so that each pair has one connection.
     fn connect(
         &self,
         cluster: &ClusterInfo,
@@ -330,13 +331,13 @@ impl Worker<'_> {
                     hub.register(MemberRole::Worker, link);
                     made.push((member, incoming, member_name(member, &from.to_string())));
                 }
-                Err(why) => log::warn!("somebody at {from} is dropped: {why}"),
+                Err(why) => log::warn!("the connection from {from} is dropped: {why}"),
             }
         }
         Ok(made)
     }
 
-    /// Somebody has connected: one of the expected peers, or nobody.
+    /// Reads `Hello` of a new connection, which must be one of the `expected` workers.
     fn accept_peer(
         &self,
         stream: TcpStream,

@@ -1,4 +1,4 @@
-//! Who may join, who is missing, and what the book says.
+//! Members that may join, members that are missing, and the description of the cluster.
 
 use super::*;
 use crate::poseidon::{ClusterSpec, LayerShape, Partition, PlanTensor, Policy, Stragglers};
@@ -46,7 +46,7 @@ fn hello(role: MemberRole, index: u16) -> MemberHello {
 }
 
 #[test]
-fn the_book_opens_when_all_are_there() {
+fn the_cluster_is_described_when_all_have_joined() {
     let mut c = coordinator(true);
     let missing = |c: &Coordinator| {
         c.missing()
@@ -104,7 +104,7 @@ fn a_run_that_does_not_resume_begins_at_the_beginning() {
 }
 
 #[test]
-fn who_does_not_fit_is_told_why() {
+fn a_member_that_does_not_fit_learns_why() {
     let mut c = coordinator(false);
     c.join(hello(MemberRole::Worker, 0)).unwrap();
     let mut refused = |change: fn(&mut MemberHello)| {
@@ -140,7 +140,7 @@ fn all_learn_from_one_kind_of_data() {
         ..hello(MemberRole::Worker, index)
     };
     let refused = |c: &mut Coordinator, hello| c.join(hello).unwrap_err().to_string();
-    // The coordinator says which, if it knows.
+    // The coordinator decides, if its own kind is set.
     let mut c = coordinator(false).with_data("digits 1x28x28/10".into());
     let message = refused(&mut c, of(0, "mnist 1x28x28/10"));
     let wanted = "worker 0 learns from mnist 1x28x28/10, the coordinator from digits 1x28x28/10";
@@ -163,7 +163,7 @@ fn all_learn_from_one_kind_of_data() {
 }
 
 #[test]
-fn questions_are_answered_from_the_book() {
+fn questions_are_answered_from_the_plan() {
     let c = coordinator(false);
     assert_eq!(c.query("workers").unwrap(), 2);
     assert_eq!(c.query("batch").unwrap(), 8);

@@ -1,19 +1,19 @@
-//! What a receiver takes, and why it takes nothing else. Numbers only; never panics.
+//! Which payloads a receiver accepts, and why it refuses others. Numbers only; never panics.
 
 use super::{MAX_TEXT, MessageKind, Payload, VERSION};
 
-/// Why bytes are no message, or one that nobody here can take.
+/// Why bytes are not a message, or not one that this receiver accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Fewer bytes than the header, or than it announces.
     #[error("message cut short: {have} bytes, needs {need}")]
     Short {
-        /// Bytes there.
+        /// Bytes that are there.
         have: usize,
-        /// Bytes needed.
+        /// Bytes that are needed.
         need: usize,
     },
-    /// Not one of ours.
+    /// It does not begin with the mark of a Poseidon message.
     #[error("not a Poseidon message (it begins with {0:02x?}): is something else at that address?")]
     Magic([u8; 2]),
     /// A later or earlier format.
@@ -21,7 +21,7 @@ pub enum ParseError {
         "message format version {0}, this program speaks {VERSION}: run the same release everywhere"
     )]
     Version(u8),
-    /// Unknown kind.
+    /// The kind of message is not known.
     #[error("unknown kind of message {0}")]
     UnknownKind(u8),
     /// A reserved field that is not zero.
@@ -42,7 +42,7 @@ pub enum ParseError {
         kind: MessageKind,
         /// Pair or layer.
         subject: u32,
-        /// Bytes announced.
+        /// Bytes that the header announces.
         bytes: usize,
         /// Bytes there should be (at most, for factors and text).
         expected: usize,

@@ -1,8 +1,8 @@
-//! The middle of a worker: syncers, connections, and the completion vector between them.
+//! The hub of a worker: its syncers, its connections, and the completion vector between them.
 //!
-//! A thread that reads a connection hands what arrives to its syncer and moves it into the
-//! weights; the threads that compute send through it and wait for the completion vector. Locks are
-//! taken in the order syncer, completion.
+//! A thread that reads a connection gives each message to the syncer of its layer and applies it
+//! to the weights. The threads that compute send through the hub and wait for the completion
+//! vector. Locks are taken in this order: syncer, then completion vector.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,9 +24,9 @@ use crate::poseidon::{
 };
 use crate::weights::WeightsView;
 
-/// Longest time between two looks at whether everything still goes well.
+/// Longest time in which a waiting thread does not look whether the shutdown has begun.
 const LOOK_UP: Duration = Duration::from_millis(50);
-/// Waiting that is worth a line in the log.
+/// Time after which a worker that still waits logs what it waits for.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Which layers have seen enough steps for the next iteration.
@@ -35,7 +35,7 @@ struct Waited {
     needed: u64,
 }
 
-/// Connections by role; the coordinator apart.
+/// The writing halves of the connections, by the role of the other end.
 #[derive(Default)]
 struct Links {
     coordinator: Option<Link>,
@@ -43,10 +43,10 @@ struct Links {
     peers: Vec<Link>,
 }
 
-/// See the module.
+/// Syncers and connections of one worker, shared by its threads.
 pub(super) struct Hub<'h> {
     syncers: Vec<Mutex<Syncer>>,
-    /// By pair.
+    /// Layer of each KV pair, by the pair's number.
     layer_of: Vec<usize>,
     w: WeightsView<'h>,
     history: WeightsView<'h>,
@@ -58,15 +58,15 @@ pub(super) struct Hub<'h> {
     readers: AtomicUsize,
     traffic: Arc<Traffic>,
     budget: Option<Budget<Destination>>,
-    /// Layers that a computing thread leaves to be moved by another.
+    /// Layers with received updates that a computing thread leaves to the applying thread.
     apply_later: Sender<usize>,
     to_apply: Mutex<Option<Receiver<usize>>>,
-    /// No more layers will be sent.
+    /// True once no more layers will be sent.
     done: AtomicBool,
     drop_late: bool,
-    /// The clock at which all end; `u64::MAX` until somebody says so.
+    /// The clock at which all workers end; `u64::MAX` while none is announced.
     end_at: AtomicU64,
-    /// All workers know it.
+    /// True once every worker has confirmed `end_at`.
     end_known: AtomicBool,
     pub(super) shutdown: &'h Shutdown<'h>,
 }
@@ -107,22 +107,21 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// The weights.
     pub(super) fn weights(&self) -> WeightsView<'h> {
         self.w
     }
 
-    /// What messages may carry.
+    /// Sizes of the payloads that the plan allows.
     pub(super) fn sizes(&self) -> Arc<Sizes> {
         self.sizes.clone()
     }
 
-    /// What was sent and received.
+    /// Counters of what was sent and received.
     pub(super) fn traffic(&self) -> Arc<Traffic> {
         self.traffic.clone()
     }
 
-    /// Starts a thread that reads a connection.
+    /// Starts a thread that reads a connection; [`Hub::readers`] counts it until `read` returns.
     pub(super) fn reading<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -135,12 +134,13 @@ impl<'h> Hub<'h> {
         });
     }
 
-    /// Threads that read.
+    /// Reading threads that still run.
     pub(super) fn readers(&self) -> usize {
         self.readers.load(Relaxed)
     }
 
-    /// Starts the thread that moves layers for those that compute, and the one that keeps the budget.
+    /// Starts the thread that applies updates for the computing threads, and with a budget the one
+    /// that sends within it.
     pub(super) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         if let Some(to_apply) = lock(&self.to_apply).take() {
             scope.spawn(move || {
@@ -154,12 +154,12 @@ impl<'h> Hub<'h> {
         if let Some(budget) = &self.budget {
             let over = || self.done.load(Relaxed) && budget.is_empty();
             scope.spawn(move || {
-                budget.keep(over, self.shutdown, |to, message| self.put(to, message))
+                budget.send_until(over, self.shutdown, |to, message| self.put(to, message))
             });
         }
     }
 
-    /// Takes over the writing half of a connection.
+    /// Registers the writing half of a connection to a server or a peer.
     pub(super) fn register(&self, role: MemberRole, link: Link) {
         let mut links = lock(&self.links);
         match role {
@@ -168,16 +168,17 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// Takes over the writing half of the connection to the coordinator.
+    /// Registers the writing half of the connection to the coordinator.
     pub(super) fn register_coordinator(&self, link: Link) {
         lock(&self.links).coordinator = Some(link);
     }
 
-    /// Reads a server or a peer until it says goodbye or fails.
+    /// Receive loop of a connection to a server or a peer, until its `Bye` or an error.
     pub(super) fn read(&self, mut incoming: Incoming, from: (MemberRole, u16), who: &str) {
         receive_until_bye(&mut incoming, who, self.shutdown, |mut message| {
             self.traffic.received(&message);
-            // Whatever it says: everybody speaks for itself, and factors come from peers only.
+            // The connection tells who sends; the header's sender is not trusted. Factors are taken
+            // from peers only, weights and sums from servers only; the rest is ignored.
             message.sender = from.1;
             let layer = match (message.kind, from.0) {
                 (MessageKind::Factors, MemberRole::Worker) => message.subject as usize,
@@ -188,6 +189,8 @@ impl<'h> Hub<'h> {
             };
             let mut syncer = lock(&self.syncers[layer]);
             match syncer.receive(message) {
+                // A closed layer keeps the message, because a pass reads its weights: it is applied
+                // after `send_layer` has opened the layer, or by the next `wait_for`.
                 Ok(()) => self.apply_received(layer, &mut syncer),
                 Err(why) => {
                     let who = who.to_owned();
@@ -198,6 +201,8 @@ impl<'h> Hub<'h> {
         });
     }
 
+    /// Applies what a layer has received, and updates its bit of the completion vector. The caller
+    /// holds the syncer's lock, so that the bit always fits the syncer's clock.
     fn apply_received(&self, layer: usize, syncer: &mut Syncer) {
         syncer.apply_received(self.w, self.history, &self.math);
         let mut waited = lock(&self.waited);
@@ -208,26 +213,34 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// Waits until `needed` steps are in the weights of every layer. False if it all ends before.
+    /// Waits until `needed` steps are in the weights of every layer. False if the run ends before
+    /// that.
     pub(super) fn wait_for(&self, needed: u64) -> bool {
         lock(&self.waited).needed = needed;
+        // The bits still answer for the previous `needed`, so each is computed anew. `needed` is
+        // set first: a reading thread that comes in between already computes with the new one.
         for (layer, syncer) in self.syncers.iter().enumerate() {
             self.apply_received(layer, &mut lock(syncer));
         }
         let mut long = Instant::now() + LONG_WAIT;
         let mut waited = lock(&self.waited);
         while !waited.bits.all() {
+            // Where late updates are dropped, an announced end takes effect at once: the missing
+            // steps may never be made, because the other workers have stopped.
             if self.shutdown.has_begun() || self.drop_late && self.end_at() != u64::MAX {
                 return false;
             }
             if Instant::now() >= long {
                 long = Instant::now() + LONG_WAIT;
                 let missing: Vec<usize> = waited.bits.missing().collect();
+                // The log line needs the syncers' locks, which come before this one. The bits may
+                // change meanwhile, so the loop looks at them again before it waits.
                 drop(waited);
                 self.log_missing(&missing, needed);
                 waited = lock(&self.waited);
                 continue;
             }
+            // `apply_received` notifies. The shutdown does not, hence the time limit.
             waited = wait(&self.ready, waited, LOOK_UP);
         }
         !self.shutdown.has_begun()
@@ -252,7 +265,7 @@ impl<'h> Hub<'h> {
         clocks.min().unwrap_or(0)
     }
 
-    /// From now on weights are read: nothing moves until a layer is sent.
+    /// Begins a pass, which reads the weights: each layer stays as it is until it is sent.
     pub(super) fn begin(&self) {
         self.syncers.iter().for_each(|syncer| lock(syncer).begin());
     }
@@ -280,12 +293,14 @@ impl<'h> Hub<'h> {
             }
         }
         if work {
-            // The thread that moves lives until no more layers are sent.
+            // Updates that arrived while the layer was closed: no reading thread comes back for
+            // them, and applying them here would delay the backward pass of the layers below. The
+            // applying thread lives until no more layers are sent, so it receives this.
             let _ = self.apply_later.send(layer);
         }
     }
 
-    /// First and last weight of a layer in the buffer.
+    /// The layer's range in the buffer.
     fn extent(&self, layer: usize) -> std::ops::Range<usize> {
         lock(&self.syncers[layer]).extent()
     }
@@ -302,13 +317,13 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// What the syncers need of a checkpoint.
+    /// What a checkpoint must hold of the syncers.
     pub(super) fn saved(&self) -> Vec<Saved> {
         let saved = self.syncers.iter().map(|syncer| lock(syncer).saved());
         saved.flatten().collect()
     }
 
-    /// The clock at which all end, if somebody has said so; else `u64::MAX`.
+    /// The clock at which all workers end; `u64::MAX` while none is announced.
     pub(super) fn end_at(&self) -> u64 {
         self.end_at.load(Relaxed)
     }
@@ -318,7 +333,7 @@ impl<'h> Hub<'h> {
         self.drop_late
     }
 
-    /// Lets all end at `clock`: returns when every worker knows it.
+    /// Announces that all workers end at `clock`; returns when every worker has confirmed it.
     pub(super) fn end_all_at(&self, clock: u64, worker: u16) {
         self.to_coordinator(Message::bare(MessageKind::Finish, worker, clock));
         while !self.end_known.load(Relaxed) && !self.shutdown.has_begun() {
@@ -326,7 +341,7 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// What the coordinator says.
+    /// Handles a message of the coordinator: the announced end, and that all have confirmed it.
     pub(super) fn on_coordinator_message(&self, message: &Message) {
         match message.kind {
             MessageKind::Finish => {
@@ -344,12 +359,14 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// Ends all threads but those that read; those end when everybody has said goodbye.
+    /// Ends the sending threads, sends `Bye` on all connections, and waits until the reading
+    /// threads have received the `Bye` of all others.
     pub(super) fn send_bye_and_wait(&self, worker: u16) {
         self.done.store(true, Relaxed);
         if self.shutdown.has_begun() {
             return;
         }
+        // `Bye` ends a connection: what waits for the budget must be sent before.
         while self
             .budget
             .as_ref()
@@ -373,7 +390,7 @@ impl<'h> Hub<'h> {
         }
     }
 
-    /// All connections, to be ended.
+    /// Removes all connections, for the caller to close.
     pub(super) fn take_links(&self) -> Vec<Link> {
         let links = std::mem::take(&mut *lock(&self.links));
         let all = links.servers.into_iter().chain(links.peers);

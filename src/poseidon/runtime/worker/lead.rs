@@ -1,4 +1,4 @@
-//! The loop over iterations: waits, tests, saves, and lets the threads compute.
+//! The loop over iterations: waits for steps, tests, writes checkpoints, and starts the passes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use super::super::error::PoseidonError;
 use super::super::member::identity;
 use super::hub::Hub;
 use super::local::Local;
-use super::pass::{Passed, Thread};
+use super::pass::{PassResult, Thread};
 use super::{Meters, Worker};
 use crate::node::{Clock, SolverError, Tester, cpu_ns};
 use crate::poseidon::{Checkpoint, ClusterInfo};
@@ -21,10 +21,11 @@ use crate::weights::kernels;
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
 
-/// A thread besides the leading one: it is told a clock, and answers with what it passed.
+/// A computing thread other than the leading one: it receives a clock, and answers with the result
+/// of its pass.
 struct Helper {
     go: Sender<u64>,
-    passed: Receiver<(Passed, [u64; 2])>,
+    passed: Receiver<(PassResult, [u64; 2])>,
     /// Its place in the data and its passes.
     at: [u64; 2],
 }
@@ -36,12 +37,12 @@ impl Helper {
         local: &'scope Local,
         hub: &'scope Hub<'scope>,
     ) -> Self {
-        let (go, told) = channel::<u64>();
+        let (go, clocks) = channel::<u64>();
         let (answer, passed) = channel();
         let at = [thread.cursor, thread.passes()];
         scope.spawn(move || {
             let watch = local.watch(thread.index);
-            for clock in told {
+            for clock in clocks {
                 let passed = thread.pass(clock, hub, local);
                 let at = [thread.cursor, thread.passes()];
                 if answer.send((passed, at)).is_err() {
@@ -56,7 +57,7 @@ impl Helper {
     }
 }
 
-/// See the module.
+/// The leading thread of a worker.
 pub(super) struct Lead<'l> {
     worker: &'l Worker<'l>,
     hub: &'l Hub<'l>,
@@ -64,7 +65,7 @@ pub(super) struct Lead<'l> {
     meters: &'l Meters,
     heartbeat: &'l dyn Fn(),
     clock: Clock,
-    /// Time that was spent before the checkpoint it goes on from, ns.
+    /// Time that the run had taken at the checkpoint that it resumes from, ns.
     before_ns: u64,
     loss: Option<f32>,
     identity: BTreeMap<String, String>,
@@ -98,7 +99,7 @@ impl<'l> Lead<'l> {
         Ok(lead)
     }
 
-    /// Trains until the last iteration, the target, or the end of everything.
+    /// Trains until the last iteration, the target accuracy, or the shutdown.
     pub(super) fn run<'scope>(
         mut self,
         scope: &'scope Scope<'scope, '_>,
@@ -123,6 +124,8 @@ impl<'l> Lead<'l> {
         let mut t = self.cluster.start;
         while t < plan.clocks.min(self.hub.end_at()) {
             let due = plan.checkpoint_at(t) && t > self.cluster.start;
+            // A checkpoint holds exactly `t` steps, so it needs them all; else staleness may hide
+            // some.
             let needed = match due {
                 true => t,
                 false => t.saturating_sub(plan.staleness.into()),
@@ -133,10 +136,11 @@ impl<'l> Lead<'l> {
             }
             SyncMeter::WaitNs.add(self.meters, self.clock.now_ns() - waiting);
             if self.hub.drops_late() {
-                // Who was left behind goes on where the others are.
+                // A worker that was left behind continues where the others are: updates for the
+                // steps in between would be dropped.
                 t = t.max(self.hub.steps());
             }
-            // It may have been announced while this worker waited.
+            // The end may have been announced while this worker waited.
             if t >= self.hub.end_at() {
                 break;
             }
@@ -174,7 +178,7 @@ impl<'l> Lead<'l> {
         Ok(())
     }
 
-    /// One iteration.
+    /// Computes and sends one iteration.
     fn step(
         &mut self,
         t: u64,
@@ -194,7 +198,7 @@ impl<'l> Lead<'l> {
             sum.images += passed.images;
             helper.at = at;
         }
-        // What of the last layers is still being added.
+        // The sums of the last layers may still be in the making.
         local.wait(own.index)?;
         let loss = sum.loss / (1 + helpers.len()) as f32;
         if !loss.is_finite() {
@@ -225,7 +229,7 @@ impl<'l> Lead<'l> {
         Ok(())
     }
 
-    /// What to do about training that diverges.
+    /// Advice for training that diverges.
     fn remedy(&self) -> &'static str {
         match self.cluster.plan.staleness {
             0 => "Lower base_lr",
@@ -240,7 +244,7 @@ impl<'l> Lead<'l> {
         self.before_ns + self.clock.now_ns()
     }
 
-    /// Tests the weights as they are; true if the target is reached.
+    /// Tests the current weights; true if the target accuracy is reached.
     fn test(
         &mut self,
         t: u64,
@@ -274,8 +278,8 @@ impl<'l> Lead<'l> {
         Ok(target.is_some_and(|target| found.accuracy >= target))
     }
 
-    /// Ends the run for all. Others may be as far ahead as staleness lets them be while this worker
-    /// stands at `t`, so all end one iteration behind that.
+    /// Ends the run for all workers. While this worker stands at `t`, staleness lets the others run
+    /// some iterations ahead, so all end one iteration after the last that they can reach.
     fn end_early(&self, t: u64) {
         log::info!("target accuracy reached");
         let ahead = match self.hub.drops_late() {
@@ -286,8 +290,9 @@ impl<'l> Lead<'l> {
         self.worker.shared.globals().stop.store(1, Relaxed);
     }
 
-    /// Writes a checkpoint of the state after `t` steps, if that is finite. It is the same on all workers, so
-    /// none goes on then, and what servers have of `t` is in no checkpoint that all have.
+    /// Writes a checkpoint of the state after `t` steps. NaN or infinity in it is an error: the
+    /// state is the same on all workers, so none writes this checkpoint, and `t` is not a clock
+    /// that all members have, whatever the servers wrote.
     fn save(&self, t: u64, own: &Thread, helpers: &[Helper]) -> Result<(), PoseidonError> {
         let Some(folder) = &self.worker.folder else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Where the threads of one worker meet: what they give for a layer becomes one contribution.
+//! The sum over the threads of one worker: their gradients of a layer become one contribution.
 //!
 //! The third level of Poseidon, below peers and servers. Gradients are accumulated
-//! (`accumulate`): a thread copies its own and goes on with its pass, other threads add those
-//! of all, in the order of the threads, and hand the sum to the layer's syncer. Factors are joined
-//! by the thread that comes last. One thread alone sends what it has.
+//! (`accumulate`): a thread copies its own and continues its pass. Other threads add those of all,
+//! in the order of the threads, and give the sum to the layer's syncer. Factors are joined by the
+//! thread that comes last. A worker of one thread sends its gradients as they are.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::poseidon::{Contribution, Plan, PlanLayer};
 use crate::solver::Factors;
 use crate::weights::kernels;
 
-/// A layer as this file sees it.
+/// A layer: its range in the buffer, and how its gradient travels.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
     pub(super) extent: Range<usize>,
@@ -36,22 +36,22 @@ impl Layer {
     }
 }
 
-/// Factors that threads have given, with their threads.
+/// Factors of a layer, each with the thread they come from.
 type Parts = Vec<(usize, Vec<f32>)>;
 
-/// See the module.
+/// The sums of one worker; see the module.
 pub(super) struct Local {
     threads: usize,
     layers: Vec<(Layer, Mutex<Parts>)>,
-    /// By layer: its place in the sum, if its gradients are added.
+    /// For each layer its place in the sum, if its gradients are added.
     place: Vec<Option<usize>>,
-    /// By place: the layer.
+    /// For each place in the sum the layer.
     summed: Vec<usize>,
-    /// None if there is one thread, or all layers send factors.
+    /// `None` if there is one thread, or all layers send factors.
     sum: Option<Sum>,
 }
 
-/// Hands sums to the syncers.
+/// Gives finished sums to the syncers.
 struct Sending<'s, 'h> {
     local: &'s Local,
     sum: &'s Sum,
@@ -90,7 +90,7 @@ impl Drop for Closing<'_> {
 }
 
 impl Local {
-    /// For `threads` threads and the layers of `plan`.
+    /// The sums for `threads` threads and the layers of `plan`.
     pub(super) fn new(
         plan: &Plan,
         layers: Vec<Layer>,
@@ -133,17 +133,17 @@ impl Local {
         }
     }
 
-    /// See [`Closing`].
+    /// A guard that ends the adding threads when it is dropped.
     pub(super) fn closing(&self) -> Closing<'_> {
         Closing(self)
     }
 
-    /// Whoever computes as `thread`: nobody waits for it any longer if it panics.
+    /// A guard for computing thread `thread`: if it panics, the others do not wait for it.
     pub(super) fn watch(&self, thread: usize) -> Option<Watch<'_>> {
         self.sum.as_ref().map(|sum| sum.watch(thread))
     }
 
-    /// Waits until all that `thread` has given is with the syncers.
+    /// Waits until the syncers have all gradients that `thread` gave.
     pub(super) fn wait(&self, thread: usize) -> Result<(), PoseidonError> {
         match &self.sum {
             Some(sum) => Ok(sum.wait(thread)?),
@@ -190,7 +190,7 @@ impl Local {
     }
 }
 
-/// Factors without the padding between them: u, then v. None of a layer that no loss reaches.
+/// Factors without the padding between them: u, then v. Empty for a layer that no loss reaches.
 pub(super) fn compact(factors: Option<Factors<'_>>, [outputs, inputs]: [usize; 2]) -> Vec<f32> {
     let Some(Factors {
         u,
@@ -208,7 +208,7 @@ pub(super) fn compact(factors: Option<Factors<'_>>, [outputs, inputs]: [usize; 2
     packed
 }
 
-/// Factors of several batches as those of one: each row goes on with the next batch's.
+/// Joins the factors of several batches: each row continues with that of the next batch.
 fn join(mut parts: Vec<Vec<f32>>, [outputs, inputs]: [usize; 2]) -> Vec<f32> {
     let rows = outputs + inputs;
     if parts.len() < 2 {

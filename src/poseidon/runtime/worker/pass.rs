@@ -1,7 +1,7 @@
 //! The threads of a worker that compute.
 //!
-//! Each thread has a net, its share of the pictures and gradients of its own; `local` makes one
-//! contribution of what they give.
+//! Each thread has a net, a share of the pictures and gradients of its own; `local` adds them to
+//! one contribution of the worker.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,8 +11,7 @@ use super::super::error::PoseidonError;
 use super::hub::Hub;
 use super::local::{Layer, Local, compact};
 use super::{Overlap, Worker};
-use crate::node::train_batch;
-use crate::node::{SolverError, Transforms, bound_net};
+use crate::node::{SolverError, Transforms, bound_net, train_batch};
 use crate::poseidon::{Plan, Recording};
 use crate::solver::data::{Batches, Images};
 use crate::solver::{Net, Phase};
@@ -23,16 +22,16 @@ pub(super) struct Thread {
     work: Work,
     grads: Vec<f32>,
     layers: Vec<Layer>,
-    /// By layer: factors of the batches of this iteration.
+    /// For each layer the factors of the batches of this iteration.
     factors: Vec<Vec<Vec<f32>>>,
     iter_size: u64,
     overlap: Overlap,
     slow: f64,
-    /// Pictures of its share handed out so far.
+    /// Pictures of its share that were used so far.
     pub(super) cursor: u64,
 }
 
-/// What the threads of a worker are given to do.
+/// The work of a worker: training, or replaying a recording.
 pub(super) enum Input {
     Pictures(Arc<Images>),
     Recording(Recording),
@@ -44,14 +43,15 @@ enum Work {
     Replay(Recording),
 }
 
-/// What a pass of one thread gave.
+/// Result of a pass of one thread.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Passed {
+pub(super) struct PassResult {
     pub(super) loss: f32,
     pub(super) images: u64,
 }
 
-/// The threads of `worker`, after the checkpoint `saved` if there is one, and where they meet.
+/// The threads of `worker` and the sum over them, as they were at the checkpoint `saved` if there
+/// is one.
 pub(super) fn threads(
     worker: &Worker<'_>,
     plan: &Plan,
@@ -91,8 +91,8 @@ pub(super) fn threads(
     Ok((threads, local))
 }
 
-/// The net and the share of the pictures of thread `index`, from `cursor` on; a net that is taken up
-/// again has made so many passes.
+/// The net and the share of the pictures of thread `index`, from `cursor` on. A resumed net has
+/// made `resumed` passes, on which its dropout masks depend.
 fn train(
     worker: &Worker<'_>,
     plan: &Plan,
@@ -110,7 +110,7 @@ fn train(
         .enumerate()
         .filter(|(_, l)| l.factored.is_some());
     factored.for_each(|(layer, _)| net.keep_factors(layer));
-    // Each thread of the cluster its own order, as solvers of the other path have.
+    // Each thread of the cluster has an order of pictures of its own, as the stream's solvers have.
     let number = u64::from(job.member.index) * job.model.threads as u64 + index as u64;
     let seed = job.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     net.seed_dropout(seed);
@@ -144,8 +144,8 @@ impl Thread {
         }
     }
 
-    /// One iteration of this thread: sends each layer when it is its turn.
-    pub(super) fn pass(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+    /// One pass of this thread: gives each layer to `local` when it is computed, or all at the end.
+    pub(super) fn pass(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> PassResult {
         let start = Instant::now();
         let passed = match &mut self.work {
             Work::Train { .. } => self.train(clock, hub, local),
@@ -163,7 +163,7 @@ impl Thread {
         passed
     }
 
-    fn train(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+    fn train(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> PassResult {
         let Self {
             index,
             work: Work::Train { net, batches },
@@ -176,9 +176,9 @@ impl Thread {
             ..
         } = self
         else {
-            return Passed::default();
+            return PassResult::default();
         };
-        let mut passed = Passed::default();
+        let mut passed = PassResult::default();
         for part in 0..*iter_size {
             let batch = batches.next();
             let last = part + 1 == *iter_size;
@@ -200,8 +200,9 @@ impl Thread {
         passed
     }
 
-    /// Spends the recorded times. Its clock goes on while messages are packed, as a GPU's would.
-    fn replay(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> Passed {
+    /// Sleeps for the recorded times. They count on while messages are packed, as on a GPU, which
+    /// computes meanwhile.
+    fn replay(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> PassResult {
         let Self {
             index,
             work: Work::Replay(recording),
@@ -212,7 +213,7 @@ impl Thread {
             ..
         } = self
         else {
-            return Passed::default();
+            return PassResult::default();
         };
         let images = recording.images as usize;
         let mut at = Instant::now();
@@ -233,7 +234,7 @@ impl Thread {
                 local.give(hub, clock, *index, layer, grads, factors);
             }
         }
-        Passed {
+        PassResult {
             loss: 0.0,
             images: images as u64,
         }
