@@ -29,10 +29,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut nodes = Vec::new();
     for (node, link) in (0..2).zip(memory::Hub::new(2, FRAME_BYTES, 1024)) {
-        let faults = fault::Config {
+        let faults = fault::FaultConfig {
             drop: 0.33,
             seed: u64::from(node),
-            ..fault::Config::default()
+            ..fault::FaultConfig::default()
         };
         let at = usize::from(node);
         let streamer = Streamer::new(config(node)?, WeightsView::of(&memory[at]), &states[at]);

@@ -1,16 +1,14 @@
 //! The memory that is shared with the kernel: the UMEM, cut into chunks of one frame each, and the
-//! fill, completion, rx and tx rings that pass chunks to and fro.
-//!
-//! Touches the mapped memory only.
+//! fill, completion, rx and tx rings that pass chunks to and fro. Touches the mapped memory only.
 //!
 //! Invariants:
-//! - A chunk has one owner at a time: it is in a ring, or with the kernel, or with the half of the
-//!   transport that took it out of a ring. The halves own disjoint ranges of chunks.
-//! - Descriptors are written before `producer` is stored with `Release` and read after it was
-//!   loaded with `Acquire`; slots are used again after `consumer` was loaded with `Acquire`. The
-//!   partners are the kernel's barriers in `net/xdp/xsk_queue.h`.
-//! - No reference to the UMEM outlives the call or borrow it is made in; addresses and lengths that
-//!   the kernel wrote are checked before they are used.
+//! - A chunk has one owner: a ring, the kernel, or the half of the transport that took it out of a
+//!   ring. The halves own disjoint ranges of chunks.
+//! - Descriptors are written before `producer` is stored (Release) and read after it was loaded
+//!   (Acquire). Slots are used again after `consumer` was loaded (Acquire). The partners are the
+//!   kernel's barriers in `net/xdp/xsk_queue.h`.
+//! - No reference to the UMEM outlives the borrow it is made in. Addresses and lengths that the
+//!   kernel wrote are checked before they are used.
 #![allow(unsafe_code)]
 
 use std::io;
