@@ -1,13 +1,54 @@
 //! dogwild keeps the weights of one model in step across processes and machines, without locks and
 //! without waiting, over networks that lose packets.
 //!
-//! The rooms, from the bottom up: [`weights`] (the shared buffer), [`wire`] (what a frame says),
+//! Two nodes of one process, over a network that loses a fifth of all frames:
+//!
+//! ```
+//! use std::sync::atomic::AtomicU32;
+//!
+//! use dogwild::node::StreamLoop;
+//! use dogwild::stream::{Config, Streamer};
+//! use dogwild::weights::{StreamState, WeightsView, padded_len};
+//! use dogwild_net::{fault, memory};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (folder, len) = (tempfile::tempdir()?, padded_len(1000));
+//! let buffers: [Vec<AtomicU32>; 2] =
+//!     std::array::from_fn(|_| (0..len).map(|_| AtomicU32::new(0)).collect());
+//! let configs = [0, 1].map(|node| Config::new(node, 2, 1000, 1472).expect("a frame has room"));
+//! let mut states = Vec::new();
+//! for config in &configs {
+//!     let path = folder.path().join(format!("node{}.stream", config.node));
+//!     states.push(StreamState::open_or_create(&path, &config.state_spec(len))?.0);
+//! }
+//! let mut nodes = Vec::new();
+//! for (config, link) in configs.into_iter().zip(memory::Hub::new(2, 1472, 256)) {
+//!     let node = usize::from(config.node);
+//!     let faults = fault::FaultConfig { drop: 0.2, ..Default::default() };
+//!     let streamer = Streamer::new(config, WeightsView::of(&buffers[node]), &states[node]);
+//!     nodes.push(StreamLoop::new(streamer, fault::wrap(link, &faults), None));
+//! }
+//! // Node 0 masters the first half: what it stores there reaches node 1, lost frames or not.
+//! WeightsView::of(&buffers[0]).store(7, 0.5);
+//! while WeightsView::of(&buffers[1]).load(7) != 0.5 {
+//!     for node in &mut nodes {
+//!         node.step()?;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The folder `examples` has programs that train nothing but show more of it, and a transport of
+//! one's own.
+//!
+//! The modules, from the bottom up: [`weights`] (the shared buffer), [`wire`] (what a frame says),
 //! [`stream`] (master and slave as state machines), [`solver`] (SGD on the buffer), [`node`] (the
 //! loops that join them to transports and clocks), [`job`] (whole jobs on one machine), [`cli`].
-//! [`poseidon`] is the reliable, layer-aware path: its protocol, and the processes that run it. [`device`] is what a GPU can do, and
-//! who can do it here; [`accumulate`] adds the gradients of several on the CPU.
-//! Beside them [`watch`] (counters and curves), [`snapshot`] (safetensors) and [`sim`] (a virtual
-//! network over the same state machines). `docs/architecture.md` walks them.
+//! [`poseidon`] is the reliable, layer-aware path. [`device`] is what a GPU can do, and who can do
+//! it here; [`accumulate`] adds the gradients of several on the CPU. [`watch`] has counters and
+//! curves, [`snapshot`] safetensors, and [`sim`] a virtual network over the same state machines.
+//! `docs/architecture.md` walks them.
 
 pub mod accumulate;
 pub mod cli;

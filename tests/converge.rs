@@ -65,6 +65,7 @@ fn four_nodes_learn_with_default_settings() {
 
 /// Weights that travel as bytes, a tenth of the frames lost: as good, and at the end equal to the bit.
 #[test]
+#[ignore = "long: a whole training"]
 fn nodes_learn_in_int8() {
     let args = ["--nodes", "3", "--iterations", "600", "--precision", "int8"];
     let summary = train(&[args.as_slice(), &["--loss", "10%"]].concat());
@@ -79,6 +80,7 @@ fn nodes_learn_in_int8() {
 
 /// Whatever the payload is, `--rate` bounds what leaves.
 #[test]
+#[ignore = "long: a whole training"]
 fn narrow_payloads_keep_to_the_rate() {
     for precision in ["bf16", "int8"] {
         let began = Instant::now();
@@ -152,6 +154,7 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
 
 /// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; under a load of 12 some ten.
 #[test]
+#[ignore = "long: a whole training"]
 fn no_solver_computes_from_older_weights_than_it_may() {
     // A pass takes 6 s: longer than a step does on a machine with a load of 12.
     let slow = ["--nodes", "2", "--rate", "300KB", "--pace-steps", "20"];

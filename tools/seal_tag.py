@@ -39,14 +39,14 @@ def tag(key, link, number, message):
     total = product(len(message), word(derive(key, 2, 0, 1), 0))
     for i in range(0, len(padded) // 8, 2):
         total ^= product(word(padded, i) ^ word(keys, i), word(padded, i + 1) ^ word(keys, i + 1))
-    name = link.to_bytes(8, "little") + number.to_bytes(8, "little")
-    pad = aes(derive(key, 1, 0, 2), name)
+    nonce = link.to_bytes(8, "little") + number.to_bytes(8, "little")
+    pad = aes(derive(key, 1, 0, 2), nonce)
     return (total ^ int.from_bytes(pad, "little")).to_bytes(16, "little")
 
 
 def main():
     key = bytes(range(32))
-    print("mark", hex(word(derive(key, 4, 0, 1), 0)))
+    print("key id", hex(word(derive(key, 4, 0, 1), 0)))
     for length, number in [(0, 1), (1, 2), (14, 3 | 13 << 56), (16, 4), (24, 5), (1472, 6), (65536, 7)]:
         message = bytes(i * 7 % 251 for i in range(length))
         made = tag(key, 0x0123456789ABCDEF, number, message)

@@ -85,6 +85,7 @@ fn ten_million(net: &Net) {
 macro_rules! transport {
     ($name:ident, $make:expr, $lab:tt) => {
         #[test]
+#[ignore = "long: ten million frames"]
         fn $name() {
             let _alone = ALONE.lock();
             transport!(@enter $lab);

@@ -1,6 +1,6 @@
 //! The command line: one file per subcommand, arguments in, one call out.
 //!
-//! Holds no logic of its own: it parses, validates, calls a room and prints errors.
+//! Holds no logic of its own: it parses, validates, calls a module and prints errors.
 
 pub mod args;
 mod capture;

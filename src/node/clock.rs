@@ -1,4 +1,4 @@
-//! Time and CPU time, for the loops of this room.
+//! Time and CPU time, for the loops of this module.
 
 use std::time::Instant;
 

@@ -18,7 +18,7 @@ pub(super) const SILENT_NS: u64 = 2_000_000_000;
 /// A range is old after this time without a position of one of its chunks, ns, or after [`PASSES`] passes.
 const OLD_NS: u64 = 5_000_000_000;
 const PASSES: u64 = 10;
-/// Solvers stand still after this time without an iteration, ns, or after [`STEPS`] usual iterations.
+/// SolverWatch stand still after this time without an iteration, ns, or after [`STEPS`] usual iterations.
 const STILL_NS: u64 = 10_000_000_000;
 const STEPS: u64 = 20;
 /// A solver that computes may be in a long test: it is named only after this time, ns.
@@ -233,7 +233,7 @@ impl Peers {
 
 /// Looks at the solvers of a buffer.
 #[derive(Debug, Default)]
-pub(crate) struct Solvers {
+pub(crate) struct SolverWatch {
     seen: BTreeMap<u32, Solver>,
 }
 
@@ -244,7 +244,7 @@ struct Solver {
     stopped_ns: Option<u64>,
 }
 
-impl Solvers {
+impl SolverWatch {
     /// What is wrong with solvers that run, once they may run.
     pub(crate) fn look(&mut self, shared: &SharedWeights, now_ns: u64) -> Vec<Trouble> {
         use std::sync::atomic::Ordering::Relaxed;
@@ -268,7 +268,7 @@ impl Solvers {
     }
 }
 
-impl Solvers {
+impl SolverWatch {
     /// Whether a signal has stopped process `pid`.
     pub(crate) fn is_stopped(pid: u32) -> bool {
         process(pid).is_some_and(|(state, _)| matches!(state, 'T' | 't'))

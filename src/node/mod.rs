@@ -1,4 +1,4 @@
-//! The loops that join a room to a transport and a clock, one file per component.
+//! The loops that join a module to a transport and a clock, one file per component.
 //!
 //! Each attaches to a buffer, runs at its own pace until it is told to stop, and can be killed and
 //! started again alone.
@@ -31,7 +31,7 @@ pub use clock::{Clock, cpu_ns};
 pub use gpu::{
     Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
 };
-pub(crate) use health::{Solvers as SolverWatch, What, since_unix};
+pub(crate) use health::{SolverWatch, What, since_unix};
 pub use model::{NetError, bound_net, data_kind, train_batch};
 pub use only_tests::{TesterJob, run_tester};
 pub use positions::Positions;

@@ -13,7 +13,10 @@ fn aliases(code: &str) -> Vec<(usize, String)> {
             && (before.trim().is_empty() || before.trim_start().starts_with("pub"))
         {
             let root = path.split("::").next().unwrap_or(path).trim();
-            own = ["crate", "super", "self"].contains(&root) || root.starts_with("dogwild");
+            // What is exported again is our own, too.
+            own = ["crate", "super", "self"].contains(&root)
+                || root.starts_with("dogwild")
+                || before.trim_start().starts_with("pub");
         }
         if own {
             let names = line.split(" as ").skip(1);
@@ -48,8 +51,8 @@ fn items_are_imported_by_their_own_names() {
 fn aliases_are_found_in_groups_and_only_of_the_workspace() {
     let code = "use std::io as system;\nuse crate::wire::{\n    Kind as FrameKind, Header,\n};\n\
                 pub use super::x::Y as Z;\nlet n = 3 as u64;\nuse dogwild::job::{A as B, C};\n\
-                use crate::Trait as _;\n";
+                use crate::Trait as _;\npub(crate) use health::{Solvers as Watch, What};\n";
     let found = aliases(code);
     let names: Vec<(usize, &str)> = found.iter().map(|(i, name)| (*i, name.as_str())).collect();
-    assert_eq!(names, [(3, "FrameKind"), (5, "Z"), (7, "B")]);
+    assert_eq!(names, [(3, "FrameKind"), (5, "Z"), (7, "B"), (9, "Watch")]);
 }

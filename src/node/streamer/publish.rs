@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::clock::cpu_ns;
-use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, Solvers, Trouble, What};
+use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, SolverWatch, Trouble, What};
 use super::Loop;
 use super::say::Totals;
 use crate::watch::{DROPS_AT, StreamMeter};
@@ -12,7 +12,7 @@ use crate::watch::{DROPS_AT, StreamMeter};
 #[derive(Debug, Default)]
 pub(super) struct Health {
     peers: Peers,
-    solvers: Solvers,
+    solvers: SolverWatch,
     looked_ns: u64,
 }
 
