@@ -126,6 +126,7 @@ fn key_file(folder: &TempDir, mode: u32) -> String {
 }
 
 #[test]
+#[ignore = "long: whole trainings"]
 fn sealed_nodes_learn_although_frames_are_corrupted_and_lost_in_bursts() {
     let folder = tempfile::tempdir().expect("a folder");
     let summary = train(&[
@@ -169,6 +170,7 @@ fn a_key_that_others_can_read_is_refused_before_anything_starts() {
 }
 
 #[test]
+#[ignore = "long: whole trainings"]
 fn loss_duplication_and_reordering_do_no_visible_harm() {
     let summary = train(&[
         "--iterations",
@@ -191,6 +193,7 @@ fn loss_duplication_and_reordering_do_no_visible_harm() {
 }
 
 #[test]
+#[ignore = "long: whole trainings"]
 fn several_solvers_on_a_buffer_and_three_nodes() {
     // Six solvers at once add to each other's momentum: none here, and a small rate.
     let folder = tempfile::tempdir().expect("a folder");

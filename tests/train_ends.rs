@@ -226,6 +226,7 @@ fn in_mounts(first: &str, command: &Command) -> Option<Command> {
 
 /// The README's command twice: each run has a folder of its own, and the last line names it.
 #[test]
+#[ignore = "long: whole trainings"]
 fn runs_without_out_are_numbered() {
     let _one = one_job();
     let folder = folder();
@@ -596,6 +597,7 @@ fn an_accuracy_that_was_not_reached_has_its_own_code() {
 
 /// A streamer that is stopped (SIGSTOP) when the solvers end delivers nothing.
 #[test]
+#[ignore = "long: whole trainings"]
 fn replicas_that_differ_have_their_own_code() {
     let mut running = Running::start(&["--iterations", "40"]);
     for pid in running.pids("stream") {

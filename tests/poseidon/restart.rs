@@ -166,11 +166,13 @@ fn killed_runs_end_the_same(scheme: &str, more: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: a series of kills"]
 fn parameter_servers_survive_kills() {
     killed_runs_end_the_same("ps", &[]);
 }
 
 #[test]
+#[ignore = "long: a series of kills"]
 fn sufficient_factors_survive_kills() {
     killed_runs_end_the_same("sfb", &[]);
 }
@@ -181,11 +183,13 @@ fn hybcomm_survives_kills() {
 }
 
 #[test]
+#[ignore = "long: a series of kills"]
 fn adam_with_two_threads_survives_kills() {
     killed_runs_end_the_same("adam", &["--threads-per-worker", "2"]);
 }
 
 #[test]
+#[ignore = "long: a series of kills"]
 fn one_bit_survives_kills() {
     killed_runs_end_the_same("onebit", &[]);
 }

@@ -94,6 +94,7 @@ fn the_same_seed_gives_the_same_run_to_the_bit() {
 
 /// The failure that the mean is there for: four nodes, momentum 0.9, weights three steps old.
 #[test]
+#[ignore = "long: whole trainings"]
 fn four_nodes_learn_by_a_mean_and_diverge_by_a_sum() {
     assert!(
         train(Merge::Sum, solvers(4, 1), 4, 400).is_none(),
@@ -108,6 +109,7 @@ fn four_nodes_learn_by_a_mean_and_diverge_by_a_sum() {
 
 /// What diverges is noticed before it is no number any more, and goes on with shorter steps.
 #[test]
+#[ignore = "long: whole trainings"]
 fn a_training_that_begins_to_diverge_steps_back() {
     let how = with_caution(4, 1, true);
     let (loss, ..) = train(Merge::Sum, how, 4, 600).expect("diverged");
