@@ -101,6 +101,7 @@ fn narrow_payloads_keep_to_the_rate() {
 
 /// The link decides: 1 MB/s is thin for LeNet on any machine, without a limit nothing is known of it.
 #[test]
+#[ignore = "long: whole trainings"]
 fn the_precision_is_chosen_by_the_link() {
     let chosen = |rate| {
         let args = ["--nodes", "2", "--iterations", "8", "--precision", "auto"];
@@ -190,6 +191,7 @@ fn no_solver_computes_from_older_weights_than_it_may() {
 
 /// Two solvers for each core: streamers take little of what the solvers want, and what they send still arrives.
 #[test]
+#[ignore = "long: a whole training"]
 fn streamers_leave_the_cores_to_solvers() {
     let cores = std::thread::available_parallelism().expect("a number of cores");
     let solvers = cores.to_string();
