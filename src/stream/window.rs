@@ -1,21 +1,24 @@
 //! The flow window: how far positions may run ahead of answers.
 //!
-//! A queue on the way that is full drops frames in silence (a traffic shaper, a switch) or leaves slaves no slot for their
-//! answers. Both show here as positions without an answer, so the window shrinks while more of them stay unanswered than
-//! do anyway, and grows again. Frames that get lost by chance do so with a short window too: that share is learnt there.
+//! A queue on the way that is full drops frames in silence (a traffic shaper, a switch) or leaves
+//! slaves no slot for their answers. Both show here as positions without an answer, so the window
+//! shrinks while more of them stay unanswered than do anyway, and grows again. Frames that get lost
+//! by chance do so with a short window too: that share is learnt there.
 //!
-//! A queue that is not full shows as delay ([`super::queue`]). The window keeps it short: so it finds the rate of a link
-//! without filling its queue, and leaves the link to others who do fill it (TCP).
+//! A queue that is not full shows as delay ([`super::queue`]). The window keeps it short: so it
+//! finds the rate of a link without filling its queue, and leaves the link to others who do fill it
+//! (TCP).
 //!
-//! Invariant: bounds queues, not correctness. Of the slaves that learn, the one that is furthest on counts, so that no
-//! slow or silent one is waited for.
+//! Invariant: bounds queues, not correctness. Of the slaves that learn, the one that is furthest on
+//! counts, so that no slow or silent one is waited for.
 
 use super::queue::{Delay, Looks};
 use super::{Streamer, streamer::Peer};
 use crate::wire::Header;
 
-/// After this much silence of all slaves and two round trips the window opens again, ns; with each further silence
-/// twice as long, up to the second figure: a peer that is not scheduled gains nothing from more frames.
+/// After this much silence of all slaves and two round trips the window opens again, ns; with each
+/// further silence twice as long, up to the second figure: a peer that is not scheduled gains
+/// nothing from more frames.
 const REOPENS_NS: u64 = 1_000_000;
 const REOPENS_NS_MAX: u64 = 32_000_000;
 /// A node that was heard so lately lives, ns.
@@ -28,11 +31,12 @@ const SHORTEST: u64 = 8;
 const ROUND: u64 = 64;
 /// The window at the start, frames. It doubles with each round until a queue or a loss shows.
 const FIRST: u64 = 32;
-/// Share of positions without an answer that makes the window shorter, beyond what is lost by chance and this many
-/// standard deviations of that.
+/// Share of positions without an answer that makes the window shorter, beyond what is lost by
+/// chance and this many standard deviations of that.
 const CONGESTED: f64 = 0.1;
 const DEVIATIONS: f64 = 2.5;
-/// Time that frames may lie in queues of the network: enough that a link never idles for want of them, ns.
+/// Time that frames may lie in queues of the network: enough that a link never idles for want of
+/// them, ns.
 const QUEUE_NS: u64 = 5_000_000;
 /// Who gets this share of what it once got is taken to be alone.
 const ALONE: f64 = 0.95;
@@ -70,23 +74,30 @@ pub(super) struct Window {
     queued_ns: u64,
 }
 
-/// How many positions are answered per time, and how many once were.
+/// How many frames of the stream the way carries per time, and how many it once did: our positions,
+/// and our answers to those of others, which share it. Without the answers, a node would yield to
+/// the other nodes of its own stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     since_ns: u64,
-    /// Positions per ns, smoothed.
+    /// Positions that were taken until then: each has its answer.
+    taken: u64,
+    /// Frames per ns, smoothed.
     now: f64,
     most: f64,
 }
 
 impl Rate {
-    /// Notes that `positions` were answered since the last call.
-    fn note(&mut self, now_ns: u64, positions: u64) {
+    /// Notes that `positions` were answered since the last call, and that `taken` were taken since
+    /// the start.
+    fn note(&mut self, now_ns: u64, positions: u64, taken: u64) {
         let passed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         self.since_ns = now_ns;
+        let frames = positions + taken.saturating_sub(self.taken);
+        self.taken = taken;
         // Rounds are as long as a window: the longer one took, the more it says.
         let weight = (passed_ns as f64 / RATE_OVER_NS).min(1.0);
-        self.now += weight * (positions as f64 / passed_ns as f64 - self.now);
+        self.now += weight * (frames as f64 / passed_ns as f64 - self.now);
         self.most = self.most.max(self.now);
     }
 
@@ -114,8 +125,8 @@ pub(super) struct Answers {
 impl Window {
     /// A window of `configured` frames (0: no limit) over a range of `range_chunks`.
     pub(super) fn new(configured: u32, range_chunks: usize) -> Self {
-        // At most one pass over the range: a chunk whose last position is not answered yet would only
-        // make its slave send the same delta again.
+        // At most one pass over the range: a chunk whose last position is not answered yet would
+        // only make its slave send the same delta again.
         let most = match configured {
             0 => 0,
             frames => u64::from(frames).min(range_chunks as u64).max(1),
@@ -141,7 +152,8 @@ impl Window {
         self.timed.get_or_insert((number, now_ns));
     }
 
-    /// Notes that position number `reached` was answered; `looks` and `held`: for how long neither end looked.
+    /// Notes that position number `reached` was answered; `looks` and `held`: for how long neither
+    /// end looked.
     fn note_reached(&mut self, now_ns: u64, reached: u64, looks: Looks, held: u8) {
         if let Some((number, sent_ns)) = self.timed
             && reached >= number
@@ -163,8 +175,9 @@ impl Window {
         silent_ns >= self.silence_ns + 2 * self.round_trip_ns
     }
 
-    /// Takes note of a round of `sent` positions of which a share of `unanswered` was not answered.
-    fn adapt(&mut self, now_ns: u64, sent: u64, unanswered: f64) {
+    /// Takes note of a round of `sent` positions of which a share of `unanswered` was not answered;
+    /// `taken`: positions of others that were taken so far.
+    fn adapt(&mut self, now_ns: u64, sent: u64, unanswered: f64, taken: u64) {
         let shortest = SHORTEST.min(self.most);
         if self.frames == shortest {
             self.by_chance += (unanswered - self.by_chance) / 4.0;
@@ -174,8 +187,9 @@ impl Window {
         }
         let deviation = (self.by_chance * (1.0 - self.by_chance) / sent as f64).sqrt();
         let lost = unanswered > self.by_chance + CONGESTED + DEVIATIONS * deviation;
-        self.rate.note(now_ns, sent);
-        // Who gets less than it once did is not alone: it lets the queue be shorter, and so leaves more to others.
+        self.rate.note(now_ns, sent, taken);
+        // Who gets less than it once did is not alone: it lets the queue be shorter, and so leaves
+        // more to others.
         let share = (self.rate.share() / ALONE).min(1.0);
         let queue_ns = (QUEUE_NS as f64 * share.powi(3).max(LEAST_QUEUE)) as u64;
         self.starting &= !lost && self.queued_ns < queue_ns / 2;
@@ -186,7 +200,8 @@ impl Window {
         } else {
             self.frames + self.growth(queue_ns) + 1
         };
-        // A queue of ours that stands is drained now and then: without that it is not seen how long the way is.
+        // A queue of ours that stands is drained now and then: without that it is not seen how long
+        // the way is.
         if let Some(longest_ns) = self.delay.next_interval(now_ns)
             && longest_ns > QUEUE_NS / 2
         {
@@ -203,7 +218,8 @@ impl Window {
         share.max(0.5)
     }
 
-    /// Frames by which the window grows: slowly while a queue stands, so that others who shorten it for us get the room.
+    /// Frames by which the window grows: slowly while a queue stands, so that others who shorten it
+    /// for us get the room.
     fn growth(&self, queue_ns: u64) -> u64 {
         match self.queued_ns {
             _ if self.starting => self.frames,
@@ -242,8 +258,8 @@ impl Streamer<'_> {
         }
     }
 
-    /// Whether the window goes by the answers of `node`: where others learn, one without solvers, which has all its time
-    /// for answers, would have us send more than those others can take.
+    /// Whether the window goes by the answers of `node`: where others learn, one without solvers,
+    /// which has all its time for answers, would have us send more than those others can take.
     fn sets_the_pace(&self, now_ns: u64, node: u16) -> bool {
         let learns = |peer: &Peer| peer.iterations > 0;
         let lives = |peer: &Peer| now_ns.saturating_sub(peer.heard_ns) < LIVES_NS;
@@ -266,7 +282,9 @@ impl Streamer<'_> {
             return;
         }
         let answered = (count - began.1) as f64 / round as f64;
-        self.window.adapt(now_ns, round, 1.0 - answered.min(1.0));
+        let taken = self.counters.positions_taken;
+        self.window
+            .adapt(now_ns, round, 1.0 - answered.min(1.0), taken);
         self.begin_round();
     }
 
@@ -301,8 +319,8 @@ impl Streamer<'_> {
         self.window.progress_ns = now_ns;
         self.window.given_up = self.sent_positions;
         self.begin_round();
-        // And another silence: where frames go as trains (segmentation offload) a queue may drop the whole window, and
-        // would again. A short one gets through.
+        // And another silence: where frames go as trains (segmentation offload) a queue may drop
+        // the whole window, and would again. A short one gets through.
         if again && self.reached() > 0 {
             let shortest = SHORTEST.min(self.window.most);
             self.window.frames = (self.window.frames / 2).max(shortest);
@@ -319,5 +337,34 @@ impl Streamer<'_> {
     /// Frames that positions may run ahead of answers at present; 0: no limit.
     pub fn window_frames(&self) -> u64 {
         self.window.frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Feeds one round per ms, each with so many positions answered and taken.
+    fn run(rate: &mut Rate, from_ms: u64, rounds: u64, answered: u64, taken: u64) -> f64 {
+        for round in 1..=rounds {
+            let so_far = rate.taken + taken;
+            rate.note((from_ms + round) * MS, answered, so_far);
+        }
+        rate.share()
+    }
+
+    /// A node whose positions are displaced by answers to another's must not make way for those:
+    /// both would be its own stream's, and it would end with next to no positions.
+    #[test]
+    fn a_node_does_not_yield_to_the_others_of_its_stream() {
+        let mut rate = Rate::default();
+        assert_eq!(run(&mut rate, 0, 1000, 50, 50), 1.0);
+        let share = run(&mut rate, 1000, 1000, 5, 95);
+        assert!(share > 0.99, "{share}");
+        // Something else takes half of the link: that is yielded to.
+        let share = run(&mut rate, 2000, 1000, 5, 45);
+        assert!((0.49..0.52).contains(&share), "{share}");
     }
 }

@@ -31,8 +31,8 @@ fn number(value: &Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Exactly-once under 30 % loss, with the streamer killed on the way: the atomic run is exact (rawbench
-/// itself fails if it is not), replicas end equal.
+/// Exactly-once under 30 % loss, with the streamer killed on the way: the atomic run is exact
+/// (rawbench itself fails if it is not), replicas end equal.
 fn assert_conserves(nodes: &str, transport: &str, precision: &str, merge: &str) {
     let args = [
         "conserve",
@@ -116,7 +116,8 @@ fn fire_and_forget_shows_what_the_wire_loses() {
     ]) else {
         return;
     };
-    // Half of the range is foreign, so about 15 % of everything is lost; exactly-once loses nothing.
+    // Half of the range is foreign, so about 15 % of everything is lost; exactly-once loses
+    // nothing.
     let missing = number(&report["runs"][2]["missing_share"]);
     assert!((0.05..0.3).contains(&missing), "{report}");
 }
@@ -146,7 +147,8 @@ fn a_stream_is_measured_beside_its_bounds() {
         }
         let waited = report["waited_share"].as_array().expect("one per node");
         assert_eq!(waited.len(), 2, "{report}");
-        // Counters are published every 50 ms, on a busy machine later: up to two intervals of the ten too many.
+        // Counters are published every 50 ms, on a busy machine later: up to two intervals of the
+        // ten too many.
         assert!(
             waited.iter().all(|w| (0.0..1.2).contains(&number(w))),
             "{report}"
@@ -189,33 +191,44 @@ fn one_frame_serves_all_slaves() {
     println!("bytes per cycle with 2, 4 and 8 slaves: {bytes_per_cycle:?}");
 }
 
-/// The stream finds the rate of a thin link, and TCP beside it keeps at least half of it. BBR needs some 5 s to get there.
+/// The stream finds the rate of a thin link, and TCP next to it keeps at least half of it. BBR
+/// needs some 5 s to get there, and what it gets differs from run to run: the middle of three
+/// counts.
 #[test]
 #[ignore = "long: TCP flows over many seconds"]
 fn tcp_keeps_half_of_a_thin_link() {
     let known = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let known = std::fs::read_to_string(known).unwrap_or_default();
-    for (congestion, seconds, keeps) in [("cubic", "4", 0.5), ("bbr", "10", 0.4)] {
+    for (congestion, seconds, least) in [("cubic", "4", 0.5), ("bbr", "10", 0.4)] {
         if !known.split_whitespace().any(|one| one == congestion) {
             dogwild_lab::skip::skip(&format!(
                 "no TCP with {congestion} (modprobe tcp_{congestion})"
             ));
             continue;
         }
-        let args = ["tcp", "--transport", "udp", "--link", "50mbit"];
-        let rest = ["--seconds", seconds, "--congestion", congestion];
-        let Some(report) = rawbench(&[args.as_slice(), &rest].concat()) else {
-            return;
-        };
-        assert!(number(&report["tcp_keeps"]) >= keeps, "{report}");
-        assert!(
-            number(&report["stream_beside_bytes_per_s"]) > 0.0,
-            "{report}"
-        );
-        // 50 Mbit/s less headers; the link is full when the stream has it alone, before and after.
-        for alone in ["stream_alone_bytes_per_s", "stream_after_bytes_per_s"] {
-            assert!(number(&report[alone]) > 4.5e6, "{alone}: {report}");
+        let mut keeps = Vec::new();
+        for _ in 0..3 {
+            let Some(report) = next_to_tcp(congestion, seconds) else {
+                return;
+            };
+            keeps.push(number(&report["tcp_keeps"]));
         }
-        assert!(number(&report["positions_lost_share"]) < 0.02, "{report}");
+        keeps.sort_by(f64::total_cmp);
+        assert!(keeps[1] >= least, "{congestion} keeps {keeps:?}");
     }
+}
+
+/// One run of the stream alone, next to a TCP flow, and alone again, over 50 Mbit/s.
+fn next_to_tcp(congestion: &str, seconds: &str) -> Option<Value> {
+    let args = ["tcp", "--transport", "udp", "--link", "50mbit"];
+    let rest = ["--seconds", seconds, "--congestion", congestion];
+    let report = rawbench(&[args.as_slice(), &rest].concat())?;
+    let beside = number(&report["stream_beside_bytes_per_s"]);
+    assert!(beside > 0.0, "{report}");
+    // 50 Mbit/s less headers; the link is full when the stream has it alone, before and after.
+    for alone in ["stream_alone_bytes_per_s", "stream_after_bytes_per_s"] {
+        assert!(number(&report[alone]) > 4.5e6, "{alone}: {report}");
+    }
+    assert!(number(&report["positions_lost_share"]) < 0.02, "{report}");
+    Some(report)
 }
