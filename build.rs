@@ -1,7 +1,9 @@
-//! Tells the program which commit it is built from: `DOGWILD_COMMIT`, given or asked of git; empty outside git.
+//! Tells the program which commit it is built from: `DOGWILD_COMMIT`, given or asked of git; empty
+//! outside git.
 //!
-//! Runs again when something that is compiled into the program changes, and not otherwise: a commit alone
-//! would build the whole library anew. What was built before its commit names the one before, with `+`.
+//! Runs again when something that is compiled into the program changes, and not otherwise: a commit
+//! alone would build the whole library anew. What was built before its commit names the one before,
+//! with `+`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,12 +1,13 @@
-//! What the reliable path costs when there is nobody to keep in step with: `--sync poseidon` with one
-//! worker and one server beside the plain solver, in turns.
+//! What the reliable path costs when there is nobody to keep in step with: `--sync poseidon` with
+//! one worker and one server beside the plain solver, in turns.
 //!
-//! `cargo bench --bench poseidon_overhead [-- [--seconds S] [--rounds N] [--model NAME] [--scheme NAME] [--json]]`
+//! `cargo bench --bench poseidon_overhead [-- [--seconds S] [--rounds N] [--model NAME] [--scheme
+//! NAME] [--json]]`
 //!
 //! Both are the real programs and live through the whole run; while one works, all processes of the
-//! other are stopped (SIGSTOP), so that a round lasts moments and both meet the same machine. A round
-//! begins and ends where the iteration counter moves. The ratio is the median of the rounds' ratios;
-//! CPU time per iteration shows what of the cost another core has carried.
+//! other are stopped (SIGSTOP), so that a round lasts moments and both meet the same machine. A
+//! round begins and ends where the iteration counter moves. The ratio is the median of the rounds'
+//! ratios; CPU time per iteration shows what of the cost another core has carried.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

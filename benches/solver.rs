@@ -2,7 +2,8 @@
 //! matrix products of the same shapes (what is left if everything else cost nothing) and, where
 //! `/usr/bin/python3` has torch, PyTorch on one thread.
 //!
-//! `taskset -c 1 cargo bench --bench solver [-- [--seconds S] [--rounds N] [--model NAME] [--json]]`
+//! `taskset -c 1 cargo bench --bench solver [-- [--seconds S] [--rounds N] [--model NAME]
+//! [--json]]`
 //!
 //! The three take turns, round by round, because machines change speed; the figure of each is
 //! its median round, and the ratios are medians of ratios within a round.

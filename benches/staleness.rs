@@ -1,11 +1,12 @@
 //! What a delay alone does to training: SGD in one process whose gradients are D steps old.
 //!
-//! `cargo bench --bench staleness [-- [--data mnist:DIR] [--iterations N] [--batch N] [--delays 0,1,2,3]]`
+//! `cargo bench --bench staleness [-- [--data mnist:DIR] [--iterations N] [--batch N] [--delays
+//! 0,1,2,3]]`
 //!
 //! No network, no other process, nothing of Poseidon: step t is made with the gradient at the
 //! weights after step t - D, as the reliable path may make it with `--staleness D`. What diverges
-//! here diverges for mathematical reasons. Printed beside: the largest product of rate and curvature
-//! for which heavy-ball SGD with that delay is stable on a quadratic.
+//! here diverges for mathematical reasons. Printed beside: the largest product of rate and
+//! curvature for which heavy-ball SGD with that delay is stable on a quadratic.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -134,8 +135,8 @@ fn copy(w: WeightsView<'_>) -> Vec<AtomicU32> {
     words.collect()
 }
 
-/// Largest rate times curvature for which w' = w + m (w - w_before) - a w_delayed stays bounded: where
-/// the first root reaches the unit circle, (z - 1)(z - m) z^(D - 1) = -a.
+/// Largest rate times curvature for which w' = w + m (w - w_before) - a w_delayed stays bounded:
+/// where the first root reaches the unit circle, (z - 1)(z - m) z^(D - 1) = -a.
 fn stable(momentum: f64, delay: usize) -> f64 {
     let around = |angle: f64| {
         let (re, im) = (angle.cos(), angle.sin());

@@ -1,8 +1,10 @@
-//! What the protocol costs on top of its kernels: two nodes of a stream in one thread, joined by memory.
+//! What the protocol costs on top of its kernels: two nodes of a stream in one thread, joined by
+//! memory.
 //!
-//! Every position is taken and answered, every delta added, as between two streamers; no socket, no second core. Beside
-//! it, in turn, the kernels alone on the same weights and frames. The difference is what headers, checks, acks, the
-//! journal's begin and end, and the flow window take, per frame.
+//! Every position is taken and answered, every delta added, as between two streamers; no socket, no
+//! second core. Beside it, in turn, the kernels alone on the same weights and frames. The
+//! difference is what headers, checks, acks, the journal's begin and end, and the flow window take,
+//! per frame.
 //!
 //! `cargo bench --bench stream -- [--weights N] [--chunk N] [--passes N]`
 
@@ -145,7 +147,8 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// One turn of each node: frames taken and answered, then positions sent. Returns the frames taken.
+    /// One turn of each node: frames taken and answered, then positions sent. Returns the frames
+    /// taken.
     fn turn(&mut self) -> u64 {
         let mut frames = 0;
         self.now_ns += 50_000;
@@ -184,8 +187,8 @@ impl Pair<'_> {
     }
 }
 
-/// The kernels that a position and its delta cost, in batches as the stream does them (what a batch touches is
-/// elsewhere in the caches when its turn comes again); seconds per frame.
+/// The kernels that a position and its delta cost, in batches as the stream does them (what a batch
+/// touches is elsewhere in the caches when its turn comes again); seconds per frame.
 fn kernels_alone(nodes: &[Node; 2], pipes: &mut [Pipe; 2]) -> f64 {
     let [to_master, to_slave] = pipes;
     let (master, slave) = (&nodes[0], &nodes[1]);

@@ -112,7 +112,8 @@ fn link(socket: UnixDatagram) -> io::Result<Link> {
     })
 }
 
-/// One node: adds 1 to all its weights, goes on until the other's 1 has come, and until both are done.
+/// One node: adds 1 to all its weights, goes on until the other's 1 has come, and until both are
+/// done.
 fn node(index: u16, link: Link, folder: &Path, done: &AtomicUsize) -> Result<u64, String> {
     let said = |error: &dyn Error| error.to_string();
     let config = Config::new(index, 2, WEIGHTS, FRAME_BYTES).ok_or("the frames are too short")?;

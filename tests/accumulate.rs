@@ -1,6 +1,6 @@
-//! Whole training on the devices of one host, gradients accumulated on the CPU: equal bit for bit to the
-//! synchronous sum of the same batches in the order of the devices, whatever the timing, and equal
-//! to one device with as many times the batch up to rounding.
+//! Whole training on the devices of one host, gradients accumulated on the CPU: equal bit for bit
+//! to the synchronous sum of the same batches in the order of the devices, whatever the timing, and
+//! equal to one device with as many times the batch up to rounding.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

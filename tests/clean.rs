@@ -1,5 +1,6 @@
-//! What jobs leave under /dev/shm: never lost, never removed while in use, and told of. Everything here
-//! runs in a mount namespace with a /dev/shm of its own, so that other jobs of this machine are safe.
+//! What jobs leave under /dev/shm: never lost, never removed while in use, and told of. Everything
+//! here runs in a mount namespace with a /dev/shm of its own, so that other jobs of this machine
+//! are safe.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -198,13 +199,15 @@ fn assert_says(said: &str, words: &[&str]) {
     }
 }
 
-/// A job killed with -9 leaves its only copy; `train` tells of it, `clean` lists it, and it goes only when
-/// that is asked for. What measuring tools leave goes; what is in use, made by hand or not ours stays.
+/// A job killed with -9 leaves its only copy; `train` tells of it, `clean` lists it, and it goes
+/// only when that is asked for. What measuring tools leave goes; what is in use, made by hand or
+/// not ours stays.
 #[test]
 fn only_what_holds_nothing_unsaved_goes() {
     let Some(shm) = Shm::new("200m") else { return };
     let [kept, other] = shm.job("killed").kill();
-    // What `rawbench conserve`, `rawbench gpu` and `dogwild-plan --emulate` leave, and a lonely state.
+    // What `rawbench conserve`, `rawbench gpu` and `dogwild-plan --emulate` leave, and a lonely
+    // state.
     let copy = |name: &str| std::fs::copy(shm.path(&kept), shm.path(name)).expect("a copy");
     copy("dogwild-bench-7-n0");
     copy("by-hand");
@@ -280,8 +283,8 @@ fn only_what_holds_nothing_unsaved_goes() {
     assert!(shm.folder.path().join("live/weights.safetensors").exists());
 }
 
-/// Seen: with a shared /dev/shm and another process namespace, `train` deleted the files of a live job,
-/// whose process number means nothing there.
+/// Seen: with a shared /dev/shm and another process namespace, `train` deleted the files of a live
+/// job, whose process number means nothing there.
 #[test]
 fn a_job_of_another_process_namespace_keeps_its_files() {
     let Some(shm) = Shm::new("200m") else { return };
@@ -326,8 +329,8 @@ fn a_shm_that_is_too_small_is_refused_with_the_sum() {
     }
 }
 
-/// Seen: with --key-file each node's file of taken frames (9 MB) was in no sum, and the second streamer failed
-/// in a job that had begun.
+/// Seen: with --key-file each node's file of taken frames (9 MB) was in no sum, and the second
+/// streamer failed in a job that had begun.
 #[test]
 fn a_shm_that_is_too_small_for_the_files_of_seals_is_refused() {
     // Two nodes of LeNet take 15 MB, and 18 MB more with a key.

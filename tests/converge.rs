@@ -1,4 +1,5 @@
-//! Learning by several nodes with default settings: as one would, at any pace, never further behind than was asked.
+//! Learning by several nodes with default settings: as one would, at any pace, never further behind
+//! than was asked.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -48,7 +49,8 @@ fn refusal(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// With a sum of all deltas this ended in NaN, or had learnt next to nothing: `--nodes 4` and nothing else.
+/// With a sum of all deltas this ended in NaN, or had learnt next to nothing: `--nodes 4` and
+/// nothing else.
 #[test]
 fn four_nodes_learn_with_default_settings() {
     let summary = train(&["--nodes", "4", "--iterations", "700"]);
@@ -63,7 +65,8 @@ fn four_nodes_learn_with_default_settings() {
     assert!((0.7..2.0).contains(&portions), "{portions}");
 }
 
-/// Weights that travel as bytes, a tenth of the frames lost: as good, and at the end equal to the bit.
+/// Weights that travel as bytes, a tenth of the frames lost: as good, and at the end equal to the
+/// bit.
 #[test]
 #[ignore = "long: a whole training"]
 fn nodes_learn_in_int8() {
@@ -99,7 +102,8 @@ fn narrow_payloads_keep_to_the_rate() {
     }
 }
 
-/// The link decides: 1 MB/s is thin for LeNet on any machine, without a limit nothing is known of it.
+/// The link decides: 1 MB/s is thin for LeNet on any machine, without a limit nothing is known of
+/// it.
 #[test]
 #[ignore = "long: whole trainings"]
 fn the_precision_is_chosen_by_the_link() {
@@ -112,7 +116,8 @@ fn the_precision_is_chosen_by_the_link() {
     assert_eq!(chosen("max"), "f32");
 }
 
-/// Thirty times the rate that LeNet is made for: whether it learns or diverges, the summary says what was seen.
+/// Thirty times the rate that LeNet is made for: whether it learns or diverges, the summary says
+/// what was seen.
 #[test]
 fn a_loss_that_rises_is_in_the_summary() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -153,7 +158,8 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     );
 }
 
-/// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; under a load of 12 some ten.
+/// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; under a load of
+/// 12 some ten.
 #[test]
 #[ignore = "long: a whole training"]
 fn no_solver_computes_from_older_weights_than_it_may() {
@@ -189,7 +195,8 @@ fn no_solver_computes_from_older_weights_than_it_may() {
     assert!(said.contains("--max-age"), "{said}");
 }
 
-/// Two solvers for each core: streamers take little of what the solvers want, and what they send still arrives.
+/// Two solvers for each core: streamers take little of what the solvers want, and what they send
+/// still arrives.
 #[test]
 #[ignore = "long: a whole training"]
 fn streamers_leave_the_cores_to_solvers() {
@@ -208,7 +215,8 @@ fn streamers_leave_the_cores_to_solvers() {
     }
 }
 
-/// A node that masters all weights and has no solver, two that learn and master nothing, one that only tests.
+/// A node that masters all weights and has no solver, two that learn and master nothing, one that
+/// only tests.
 #[test]
 fn nodes_may_master_learn_or_test_only() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! What is wrong is named: components by hand, one of them stopped, with another MTU, without the key.
+//! What is wrong is named: components by hand, one of them stopped, with another MTU, without the
+//! key.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -132,8 +133,8 @@ impl Hosts {
     }
 }
 
-/// `--rate 4MB`: what piled up while one streamer was stopped was answered in full, on a debt without a floor, and its
-/// range had no position any more while the log said that all was well.
+/// `--rate 4MB`: what piled up while one streamer was stopped was answered in full, on a debt
+/// without a floor, and its range had no position any more while the log said that all was well.
 #[test]
 fn a_streamer_that_was_stopped_gets_its_share_of_the_rate_again() {
     let hosts = Hosts::new("pause");

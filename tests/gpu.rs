@@ -1,5 +1,5 @@
-//! `dogwild gpu`: a device's solver and a processor's on one buffer, the component killed in the middle; and
-//! what it says when it cannot start.
+//! `dogwild gpu`: a device's solver and a processor's on one buffer, the component killed in the
+//! middle; and what it says when it cannot start.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

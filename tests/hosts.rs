@@ -1,4 +1,5 @@
-//! Two hosts by hand, as docs/guide/two-hosts.md says: the component programs alone, without `train`.
+//! Two hosts by hand, as docs/guide/two-hosts.md says: the component programs alone, without
+//! `train`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

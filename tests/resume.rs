@@ -219,7 +219,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// The tensors of a safetensors file: what is behind the header, whose order is not always the same.
+/// The tensors of a safetensors file: what is behind the header, whose order is not always the
+/// same.
 fn tensors(path: &Path) -> Vec<u8> {
     let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));

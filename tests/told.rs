@@ -1,4 +1,5 @@
-//! What a job says on the screen and in its files: the whole experiment, and nothing that is wider than the screen.
+//! What a job says on the screen and in its files: the whole experiment, and nothing that is wider
+//! than the screen.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -410,8 +410,8 @@ fn signal(name: &str, pid: u32) {
 fn an_interrupt_ends_all_components_and_leaves_the_weights() {
     let (summary, ended) = Running::start(&[]).interrupt();
     assert_eq!(summary["ended_by"], "interrupted");
-    // The issue asks for a second; components that did not end in 0.7 s are killed, so this bound is
-    // one of correctness (a hang), with room for a busy machine.
+    // The issue asks for a second; components that did not end in 0.7 s are killed, so this bound
+    // is one of correctness (a hang), with room for a busy machine.
     assert!(ended < Duration::from_secs(10), "{ended:?}");
 }
 

@@ -1,5 +1,6 @@
-//! How a job of `dogwild train` ends: whatever ends it, its weights and the results of earlier jobs are
-//! there, and the exit code says what happened. Separate processes, real signals, real full disks.
+//! How a job of `dogwild train` ends: whatever ends it, its weights and the results of earlier jobs
+//! are there, and the exit code says what happened. Separate processes, real signals, real full
+//! disks.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,8 @@ struct Running {
 }
 
 impl Running {
-    /// Starts it, with results in `out` below a new folder, and waits until all solvers have iterated.
+    /// Starts it, with results in `out` below a new folder, and waits until all solvers have
+    /// iterated.
     fn start(args: &[&str]) -> Self {
         Self::start_as(|folder| train(folder, &[&["--out", "out"], args].concat()))
     }
@@ -189,8 +191,8 @@ fn signal(name: &str, to: &str) {
     assert!(sent.is_ok_and(|sent| sent.success()), "{name} to {to}");
 }
 
-/// Runs `command` in a mount namespace of its own, after the shell text `first`; the process keeps its
-/// number. `None` if the kernel forbids that.
+/// Runs `command` in a mount namespace of its own, after the shell text `first`; the process keeps
+/// its number. `None` if the kernel forbids that.
 fn in_mounts(first: &str, command: &Command) -> Option<Command> {
     let mut flags = vec!["--mount"];
     if !Command::new("unshare")
@@ -265,8 +267,8 @@ fn a_folder_with_results_is_refused_before_anything_starts() {
     }
 }
 
-/// Seen: `train` into a folder with results, interrupted after 0.3 s, replaced a trained model by random
-/// weights, with exit code 0.
+/// Seen: `train` into a folder with results, interrupted after 0.3 s, replaced a trained model by
+/// random weights, with exit code 0.
 #[test]
 fn an_interrupted_run_leaves_the_old_results() {
     for sync in ["stream", "poseidon"] {
@@ -430,8 +432,8 @@ fn nohup_is_respected() {
     assert_code(&running.end(), 130, &[]);
 }
 
-/// Seen: any component that ended with an exit code took the weights with it. Here a solver finds its
-/// state overwritten when it is started again.
+/// Seen: any component that ended with an exit code took the weights with it. Here a solver finds
+/// its state overwritten when it is started again.
 #[test]
 fn a_component_that_refuses_ends_the_job_and_the_weights_are_saved() {
     let mut running = Running::start(&["--iterations", "0"]);
@@ -454,8 +456,8 @@ fn a_component_that_refuses_ends_the_job_and_the_weights_are_saved() {
     assert!(files(running.pid).is_empty());
 }
 
-/// With snapshots on the way: the weights of the end are saved, although no snapshot of the end can be, and
-/// the last one before it is whole.
+/// With snapshots on the way: the weights of the end are saved, although no snapshot of the end can
+/// be, and the last one before it is whole.
 #[test]
 fn a_failed_job_with_snapshots_saves_its_weights_and_can_be_resumed() {
     let mut running = Running::start(&["--iterations", "0", "--snapshot-every", "4"]);
@@ -503,9 +505,9 @@ fn a_failed_job_with_snapshots_saves_its_weights_and_can_be_resumed() {
     assert_eq!(summary(&out)["resumed_from_iteration"], before);
 }
 
-/// Seen: the sixth kill of one component in the whole life of a job deleted the weights. Five in a minute
-/// are survived, a streamer that was asked to end among them; the sixth ends the job, and its weights
-/// are saved. (`job::restarts` has the kills that are further apart.)
+/// Seen: the sixth kill of one component in the whole life of a job deleted the weights. Five in a
+/// minute are survived, a streamer that was asked to end among them; the sixth ends the job, and
+/// its weights are saved. (`job::restarts` has the kills that are further apart.)
 #[test]
 fn a_component_that_dies_again_and_again_ends_the_job_and_the_weights_are_saved() {
     let mut running = Running::start(&["--nodes", "2", "--iterations", "0"]);

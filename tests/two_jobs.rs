@@ -1,5 +1,5 @@
-//! Streamers that meet what does not belong to their job: a second process with their index, a node with
-//! other data, forged numbers, weights that are not finite. Live processes on loopback.
+//! Streamers that meet what does not belong to their job: a second process with their index, a node
+//! with other data, forged numbers, weights that are not finite. Live processes on loopback.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

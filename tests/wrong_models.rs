@@ -200,7 +200,8 @@ fn what_is_read_instead_is_said() {
     }
 }
 
-/// On the code before, the buffer was replaced first, and a name that was mistyped cost its weights.
+/// On the code before, the buffer was replaced first, and a name that was mistyped cost its
+/// weights.
 #[test]
 fn weights_that_cannot_be_read_cost_no_buffer() {
     let folder = tempfile::tempdir().expect("a folder");

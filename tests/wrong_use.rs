@@ -87,7 +87,8 @@ fn a_missing_data_folder_is_named() {
     assert_says(&said, &["/no/such/folder"]);
 }
 
-/// Seen: the buffers were made and the streamers started before the first of them said so, in its log.
+/// Seen: the buffers were made and the streamers started before the first of them said so, in its
+/// log.
 #[test]
 fn a_capture_file_that_cannot_be_written_is_named_before_anything_is_made() {
     let at = folder();
@@ -301,7 +302,8 @@ fn a_buffer_that_is_there_is_never_reused_in_silence() {
 #[test]
 fn a_buffer_of_another_model_or_no_buffer_is_refused() {
     let buffer = Buffer::make("model", "wrong-use");
-    // LeNet has two conv and two inner-product layers; CIFAR-10 quick three and two, on other pictures.
+    // LeNet has two conv and two inner-product layers; CIFAR-10 quick three and two, on other
+    // pictures.
     let said = refused(
         dogwild()
             .args([

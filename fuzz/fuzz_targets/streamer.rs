@@ -1,5 +1,5 @@
-//! Any bytes as frames of the right session: the state machine never panics and takes in no weight that
-//! is not finite.
+//! Any bytes as frames of the right session: the state machine never panics and takes in no weight
+//! that is not finite.
 #![no_main]
 
 use dogwild::sim::{Faults, Fleet, World};

@@ -49,8 +49,8 @@ fn failed(device: usize) -> impl Fn(DeviceError) -> AccumulateError {
 }
 
 impl<D: Device> Accumulate<D> {
-    /// Of devices with their gradients: device memory in which all layers have their places. `work` is
-    /// called for each device and layer.
+    /// Of devices with their gradients: device memory in which all layers have their places. `work`
+    /// is called for each device and layer.
     ///
     /// # Errors
     /// What [`Sum::new`] refuses, gradients that do not hold all layers, and what devices say.
@@ -89,8 +89,8 @@ impl<D: Device> Accumulate<D> {
         })
     }
 
-    /// Gives `device`'s gradient of a layer, iteration `clock`: it starts down when `ready` is done. From
-    /// now on its memory is not the device's to write, until [`Accumulate::wait`].
+    /// Gives `device`'s gradient of a layer, iteration `clock`: it starts down when `ready` is
+    /// done. From now on its memory is not the device's to write, until [`Accumulate::wait`].
     ///
     /// # Errors
     /// Some device has failed, or all is over.
@@ -123,7 +123,8 @@ impl<D: Device> Accumulate<D> {
         Ok(())
     }
 
-    /// Waits until the sums of all that `device` has given are in its gradient memory, and worked on.
+    /// Waits until the sums of all that `device` has given are in its gradient memory, and worked
+    /// on.
     ///
     /// # Errors
     /// Some device has failed, or all is over.

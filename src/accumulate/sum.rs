@@ -181,9 +181,9 @@ impl<N> Sum<N> {
         self.layers.len()
     }
 
-    /// Gives a layer's gradient of one device in iteration `clock`, which is the same for all devices;
-    /// `gradient` is as long as the layer. If this device's last one of that layer is not added
-    /// yet, waits for that first.
+    /// Gives a layer's gradient of one device in iteration `clock`, which is the same for all
+    /// devices; `gradient` is as long as the layer. If this device's last one of that layer is not
+    /// added yet, waits for that first.
     ///
     /// # Errors
     /// Somebody has failed, or all is over.

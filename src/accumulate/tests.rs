@@ -28,7 +28,8 @@ fn layers(sizes: &[usize]) -> Vec<LayerRange> {
     layers.collect()
 }
 
-/// What `device` gives for `layer` in `round`: of all magnitudes, so that the order of addition shows.
+/// What `device` gives for `layer` in `round`: of all magnitudes, so that the order of addition
+/// shows.
 fn gradient(device: usize, layer: usize, round: u64, len: usize) -> Vec<f32> {
     let seed = round << 32 | (layer as u64) << 16 | device as u64;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -105,8 +106,8 @@ impl Pauses {
     }
 }
 
-/// By layer and round, what is summed when every device gives `rounds` gradients of all layers, last
-/// layer first, with random pauses. Each layer once in each round.
+/// By layer and round, what is summed when every device gives `rounds` gradients of all layers,
+/// last layer first, with random pauses. Each layer once in each round.
 fn run(
     sizes: &[usize],
     devices: usize,
@@ -239,7 +240,8 @@ fn every_device_gets_the_synchronous_sum_bit_for_bit() {
     }
 }
 
-/// On real GPUs where there are some; several logical devices on each if they are fewer than devices.
+/// On real GPUs where there are some; several logical devices on each if they are fewer than
+/// devices.
 #[cfg(feature = "cuda")]
 #[test]
 fn every_gpu_gets_the_synchronous_sum_bit_for_bit() {

@@ -23,7 +23,8 @@ pub struct TransportArgs {
     #[arg(long, value_enum, default_value = "udp")]
     #[serde(serialize_with = "as_value")]
     pub transport: Transport,
-    /// Network interface, or auto (udp: loopback if none is given; verbs: also RDMA device or device:port)
+    /// Network interface, or auto (udp: loopback if none is given; verbs: also RDMA device or
+    /// device:port)
     #[arg(long, value_name = "NAME")]
     pub iface: Option<String>,
     /// MTU of the link in bytes; the same on all nodes [default: the interface's, at most 9000]
@@ -35,14 +36,16 @@ pub struct TransportArgs {
     /// No segmentation offload (udp): each frame is a packet of its own, as emulated loss needs
     #[arg(long)]
     pub no_segmentation: bool,
-    /// Seal frames with this key (32 bytes or 64 hexadecimal digits, mode 600); the same on all nodes
+    /// Seal frames with this key (32 bytes or 64 hexadecimal digits, mode 600); the same on all
+    /// nodes
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Send no more than this, headers included, as a slower link would: 1Mbit, 12.5MB (per second)
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = rate)]
     #[serde(rename = "pace_bytes_per_s")]
     pub pace: Option<Rate>,
-    /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node, NAME.nK.EXT)
+    /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node,
+    /// NAME.nK.EXT)
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 }
@@ -54,7 +57,8 @@ pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub loss: f64,
-    /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns good, and of a loss while bad (1 if not given) and good (0)
+    /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns
+    /// good, and of a loss while bad (1 if not given) and good (0)
     #[arg(long, allow_hyphen_values = true, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
     #[serde(serialize_with = "as_bursts")]
     pub loss_burst: Option<Bursts>,

@@ -1,4 +1,5 @@
-//! The files of `--capture`: their names in a job of several nodes, and whether they can be written.
+//! The files of `--capture`: their names in a job of several nodes, and whether they can be
+//! written.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -12,8 +13,8 @@ pub(super) fn of_node(base: &Path, node: u16) -> PathBuf {
     base.with_extension(format!("n{node}.{}", extension.display()))
 }
 
-/// Refuses a capture file that streamers could not write, before anything is started. Leaves no file, and
-/// those that are there as they are.
+/// Refuses a capture file that streamers could not write, before anything is started. Leaves no
+/// file, and those that are there as they are.
 pub(super) fn check(base: &Path, nodes: u16) -> Result<()> {
     let given = base.display();
     let folder = base.parent().filter(|folder| *folder != Path::new(""));

@@ -1,4 +1,5 @@
-//! The last lines of `dogwild train`: how long it took, how well it learnt, how it ended. Prints, and nothing else.
+//! The last lines of `dogwild train`: how long it took, how well it learnt, how it ended. Prints,
+//! and nothing else.
 
 use crate::job::{Common, Ended, Level, Outcome};
 use crate::watch::screen;

@@ -7,7 +7,8 @@ use crate::node::Transport;
 use crate::node::doctor::{Half, Report, examine, half};
 use crate::watch::screen;
 
-/// Columns of the table where neither `COLUMNS` nor a terminal tells: each line is a finding of its own.
+/// Columns of the table where neither `COLUMNS` nor a terminal tells: each line is a finding of its
+/// own.
 const WIDTH_PLAIN: usize = 140;
 /// A narrower table breaks words: five columns leave two of 17.
 const WIDTH_OF_TABLE: usize = 120;

@@ -16,7 +16,8 @@ use crate::node::{DeviceSolverJob, GpuJob, run_gpu, stop_on_signals};
 use crate::solver::data::{Shard, Source};
 use crate::weights::Writes;
 
-/// Bytes per second that go up to a host device unless told otherwise: it shares the processor with the solvers.
+/// Bytes per second that go up to a host device unless told otherwise: it shares the processor with
+/// the solvers.
 const HOST_RATE_BYTES_PER_S: f64 = 500e6;
 
 /// Arguments of `dogwild gpu`.
@@ -40,10 +41,12 @@ pub(super) struct Args {
     /// Local writers add atomically: the component then loses none of their additions (slower)
     #[arg(long)]
     atomic: bool,
-    /// Let other processes use the device's weights in place: writes the CUDA IPC handle to FILE.gpuK.ipc
+    /// Let other processes use the device's weights in place: writes the CUDA IPC handle to
+    /// FILE.gpuK.ipc
     #[arg(long)]
     ipc: bool,
-    /// Train on the device's weights: built-in model (lenet, lenet_no_momentum, ...) or a Caffe solver file
+    /// Train on the device's weights: built-in model (lenet, lenet_no_momentum, ...) or a Caffe
+    /// solver file
     #[arg(long, value_name = "NAME|FILE")]
     solver: Option<String>,
     /// Pictures for --solver: digits, mnist:DIR, cifar10:DIR [default for LeNet: digits]

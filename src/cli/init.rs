@@ -30,7 +30,8 @@ pub(super) struct Args {
     /// Seed of the initial weights; the same on all nodes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Iterations of the whole cluster after which solvers end; 0: never [default: the solver file's max_iter]
+    /// Iterations of the whole cluster after which solvers end; 0: never [default: the solver
+    /// file's max_iter]
     #[arg(long, value_name = "N")]
     iterations: Option<u64>,
     /// Start from these weights instead of random ones

@@ -2,7 +2,8 @@
 
 use clap::{Command, Parser};
 
-/// The arguments of this process. Numbers below 0 reach the parsers of their options, whose messages say what is allowed.
+/// The arguments of this process. Numbers below 0 reach the parsers of their options, whose
+/// messages say what is allowed.
 pub fn parse<C: Parser>() -> C {
     fn with_negative_numbers(command: Command) -> Command {
         command

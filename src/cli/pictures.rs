@@ -1,4 +1,5 @@
-//! Which pictures a job takes: those it was given, or digits where these are right. Never others in silence.
+//! Which pictures a job takes: those it was given, or digits where these are right. Never others in
+//! silence.
 
 use anyhow::{Result, bail};
 

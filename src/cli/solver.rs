@@ -27,8 +27,8 @@ pub(super) struct Args {
     /// Solvers on each node
     #[arg(long, value_name = "N", default_value_t = 1)]
     solvers: u32,
-    /// This solver's share of the pictures, K/N: the K-th of N in the cluster [default: from --node, --nodes, --index
-    /// and --solvers, as many on each node]
+    /// This solver's share of the pictures, K/N: the K-th of N in the cluster [default: from
+    /// --node, --nodes, --index and --solvers, as many on each node]
     #[arg(long, value_name = "K/N", value_parser = shard)]
     shard: Option<Shard>,
     /// This node, from 0
@@ -49,10 +49,12 @@ pub(super) struct Args {
     /// End when a test reaches this share of right answers
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]
     target_accuracy: Option<f32>,
-    /// Make at most so many steps a second: a machine then has room for many solvers, each with a pace of its own
+    /// Make at most so many steps a second: a machine then has room for many solvers, each with a
+    /// pace of its own
     #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
     pace_steps: Option<f64>,
-    /// Wait rather than compute from what is known of another node's range if that is older than so many local steps
+    /// Wait rather than compute from what is known of another node's range if that is older than so
+    /// many local steps
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     max_age: Option<u64>,
     /// Append rows of the learning curve to this CSV file

@@ -22,7 +22,8 @@ pub struct StreamArgs {
     #[arg(long, value_enum, default_value = "mean")]
     #[serde(serialize_with = "as_value")]
     pub merge: MergeArg,
-    /// Nodes that master a part of the weights, the first so many; the same on all nodes [default: all]
+    /// Nodes that master a part of the weights, the first so many; the same on all nodes [default:
+    /// all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     pub masters: Option<u16>,
     /// How weights travel; the same on all nodes

@@ -40,14 +40,15 @@ pub(super) struct Args {
     /// Number of nodes, each with its own buffer
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_NODES)))]
     nodes: u16,
-    /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node: 0,1,1 (a node without
-    /// solvers only masters its part of the weights)
+    /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node:
+    /// 0,1,1 (a node without solvers only masters its part of the weights)
     #[arg(long, value_name = "N|N,N...", default_value = "1")]
     solvers: Solvers,
     /// One more node, which only tests: no solver stops for a test
     #[arg(long)]
     tester: bool,
-    /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default: lenet]
+    /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default:
+    /// lenet]
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) solver: Option<String>,
     /// Pictures: digits (generated), mnist:DIR, cifar10:DIR [default for LeNet: digits]
@@ -60,18 +61,19 @@ pub(super) struct Args {
     /// Stop when a test reaches this share of right answers
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", value_parser = args::share_f32)]
     pub(super) target_accuracy: Option<f32>,
-    /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval, and 20 tests at least]
+    /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval,
+    /// and 20 tests at least]
     #[arg(long, value_name = "N")]
     pub(super) test_every: Option<u64>,
     /// Test pictures of a test on the way; 0: all [default: 2000; all with --tester]
     #[arg(long, value_name = "N")]
     pub(super) test_images: Option<usize>,
-    /// Make at most so many steps a second and solver: a machine then has room for many nodes, each with a
-    /// pace of its own
+    /// Make at most so many steps a second and solver: a machine then has room for many nodes, each
+    /// with a pace of its own
     #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
     pace_steps: Option<f64>,
-    /// Solvers wait rather than compute from what is known of another node's range if that is older than so many
-    /// local steps
+    /// Solvers wait rather than compute from what is known of another node's range if that is older
+    /// than so many local steps
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     max_age: Option<u64>,
     /// Seed of weights, pictures and their order
@@ -80,22 +82,23 @@ pub(super) struct Args {
     /// Start from these weights instead of random ones
     #[arg(long, value_name = "FILE.safetensors")]
     pub(super) weights: Option<PathBuf>,
-    /// Iterations of the cluster between snapshots, or a time (30s, 10min); 0: none while training [default: the
-    /// solver file's snapshot, and one a minute]
+    /// Iterations of the cluster between snapshots, or a time (30s, 10min); 0: none while training
+    /// [default: the solver file's snapshot, and one a minute]
     #[arg(long, allow_hyphen_values = true, value_name = "N|TIME")]
     snapshot_every: Option<SnapshotEvery>,
-    /// Go on from the last snapshot (--sync poseidon: checkpoint) of the run in --out [without --out: in the
-    /// last of out/001, out/002, ...]
+    /// Go on from the last snapshot (--sync poseidon: checkpoint) of the run in --out [without
+    /// --out: in the last of out/001, out/002, ...]
     #[arg(long, conflicts_with = "weights")]
     pub(super) resume: bool,
-    /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs [default: a new one,
-    /// out/001, out/002, ...]
+    /// Folder for summary.json, curve.csv, curve.svg, weights.safetensors and logs [default: a new
+    /// one, out/001, out/002, ...]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Replace results that are in --out, once those of this run are complete
     #[arg(long, requires = "out", conflicts_with = "resume")]
     overwrite: bool,
-    /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport says otherwise
+    /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport
+    /// says otherwise
     #[arg(long)]
     lab: bool,
     /// What keeps the replicas in step
@@ -244,7 +247,8 @@ impl Args {
         })
     }
 
-    /// Iterations between tests: as asked for, else as the solver file says, but often enough for a curve.
+    /// Iterations between tests: as asked for, else as the solver file says, but often enough for a
+    /// curve.
     pub(super) fn test_interval(&self, spec: &SolverSpec, iterations: u64) -> u64 {
         let often = match iterations / CURVE_TESTS {
             0 => spec.test_interval,

@@ -1,8 +1,8 @@
 //! A device of threads and memcpy: the same asynchrony as a GPU, on any machine.
 //!
-//! Each stream is a thread with a queue; its memory is memory of the process that only copies and kernels
-//! reach. Invariant: a thread never ends before its queue is empty, and never leaves an event unsignalled, so
-//! that nobody waits for ever.
+//! Each stream is a thread with a queue; its memory is memory of the process that only copies and
+//! kernels reach. Invariant: a thread never ends before its queue is empty, and never leaves an
+//! event unsignalled, so that nobody waits for ever.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,7 @@
 //! A kernel: one name, and what it is on each kind of device.
 //!
-//! Pure data. Invariant: `plan` sees lengths and numbers before any device does, so that neither the
-//! host's function nor the CUDA one can be made to reach outside the parts it was given.
+//! Pure data. Invariant: `plan` sees lengths and numbers before any device does, so that neither
+//! the host's function nor the CUDA one can be made to reach outside the parts it was given.
 
 use crate::weights::WeightsView;
 

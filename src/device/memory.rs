@@ -1,7 +1,8 @@
 //! Memory of the host that devices copy from and to, and parts of any memory.
 //!
-//! Touches anonymous mappings and the memory it is lent. Invariant: a [`HostMemory`] holds what owns its
-//! words, so they stay valid for as long as any clone of it exists, also one that waits on a stream.
+//! Touches anonymous mappings and the memory it is lent. Invariant: a [`HostMemory`] holds what
+//! owns its words, so they stay valid for as long as any clone of it exists, also one that waits on
+//! a stream.
 
 use std::any::Any;
 use std::fmt;
@@ -90,8 +91,8 @@ impl<'a, M> Part<'a, M> {
 pub struct HostMemory(Arc<Inner>);
 
 struct Inner {
-    /// What a device did to the memory ([`HostMemory::pin_once`]) and undoes when this is dropped: first
-    /// of all fields, while the memory is still there.
+    /// What a device did to the memory ([`HostMemory::pin_once`]) and undoes when this is dropped:
+    /// first of all fields, while the memory is still there.
     #[cfg(feature = "cuda")]
     pinned: Mutex<Option<Box<dyn Any + Send>>>,
     ptr: *mut f32,
@@ -99,7 +100,8 @@ struct Inner {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the words are only touched as `WeightsView` allows, from any thread; the rest is Send and Sync.
+// SAFETY: the words are only touched as `WeightsView` allows, from any thread; the rest is Send and
+// Sync.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -119,8 +121,8 @@ impl HostMemory {
         let bytes = words.checked_mul(4).ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = MmapRaw::from(MmapMut::map_anon(bytes.max(1))?);
         Ok(Self::of(Arc::new(pages), |pages| {
-            // SAFETY: a mapping of at least `words` words, page-aligned, zero, that lives as long as it is
-            // borrowed and can only be reached through this view.
+            // SAFETY: a mapping of at least `words` words, page-aligned, zero, that lives as long
+            // as it is borrowed and can only be reached through this view.
             unsafe { WeightsView::from_raw(pages.as_mut_ptr().cast(), words) }
         }))
     }

@@ -1,16 +1,19 @@
 //! Devices with a memory of their own: what a GPU can do, as a trait, and who can do it.
 //!
 //! Holds [`Device`], [`Stream`] and [`Event`], memory of both sides ([`HostMemory`], [`Part`]), the
-//! [`kernels`] by name, and the implementations: [`host`] (threads and memcpy, on any machine) and, with
-//! the feature `cuda`, [`cuda`]. Touches memory, threads and the driver; knows no solver, no network, no clock.
+//! [`kernels`] by name, and the implementations: [`host`] (threads and memcpy, on any machine) and,
+//! with the feature `cuda`, [`cuda`]. Touches memory, threads and the driver; knows no solver, no
+//! network, no clock.
 //!
 //! Invariants:
 //! - Everything put on a stream happens in that order, later, and never before the call that put it
-//!   there. Streams wait for each other only through events; an event exists only once it is recorded, so
-//!   streams cannot wait for each other in a circle.
-//! - What is on a stream keeps the memory it uses alive (`Arc`s), so none of this needs `unsafe` from a caller.
-//! - Memory is 32-bit words that others may change at any time ([`WeightsView`](crate::weights::WeightsView)): a race
-//!   decides what is read, never whether the program is sound. Who wants a definite result orders by events.
+//!   there. Streams wait for each other only through events; an event exists only once it is
+//!   recorded, so streams cannot wait for each other in a circle.
+//! - What is on a stream keeps the memory it uses alive (`Arc`s), so none of this needs `unsafe`
+//!   from a caller.
+//! - Memory is 32-bit words that others may change at any time
+//!   ([`WeightsView`](crate::weights::WeightsView)): a race decides what is read, never whether the
+//!   program is sound. Who wants a definite result orders by events.
 //! - After an error of a stream everything later on it, and on streams that wait for it, fails too.
 #![allow(unsafe_code)]
 
@@ -28,8 +31,8 @@ pub use memory::{HostMemory, Memory, Part};
 
 /// A device, or one of several logical ones on the same hardware. Clones are the same device.
 pub trait Device: Clone + Send + Sync + 'static {
-    /// Its memory: 32-bit words. Clones are the same memory, which is freed with the last of them and of
-    /// the work that uses it.
+    /// Its memory: 32-bit words. Clones are the same memory, which is freed with the last of them
+    /// and of the work that uses it.
     type Memory: Memory;
     /// What work is put on.
     type Stream: Stream<Memory = Self::Memory, Event = Self::Event>;
@@ -51,9 +54,10 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// No thread, or the driver's word.
     fn stream(&self) -> Result<Self::Stream, DeviceError>;
 
-    /// Makes host memory known to the device (CUDA: registers it as pinned), so that copies of it run
-    /// beside everything else. Without it they are right too, but slower, and the call that starts one may wait for it.
-    /// Once is enough for all devices; the memory stays known until its last clone is gone.
+    /// Makes host memory known to the device (CUDA: registers it as pinned), so that copies of it
+    /// run beside everything else. Without it they are right too, but slower, and the call that
+    /// starts one may wait for it. Once is enough for all devices; the memory stays known until its
+    /// last clone is gone.
     ///
     /// # Errors
     /// The driver refuses (`ulimit -l`, or a kind of memory it cannot pin).
@@ -130,7 +134,8 @@ pub trait Stream: Send + Sync {
     /// The device has failed.
     fn record(&self) -> Result<Self::Event, DeviceError>;
 
-    /// Lets what is put here later wait for `event`, of this or another stream; the caller does not wait.
+    /// Lets what is put here later wait for `event`, of this or another stream; the caller does not
+    /// wait.
     ///
     /// # Errors
     /// The device has failed.

@@ -151,7 +151,8 @@ impl Component {
         self.restarts.total()
     }
 
-    /// Looks after it: notes a good end, restarts after a bad one. An error ([`Gone`]) if that is no use.
+    /// Looks after it: notes a good end, restarts after a bad one. An error ([`Gone`]) if that is
+    /// no use.
     pub(super) fn watch(&mut self) -> Result<()> {
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait()?

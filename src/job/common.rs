@@ -1,4 +1,5 @@
-//! What the summaries of both paths share. Every field is documented in `docs/reference/summary-json.md`.
+//! What the summaries of both paths share. Every field is documented in
+//! `docs/reference/summary-json.md`.
 
 use serde::Serialize;
 
@@ -48,7 +49,8 @@ pub struct Net {
     pub name: String,
     /// Its file.
     pub file: String,
-    /// A hash of all that its layers are; equal nets have equal hashes in one version of the program.
+    /// A hash of all that its layers are; equal nets have equal hashes in one version of the
+    /// program.
     pub hash: String,
     /// Its layers, in order.
     pub layers: Vec<String>,

@@ -1,4 +1,5 @@
-//! What an experiment is: the settings with their values, the program, the command line, the host, the start.
+//! What an experiment is: the settings with their values, the program, the command line, the host,
+//! the start.
 //!
 //! Reads /proc and the program's own arguments; everything here is known before a job begins.
 
@@ -82,7 +83,8 @@ fn field(text: &str, field: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A value as JSON, numbers as they are written: 0.9 stays 0.9, whatever the width of the float was.
+/// A value as JSON, numbers as they are written: 0.9 stays 0.9, whatever the width of the float
+/// was.
 ///
 /// # Panics
 /// `value` is something that JSON cannot hold, as a map with keys that are no texts.

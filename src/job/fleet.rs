@@ -40,7 +40,8 @@ impl Fleet {
         Ok(dead)
     }
 
-    /// Adds members that end after `dead` while all of those blame another; the one to blame comes first.
+    /// Adds members that end after `dead` while all of those blame another; the one to blame comes
+    /// first.
     pub(super) fn wait_for_the_one_to_blame(&mut self, dead: &mut Vec<Dead>) -> Result<()> {
         let end = Instant::now() + BLAME;
         while dead.iter().all(Dead::blames_another)

@@ -1,9 +1,9 @@
-//! What jobs have left under /dev/shm: what it is, whether it is in use, whether it holds the only copy
-//! of a model.
+//! What jobs have left under /dev/shm: what it is, whether it is in use, whether it holds the only
+//! copy of a model.
 //!
-//! Touches the files of that folder: reads them, locks them for a moment, removes them when asked to.
-//! Invariants: in use is what a process has locked, in whatever process namespace it lives; nothing
-//! in use is ever removed; nothing is removed that is not dogwild's.
+//! Touches the files of that folder: reads them, locks them for a moment, removes them when asked
+//! to. Invariants: in use is what a process has locked, in whatever process namespace it lives;
+//! nothing in use is ever removed; nothing is removed that is not dogwild's.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};

@@ -1,4 +1,5 @@
-//! From one command to a running job on this machine: buffers, component processes, progress, report.
+//! From one command to a running job on this machine: buffers, component processes, progress,
+//! report.
 //!
 //! Starts the component programs as separate processes and watches them through the counters in
 //! the buffers and nothing else; restarts what died; cleans up after itself.

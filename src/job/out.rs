@@ -148,8 +148,8 @@ impl OutFolder {
         &self.work
     }
 
-    /// Where checkpoints and snapshots go. Those of a run that is gone on with stay in one place, so that
-    /// the newest is found again.
+    /// Where checkpoints and snapshots go. Those of a run that is gone on with stay in one place,
+    /// so that the newest is found again.
     pub fn lasting(&self) -> &Path {
         match self.old {
             Old::Resume => &self.dir,

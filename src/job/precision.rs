@@ -1,8 +1,9 @@
 //! How weights travel where a job leaves the choice to us: by the age that they would have.
 //!
 //! A node sends its range and its answers to all others in a pass: as many weights as there are. So
-//! a pass takes weights * bytes / rate, and that many steps of its solvers old is what others compute
-//! from. The choice is the widest payload with which that is a step at most; int8 if none is.
+//! a pass takes weights * bytes / rate, and that many steps of its solvers old is what others
+//! compute from. The choice is the widest payload with which that is a step at most; int8 if none
+//! is.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
@@ -30,8 +31,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Measures a step of the model on these pictures. On this machine `solvers` in all share the cores, `per_node` at
-    /// most on a node, and no solver makes more than `pace_steps` a second.
+    /// Measures a step of the model on these pictures. On this machine `solvers` in all share the
+    /// cores, `per_node` at most on a node, and no solver makes more than `pace_steps` a second.
     ///
     /// # Errors
     /// The pictures cannot be read, or the model does not fit them.

@@ -1,6 +1,7 @@
 //! Progress while a job runs: a bar on a terminal, plain lines elsewhere; both fit the screen.
 //!
-//! Reads counters. Before the first iteration, and while a job settles, it names what is waited for.
+//! Reads counters. Before the first iteration, and while a job settles, it names what is waited
+//! for.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

@@ -115,7 +115,8 @@ fn node_curves(out: &Path, nodes: u16) -> impl Iterator<Item = PathBuf> {
     files.filter(|path| path.exists())
 }
 
-/// The rows of all nodes of a job, in order; a resumed job goes on with the curve of the run before.
+/// The rows of all nodes of a job, in order; a resumed job goes on with the curve of the run
+/// before.
 pub(super) fn rows(out: &Path, nodes: u16) -> Result<Vec<CurveRow>> {
     let whole = Some(out.join("curve.csv")).filter(|path| path.exists());
     let mut rows = Vec::new();

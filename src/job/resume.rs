@@ -1,8 +1,9 @@
-//! `dogwild train --resume`: finds the newest good snapshot of a run, and puts a new job where it was.
+//! `dogwild train --resume`: finds the newest good snapshot of a run, and puts a new job where it
+//! was.
 //!
-//! Touches the folder of the results (reading), the curve files of the new job, and its buffers before
-//! any component runs. Invariant: nothing is restored from a snapshot whose checksums do not hold, or
-//! that is of another model, other data or another seed.
+//! Touches the folder of the results (reading), the curve files of the new job, and its buffers
+//! before any component runs. Invariant: nothing is restored from a snapshot whose checksums do not
+//! hold, or that is of another model, other data or another seed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -225,7 +226,8 @@ impl Resume {
         Ok(())
     }
 
-    /// The curve goes on after the rows up to the snapshot: later ones are of training that is lost.
+    /// The curve goes on after the rows up to the snapshot: later ones are of training that is
+    /// lost.
     fn restore_curve(&self, plan: &TrainPlan) -> Result<()> {
         let rows = read_rows(&self.folder.join(CURVE))?;
         let old = plan.out.join("curve.csv");

@@ -1,8 +1,9 @@
-//! The end of training: waits until the last deltas and positions have arrived, for as long as it gets nearer.
+//! The end of training: waits until the last deltas and positions have arrived, for as long as it
+//! gets nearer.
 //!
-//! Reads the weights of all nodes and the counters of their streamers, changes nothing. Invariants: it gives up
-//! only when nothing has got nearer for [`PATIENCE`]; it takes a fifth of one core at most, so that
-//! it does not starve the streamers that it waits for.
+//! Reads the weights of all nodes and the counters of their streamers, changes nothing. Invariants:
+//! it gives up only when nothing has got nearer for [`PATIENCE`]; it takes a fifth of one core at
+//! most, so that it does not starve the streamers that it waits for.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -83,8 +84,8 @@ impl fmt::Display for Settled {
     }
 }
 
-/// Waits until all replicas are equal, bit for bit. `watch` looks after the streamers meanwhile, and is told what is
-/// still missing.
+/// Waits until all replicas are equal, bit for bit. `watch` looks after the streamers meanwhile,
+/// and is told what is still missing.
 pub(super) fn settle(
     nodes: &[SharedWeights],
     stop: &Stop,
@@ -247,7 +248,8 @@ fn different(a: &SharedWeights, b: &SharedWeights, range: std::ops::Range<usize>
             kernels::copy_out_bytes(view, &mut bytes[side][..4 * len]);
         }
         let [left, right] = [&bytes[0][..4 * len], &bytes[1][..4 * len]];
-        // The library compares memory as fast as it can be read; words only where something differs.
+        // The library compares memory as fast as it can be read; words only where something
+        // differs.
         if left != right {
             let words = left.chunks_exact(4).zip(right.chunks_exact(4));
             count += words.filter(|(left, right)| left != right).count();

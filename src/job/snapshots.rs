@@ -1,8 +1,8 @@
 //! Snapshots of a job while it trains: when one is due, and a thread that takes it.
 //!
-//! Starts one thread at a time; `record` says what is in a snapshot, `shot` how it is taken. Invariants:
-//! neither the watch over the job nor a solver ever waits for a snapshot; what goes wrong is said
-//! and training goes on.
+//! Starts one thread at a time; `record` says what is in a snapshot, `shot` how it is taken.
+//! Invariants: neither the watch over the job nor a solver ever waits for a snapshot; what goes
+//! wrong is said and training goes on.
 
 mod every;
 mod record;
@@ -27,7 +27,8 @@ use crate::weights::{Expect, SharedWeights};
 
 /// The folder of the snapshots in that of the results.
 pub(super) const HOME: &str = "snapshots";
-/// Longest time between two, if they take no time and no other is asked for: what a power cut costs.
+/// Longest time between two, if they take no time and no other is asked for: what a power cut
+/// costs.
 const TIME_BETWEEN: Duration = Duration::from_secs(60);
 /// The time that one took, times this, passes before the next one by time: a large model on a
 /// slow disk spends no more than a twentieth of its time on them.
@@ -85,7 +86,8 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Prepares the snapshots of the job `plan` on `nodes`, those of a resumed run where the earlier ones are.
+    /// Prepares the snapshots of the job `plan` on `nodes`, those of a resumed run where the
+    /// earlier ones are.
     ///
     /// # Errors
     /// A buffer cannot be opened a second time, or the folder that `snapshot_prefix` names cannot
@@ -199,8 +201,8 @@ impl Snapshots {
         }
     }
 
-    /// The last one, when no solver runs any more. `by_itself`: the job has come to its own end, so that
-    /// the solver file may do without.
+    /// The last one, when no solver runs any more. `by_itself`: the job has come to its own end, so
+    /// that the solver file may do without.
     pub(super) fn finish(mut self, by_itself: bool) {
         self.reap();
         if self.shot.iterations() == self.began_at || by_itself && !self.after_train {

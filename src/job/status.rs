@@ -1,7 +1,7 @@
 //! `dogwild status`: what the components of a buffer do, or did: from the buffer alone.
 //!
-//! Reads slots and counters, changes nothing; works while the job runs and after it died. Invariant: no
-//! line is longer than 80 columns, but for paths.
+//! Reads slots and counters, changes nothing; works while the job runs and after it died.
+//! Invariant: no line is longer than 80 columns, but for paths.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;

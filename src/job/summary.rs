@@ -45,7 +45,8 @@ pub struct Summary {
     pub iterations: u64,
     /// Iterations of the snapshot that the job went on from; null: it began anew.
     pub resumed_from_iteration: Option<u64>,
-    /// Whether the weights of all nodes were equal, bit for bit, once everything had been delivered.
+    /// Whether the weights of all nodes were equal, bit for bit, once everything had been
+    /// delivered.
     pub replicas_identical: bool,
     /// Components that died and were started again.
     pub restarts: u32,

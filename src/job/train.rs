@@ -148,8 +148,8 @@ impl Course {
     }
 }
 
-/// Runs the job, with its results in `out`. A signal ends it early, with everything that an end brings
-/// but the last deliveries.
+/// Runs the job, with its results in `out`. A signal ends it early, with everything that an end
+/// brings but the last deliveries.
 ///
 /// # Errors
 /// It could not be started, or its weights or its report could not be written; the message says

@@ -1,4 +1,5 @@
-//! What went wrong while a job ran, though it went on: collected from the counters of the components.
+//! What went wrong while a job ran, though it went on: collected from the counters of the
+//! components.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,10 +17,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// One thing that went wrong.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
-    /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`, `solver_stands_still`,
-    /// `replicas_differ`, `streamer_stands_still`, `loss_rose`.
+    /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`,
+    /// `solver_stands_still`, `replicas_differ`, `streamer_stands_still`, `loss_rose`.
     pub what: &'static str,
-    /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica differs.
+    /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica
+    /// differs.
     pub node: u16,
     /// The same in words.
     pub text: String,

@@ -23,7 +23,8 @@ pub(super) fn write_whole(path: &Path, write: impl FnOnce(&Path) -> Result<()>) 
     Ok(())
 }
 
-/// Puts the names in `folder` on the disk. Some file systems cannot: the files are whole all the same.
+/// Puts the names in `folder` on the disk. Some file systems cannot: the files are whole all the
+/// same.
 pub(super) fn sync_folder(folder: &Path) {
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
 }

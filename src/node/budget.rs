@@ -1,9 +1,10 @@
 //! How much of a core the streamer takes: what the solvers of its node leave.
 //!
-//! Reads how long threads of local solvers waited for a core (/proc/PID/task/TID/schedstat, scheduler statistics of the
-//! kernel: Documentation/scheduler/sched-stats.rst). While one of them waits for more than [`WAITS`] of the time, the
-//! streamer's share shrinks; else it grows. The share is kept with naps: what came in meanwhile is then taken at once,
-//! which also costs less per frame. Solvers that cannot be seen (another PID namespace, no /proc) are not waited for.
+//! Reads how long threads of local solvers waited for a core (/proc/PID/task/TID/schedstat,
+//! scheduler statistics of the kernel: Documentation/scheduler/sched-stats.rst). While one of them
+//! waits for more than [`WAITS`] of the time, the streamer's share shrinks; else it grows. The
+//! share is kept with naps: what came in meanwhile is then taken at once, which also costs less per
+//! frame. Solvers that cannot be seen (another PID namespace, no /proc) are not waited for.
 //!
 //! Invariant: the share never falls below [`LEAST`], so the stream goes on at any load.
 
@@ -146,7 +147,8 @@ impl Budget {
         self.noted_ns = now_ns;
         self.left_ns = (self.left_ns + earned_ns).min(SAVED_NS) - spent_ns;
         self.left_ns = self.left_ns.max(-OWED_NS);
-        // The kernel counts a thread's time when the thread leaves its core, or at a tick: until then it is not known.
+        // The kernel counts a thread's time when the thread leaves its core, or at a tick: until
+        // then it is not known.
         let untold = now_ns.saturating_sub(self.told_ns) as f64 > SAVED_NS;
         (self.left_ns < 0.0 || untold).then(|| {
             let nap_ns = (-self.left_ns / self.share).clamp(NAP_NS, NAP_NS_MAX);

@@ -1,8 +1,9 @@
 //! What works on this host, found by trying: transports, interfaces, labs, memory, processor.
 //!
 //! Opens sockets and rings and closes them again, sends a few frames on loopback and inside a lab
-//! of its own, reads /proc and /sys; changes nothing. `transports` (and `verbs`) tries those, `host` the rest,
-//! `echo` is the round trip. Invariant: a check that fails says what is missing; none is an error.
+//! of its own, reads /proc and /sys; changes nothing. `transports` (and `verbs`) tries those,
+//! `host` the rest, `echo` is the round trip. Invariant: a check that fails says what is missing;
+//! none is an error.
 
 mod echo;
 mod gpu;

@@ -1,8 +1,8 @@
-//! Who does not get on: ranges that grow old, nodes whose solvers stand still, solvers of this buffer that
-//! are stopped or hang.
+//! Who does not get on: ranges that grow old, nodes whose solvers stand still, solvers of this
+//! buffer that are stopped or hang.
 //!
-//! Judges from what the stream noted, the slots of the buffer and /proc; changes nothing. Time is an argument.
-//! Invariant: whoever was away itself (a stopped process) judges nobody by it.
+//! Judges from what the stream noted, the slots of the buffer and /proc; changes nothing. Time is
+//! an argument. Invariant: whoever was away itself (a stopped process) judges nobody by it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,12 @@ use crate::weights::{Role, SharedWeights, SlotInfo};
 pub(super) const LOOK_EVERY_NS: u64 = 500_000_000;
 /// A node is silent after this time without a frame, ns.
 pub(super) const SILENT_NS: u64 = 2_000_000_000;
-/// A range is old after this time without a position of one of its chunks, ns, or after [`PASSES`] passes.
+/// A range is old after this time without a position of one of its chunks, ns, or after [`PASSES`]
+/// passes.
 const OLD_NS: u64 = 5_000_000_000;
 const PASSES: u64 = 10;
-/// SolverWatch stand still after this time without an iteration, ns, or after [`STEPS`] usual iterations.
+/// SolverWatch stand still after this time without an iteration, ns, or after [`STEPS`] usual
+/// iterations.
 const STILL_NS: u64 = 10_000_000_000;
 const STEPS: u64 = 20;
 /// A solver that computes may be in a long test: it is named only after this time, ns.
@@ -154,7 +156,8 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// What is wrong with other nodes. `target` is the number of iterations after which all end, 0: none.
+    /// What is wrong with other nodes. `target` is the number of iterations after which all end, 0:
+    /// none.
     pub(super) fn look(
         &mut self,
         streamer: &Streamer<'_>,

@@ -36,7 +36,8 @@ pub(super) fn transform(net: &NetSpec, phase: Phase, train: &Images) -> Transfor
         mirror: spec.mirror,
         crop: (spec.crop_size > 0).then_some(spec.crop_size),
         mean: match (&spec.mean_file, spec.mean_value.is_empty()) {
-            // Caffe's mean files are the mean of the training pictures, made ahead; here it is made now.
+            // Caffe's mean files are the mean of the training pictures, made ahead; here it is made
+            // now.
             (Some(_), _) => Mean::Image(train.mean_image()),
             (None, false) => Mean::Values(spec.mean_value.clone()),
             (None, true) => Mean::None,
@@ -49,7 +50,8 @@ pub fn data_kind(source: &Source, shape: [usize; 3], classes: usize) -> DataKind
     DataKind::new(source.kind(), shape, classes)
 }
 
-/// A net for `input` pictures (channels, height, width) before its transform, with its tensors packed.
+/// A net for `input` pictures (channels, height, width) before its transform, with its tensors
+/// packed.
 ///
 /// The tensors of both phases are the same and lie at the same places, in the same order.
 pub fn bound_net(

@@ -1,8 +1,9 @@
 //! The rate that a component keeps: how much of it may be sent by now.
 //!
-//! Arithmetic only: time and what has gone are arguments. Invariants: on average no more goes than the rate, whatever the
-//! size of what goes at once; what was missed is not made up for, but for a short burst; what went too much (a
-//! hello that could not wait) is not paid back for longer than that burst either.
+//! Arithmetic only: time and what has gone are arguments. Invariants: on average no more goes than
+//! the rate, whatever the size of what goes at once; what was missed is not made up for, but for a
+//! short burst; what went too much (a hello that could not wait) is not paid back for longer than
+//! that burst either.
 
 use std::time::Duration;
 
@@ -17,10 +18,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Longest time whose unused budget is kept, and whose debt is paid back, ns: what a process that the scheduler left
-    /// out for some turns has to answer at once.
+    /// Longest time whose unused budget is kept, and whose debt is paid back, ns: what a process
+    /// that the scheduler left out for some turns has to answer at once.
     const BURST_NS: f64 = 20_000_000.0;
-    /// Frames that the budget holds in any case, so that frames of different kinds can share a low rate.
+    /// Frames that the budget holds in any case, so that frames of different kinds can share a low
+    /// rate.
     const BURST_FRAMES: f64 = 8.0;
 
     pub(super) fn new(rate_bytes_per_s: f64) -> Self {
@@ -42,15 +44,16 @@ impl Pace {
         self.seen_bytes = sent_bytes;
     }
 
-    /// What the budget leaves room for, in frames of `frame_len` bytes, `since` bytes having gone since it was noted.
+    /// What the budget leaves room for, in frames of `frame_len` bytes, `since` bytes having gone
+    /// since it was noted.
     pub(super) fn room(&self, since: u64, frame_len: usize) -> Room {
         let mut budget = self.budget;
         budget.take(since as f64);
         budget.room(frame_len as f64)
     }
 
-    /// Frames (chunks) of `frame_len` bytes that may go now, `sent_bytes` having gone in all. The last one may be
-    /// more than the budget: it is paid for later.
+    /// Frames (chunks) of `frame_len` bytes that may go now, `sent_bytes` having gone in all. The
+    /// last one may be more than the budget: it is paid for later.
     pub(super) fn frames(&mut self, now_ns: u64, sent_bytes: u64, frame_len: usize) -> usize {
         self.note(now_ns, sent_bytes, frame_len);
         (self.budget.tokens() / frame_len as f64).ceil() as usize
@@ -68,7 +71,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What a process that was stopped for five seconds had piled up, answered at once: 2 MB at 4 MB/s.
+    /// What a process that was stopped for five seconds had piled up, answered at once: 2 MB at 4
+    /// MB/s.
     #[test]
     fn a_debt_is_bounded() {
         let mut pace = Pace::new(4e6);

@@ -1,7 +1,7 @@
 //! Messages that would come again and again: each once, then once a minute with how often it came.
 //!
-//! Touches nothing; time is an argument. Invariant: bounded memory, whatever the keys (frames that anybody
-//! can forge may make them up).
+//! Touches nothing; time is an argument. Invariant: bounded memory, whatever the keys (frames that
+//! anybody can forge may make them up).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,8 +24,8 @@ impl<K: Eq + Hash> Repeat<K> {
         }
     }
 
-    /// Whether a message of `key` that comes `times` times at `now_ns` is to be said: then how often it came since it
-    /// was said last.
+    /// Whether a message of `key` that comes `times` times at `now_ns` is to be said: then how
+    /// often it came since it was said last.
     pub(super) fn say(&mut self, key: K, now_ns: u64, times: u64) -> Option<u64> {
         if self.said.len() >= KEYS_MAX && !self.said.contains_key(&key) {
             self.said

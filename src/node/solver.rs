@@ -38,7 +38,8 @@ pub struct SolverJob {
     pub data: Source,
     /// This solver's number on this buffer, from 0.
     pub index: u32,
-    /// This solver's number in the whole cluster, and how many there are: its share of the data (of the whole cluster).
+    /// This solver's number in the whole cluster, and how many there are: its share of the data (of
+    /// the whole cluster).
     pub shard: Shard,
     /// Node index, for the rows of the curve.
     pub node: u16,

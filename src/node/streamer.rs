@@ -155,8 +155,8 @@ fn say_start(job: &StreamJob, shared: &SharedWeights, chunk_weights: u32, resume
     );
 }
 
-/// The file beside a buffer that remembers which sealed frames its streamer has taken. It belongs to the
-/// key and not to the weights: a buffer that is made afresh keeps it.
+/// The file beside a buffer that remembers which sealed frames its streamer has taken. It belongs
+/// to the key and not to the weights: a buffer that is made afresh keeps it.
 fn replays_beside(buffer: &Path) -> PathBuf {
     let mut name = buffer.as_os_str().to_owned();
     name.push(".seal");
@@ -235,7 +235,8 @@ impl Loop<'_> {
                 busy_ns = now;
                 continue;
             }
-            // What the first idle step handed to the kernel was work; the steps behind it only look.
+            // What the first idle step handed to the kernel was work; the steps behind it only
+            // look.
             let since = waiting.map_or_else(|| self.stream.now_ns(), |_| now);
             self.waiting_since_ns = Some(since);
             let may_spin = self.stream.is_unlimited() && !self.budget.is_limited();
@@ -243,7 +244,8 @@ impl Loop<'_> {
                 // At full speed the answer is microseconds away, a wake-up costs more than that.
                 std::thread::yield_now();
             } else {
-                // Nothing came and nothing may go: sleep until a frame comes or the rate allows more.
+                // Nothing came and nothing may go: sleep until a frame comes or the rate allows
+                // more.
                 self.stream.wait()?;
             }
         }
@@ -259,7 +261,8 @@ impl Loop<'_> {
         }
     }
 
-    /// Tells solvers that wait for it how old the oldest chunk is. A node that is silent is not waited for.
+    /// Tells solvers that wait for it how old the oldest chunk is. A node that is silent is not
+    /// waited for.
     fn tell_oldest(&mut self, now: u64) {
         let globals = self.shared.globals();
         if globals.age_wanted.load(Relaxed) == 0 || now.saturating_sub(self.told_ns) < TELL_EVERY_NS

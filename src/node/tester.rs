@@ -93,7 +93,8 @@ impl Tester {
         Ok((found.images == self.images()).then_some(found))
     }
 
-    /// Tests the weights on as many pictures as `time` allows, a thousand at least; without it on all.
+    /// Tests the weights on as many pictures as `time` allows, a thousand at least; without it on
+    /// all.
     pub fn test_within(
         &mut self,
         w: WeightsView<'_>,

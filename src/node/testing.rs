@@ -1,6 +1,8 @@
-//! Tests on the way: when the next one is due, the row it gives, and the end of a job that has learnt enough.
+//! Tests on the way: when the next one is due, the row it gives, and the end of a job that has
+//! learnt enough.
 //!
-//! Reads positions, writes rows, meters and, once the target is reached, the switch that ends all components.
+//! Reads positions, writes rows, meters and, once the target is reached, the switch that ends all
+//! components.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

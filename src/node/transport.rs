@@ -15,7 +15,8 @@ pub enum Transport {
     Udp,
     /// Raw Ethernet through kernel rings; needs CAP_NET_RAW.
     PacketMmap,
-    /// Raw Ethernet through rings shared with the driver; needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.
+    /// Raw Ethernet through rings shared with the driver; needs CAP_NET_RAW, CAP_NET_ADMIN and
+    /// CAP_BPF.
     AfXdp,
     /// Raw Ethernet, af_xdp to send and packet_mmap to receive; needs CAP_NET_RAW.
     XdpMmap,
@@ -54,10 +55,11 @@ impl Transport {
 pub struct TransportSpec {
     /// Which transport.
     pub transport: Transport,
-    /// Network interface (verbs: or RDMA device, or device:port); udp can do without (loopback), and verbs
-    /// where one port is active; `auto` chooses one ([`TransportSpec::resolved`]).
+    /// Network interface (verbs: or RDMA device, or device:port); udp can do without (loopback),
+    /// and verbs where one port is active; `auto` chooses one ([`TransportSpec::resolved`]).
     pub iface: Option<String>,
-    /// MTU of the link, bytes (IP packet size; raw Ethernet payload); default: what the interface has, at most 9000.
+    /// MTU of the link, bytes (IP packet size; raw Ethernet payload); default: what the interface
+    /// has, at most 9000.
     pub mtu: Option<usize>,
     /// Segmentation offload for udp. Off where emulated loss is to hit single frames.
     pub segmentation: bool,
@@ -155,8 +157,8 @@ impl TransportSpec {
         }
     }
 
-    /// MTU of the link as it will be opened: what is asked for, else the interface's, as far as the transport
-    /// takes it. `None`: only the adapter knows.
+    /// MTU of the link as it will be opened: what is asked for, else the interface's, as far as the
+    /// transport takes it. `None`: only the adapter knows.
     pub fn link_mtu(&self) -> Option<usize> {
         let most = match self.transport {
             Transport::Udp | Transport::PacketMmap => 9000,

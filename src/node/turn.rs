@@ -1,7 +1,7 @@
 //! When a solver's next step may begin: its pace, and how old the weights it reads may be.
 //!
-//! Sleeps in short naps, so that the end of the job is not waited for. Invariant: what is waited for is
-//! said, and counted.
+//! Sleeps in short naps, so that the end of the job is not waited for. Invariant: what is waited
+//! for is said, and counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,7 +27,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// At most `steps_per_s` steps a second, from weights that are at most `max_age` local steps old.
+    /// At most `steps_per_s` steps a second, from weights that are at most `max_age` local steps
+    /// old.
     pub(super) fn new(
         steps_per_s: Option<f64>,
         max_age: Option<u64>,
@@ -44,8 +45,8 @@ impl Turn {
         }
     }
 
-    /// Waits until the next step may begin, or the job has `finished`. Gives the time that was waited for
-    /// other nodes' weights, ns.
+    /// Waits until the next step may begin, or the job has `finished`. Gives the time that was
+    /// waited for other nodes' weights, ns.
     pub(super) fn wait(
         &mut self,
         shared: &SharedWeights,
@@ -93,7 +94,8 @@ impl Turn {
     }
 }
 
-/// The node whose range is oldest here, and its age in steps of this node's solvers; `None`: no other lives.
+/// The node whose range is oldest here, and its age in steps of this node's solvers; `None`: no
+/// other lives.
 fn oldest(shared: &SharedWeights) -> Option<(u64, u64)> {
     let globals = shared.globals();
     let node = globals.oldest_node.load(Relaxed).checked_sub(1)?;

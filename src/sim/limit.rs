@@ -1,7 +1,8 @@
-//! A limit of what each node sends: one that the node knows of (a token bucket), or a shaper with a queue on the way,
-//! which drops what does not fit in silence.
+//! A limit of what each node sends: one that the node knows of (a token bucket), or a shaper with a
+//! queue on the way, which drops what does not fit in silence.
 //!
-//! Arithmetic over the virtual clock. Invariant: over any stretch of time no more goes than the rate and one burst.
+//! Arithmetic over the virtual clock. Invariant: over any stretch of time no more goes than the
+//! rate and one burst.
 
 use crate::stream::Room;
 

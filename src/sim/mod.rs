@@ -39,8 +39,8 @@ pub struct Faults {
     pub delay_ns: u64,
     /// Probability that no transmit slot is free.
     pub no_slot: f64,
-    /// Longest time until the adapter reads the weights of a position in the buffer, ns; 0: they are
-    /// copied when the position is sent.
+    /// Longest time until the adapter reads the weights of a position in the buffer, ns; 0: they
+    /// are copied when the position is sent.
     pub unread_ns: u64,
     /// What each node may send.
     pub limit: Option<Limit>,
@@ -56,8 +56,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Memory for `config.nodes` nodes, all weights zero; state files go to `folder`. Their incarnations
-    /// count on from that of `config`.
+    /// Memory for `config.nodes` nodes, all weights zero; state files go to `folder`. Their
+    /// incarnations count on from that of `config`.
     pub fn new(config: &Config, folder: &Path) -> Result<Self, StateError> {
         let mut fleet = Self {
             config: config.clone(),

@@ -1,8 +1,9 @@
 //! Training in virtual time: real gradients under the simulator's clock.
 //!
-//! Holds [`Training`]: solvers over the memory of a [`Fleet`], the production streamers between them. A
-//! solver reads the weights when its step begins and adds its update when it ends, a step's time later. Everything
-//! follows from the seeds: a run that diverges does so again, at the same iteration.
+//! Holds [`Training`]: solvers over the memory of a [`Fleet`], the production streamers between
+//! them. A solver reads the weights when its step begins and adds its update when it ends, a step's
+//! time later. Everything follows from the seeds: a run that diverges does so again, at the same
+//! iteration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -210,8 +211,8 @@ impl<'a> Training<'a> {
         self.halvings
     }
 
-    /// Trains until the cluster has made `iterations`. The smoothed loss, or `None`: it is no number any
-    /// more.
+    /// Trains until the cluster has made `iterations`. The smoothed loss, or `None`: it is no
+    /// number any more.
     pub fn run(&mut self, iterations: u64) -> Option<f32> {
         while self.iterations() < iterations {
             self.world.step();

@@ -1,8 +1,9 @@
 //! Notices that a training begins to diverge, and shortens the steps until it does not.
 //!
-//! Arithmetic over losses. What is watched is the loss of the last few batches beside that of the last
-//! hundred: a rise by a quarter of the first loss is none that batches differ by. Steps are halved at once, and again
-//! after a pause in which that can show; without trouble they grow again little by little.
+//! Arithmetic over losses. What is watched is the loss of the last few batches beside that of the
+//! last hundred: a rise by a quarter of the first loss is none that batches differ by. Steps are
+//! halved at once, and again after a pause in which that can show; without trouble they grow again
+//! little by little.
 
 /// Share of the newest batch in the loss of late, and in the loss that it is held against.
 const FAST: f32 = 0.4;

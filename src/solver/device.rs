@@ -1,8 +1,9 @@
-//! A net on a device: forward, backward and step by the kernels of `device`, on the device's own weights.
+//! A net on a device: forward, backward and step by the kernels of `device`, on the device's own
+//! weights.
 //!
-//! Built from the same net as the processor's ([`Net`] has checked shapes and tensors), for chains of the layers that
-//! LeNet has. Touches the device. Blobs are `[channel][row][column][image]`. Invariants: all memory is
-//! taken at the start; the host waits once for each batch, for the loss.
+//! Built from the same net as the processor's ([`Net`] has checked shapes and tensors), for chains
+//! of the layers that LeNet has. Touches the device. Blobs are `[channel][row][column][image]`.
+//! Invariants: all memory is taken at the start; the host waits once for each batch, for the loss.
 
 mod chain;
 mod step;
@@ -140,8 +141,9 @@ impl<D: Device> DeviceNet<D> {
         })
     }
 
-    /// The gradients of one whole batch (NCHW), overwriting those before, or added to them if `keep`; gives the mean
-    /// loss. `weights` are read as they are at that moment, racing with whoever writes them.
+    /// The gradients of one whole batch (NCHW), overwriting those before, or added to them if
+    /// `keep`; gives the mean loss. `weights` are read as they are at that moment, racing with
+    /// whoever writes them.
     ///
     /// # Errors
     /// The device has failed.
@@ -259,7 +261,8 @@ impl<D: Device> DeviceNet<D> {
                 if !wanted {
                     return Ok(());
                 }
-                // The matrix of the way there is not needed any more: its place takes that of the way back.
+                // The matrix of the way there is not needed any more: its place takes that of the
+                // way back.
                 self.back_through(weights, places, &top.diff, columns, sizes)?;
                 kernels::col2im(stream, columns.all(), bottom.diff.all(), geometry)
             }

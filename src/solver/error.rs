@@ -58,7 +58,8 @@ pub enum ModelError {
         /// What to do.
         advice: String,
     },
-    /// A field of the solver or of the net as a whole is missing or has a value that cannot be used.
+    /// A field of the solver or of the net as a whole is missing or has a value that cannot be
+    /// used.
     #[error("{place}: field `{field}`: {problem}")]
     Field {
         /// File and line.

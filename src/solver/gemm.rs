@@ -62,10 +62,10 @@ pub(crate) fn weights_times(
         row_step: images,
         column_step: 1,
     };
-    // SAFETY: `left` spans rows × inner = all weights of a valid view; the crate only reads
-    // them, through plain vector loads that stand for relaxed per-word loads: a racing writer
-    // changes which value is read, as Hogwild allows (docs/reference/memory-model.md). `right` spans
-    // inner × images = all of `x`, `to` is rows × images and unaliased, as just checked.
+    // SAFETY: `left` spans rows × inner = all weights of a valid view; the crate only reads them,
+    // through plain vector loads that stand for relaxed per-word loads: a racing writer changes
+    // which value is read, as Hogwild allows (docs/reference/memory-model.md). `right` spans inner
+    // × images = all of `x`, `to` is rows × images and unaliased, as just checked.
     unsafe { product([rows, images, inner], to.as_mut_ptr(), keep, &left, &right) }
 }
 

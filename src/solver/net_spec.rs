@@ -31,7 +31,8 @@ pub const LAYER_TYPES: [&str; 15] = [
 /// Training or testing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Forward, backward, update. Pictures are shuffled anew each epoch, cropped and mirrored at random.
+    /// Forward, backward, update. Pictures are shuffled anew each epoch, cropped and mirrored at
+    /// random.
     Train,
     /// Forward only. Pictures come in the order of the file, cropped in the centre.
     Test,
@@ -330,7 +331,8 @@ impl NetSpec {
         self.data(phase).and_then(|d| d.0)
     }
 
-    /// The first `source` that a data layer names: Caffe would read its images there; nothing here does.
+    /// The first `source` that a data layer names: Caffe would read its images there; nothing here
+    /// does.
     pub fn named_source(&self) -> Option<(&str, &Place)> {
         self.layers.iter().find_map(|layer| match &layer.op {
             LayerOp::Data { source, .. } => Some((source.as_deref()?, &layer.place)),

@@ -86,8 +86,8 @@ pub(crate) fn parse(kind: &str, file: &str, text: &str) -> Result<DynamicMessage
     })
 }
 
-/// The name that was probably meant where the parser `said` that it does not know one: `field 'x' not found for
-/// message 'M'`, or `value 'x' was not found for enum 'E'`.
+/// The name that was probably meant where the parser `said` that it does not know one: `field 'x'
+/// not found for message 'M'`, or `value 'x' was not found for enum 'E'`.
 fn nearest_known(pool: &DescriptorPool, said: &str) -> String {
     let mut words = said.split('\'').skip(1).step_by(2);
     let (Some(unknown), Some(owner)) = (words.next(), words.next()) else {
@@ -109,7 +109,8 @@ fn nearest_known(pool: &DescriptorPool, said: &str) -> String {
     )
 }
 
-/// True if `text` can be read as `caffe.<kind>` and sets one of `fields`: the other kind of file was given.
+/// True if `text` can be read as `caffe.<kind>` and sets one of `fields`: the other kind of file
+/// was given.
 pub(crate) fn is_a(kind: &str, text: &str, fields: &[&str]) -> bool {
     let message = parse(kind, "", text).map(Fields::new);
     message.is_ok_and(|message| fields.iter().any(|field| message.has(field)))

@@ -273,7 +273,8 @@ impl At<'_> {
             return Err(self.wrong(field, problem));
         }
         let value = self.fields.f32(field);
-        // Only a sigmoid falls by a steepness below 0; elsewhere the rate would change its sign or be no number.
+        // Only a sigmoid falls by a steepness below 0; elsewhere the rate would change its sign or
+        // be no number.
         if value.is_finite() && (value >= 0.0 || policy == "sigmoid") {
             Ok(value)
         } else {

@@ -1,15 +1,16 @@
 //! The update of a solver whose node is one of several: it walks ahead as fast as all of them will.
 //!
-//! Work of other nodes comes late. A solver that goes on at its own speed until then, and whose work
-//! is added to theirs later, makes the cluster unstable: all have gone the same way. Here its steps
-//! are longer by the *stride*, up to the inverse of its node's portion of the cluster's iterations, and its
-//! streamer sends that portion of what it walked: the rest was a guess at what the others do,
-//! which their work replaces. In weights that the node masters there is nothing to guess: there it adds
-//! the portion at once.
+//! Work of other nodes comes late. A solver that goes on at its own speed until then, and whose
+//! work is added to theirs later, makes the cluster unstable: all have gone the same way. Here its
+//! steps are longer by the *stride*, up to the inverse of its node's portion of the cluster's
+//! iterations, and its streamer sends that portion of what it walked: the rest was a guess at what
+//! the others do, which their work replaces. In weights that the node masters there is nothing to
+//! guess: there it adds the portion at once.
 //!
-//! A stride is limited so that no step is longer than 1 % of the weights, or those of several solvers on one node
-//! together (the trust ratio of LARS, arXiv 1708.03888, as a limit): rates that learn well are below that, eight times them may not be.
-//! Where the limit holds, the cluster learns as if its rate were lower, and stays stable.
+//! A stride is limited so that no step is longer than 1 % of the weights, or those of several
+//! solvers on one node together (the trust ratio of LARS, arXiv 1708.03888, as a limit): rates that
+//! learn well are below that, eight times them may not be. Where the limit holds, the cluster
+//! learns as if its rate were lower, and stays stable.
 
 use std::ops::Range;
 
@@ -24,13 +25,13 @@ const LONGEST: f64 = 0.01;
 /// What a solver has to know of the cluster that its node is in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// This node's portion of the cluster's iterations, above 0, at most 1: what its streamer multiplies
-    /// deltas by.
+    /// This node's portion of the cluster's iterations, above 0, at most 1: what its streamer
+    /// multiplies deltas by.
     pub portion: f32,
     /// The weights that this node masters.
     pub own: Range<usize>,
-    /// Steps that all solvers of this node make while this one makes one, 1 or more: together they may
-    /// make the longest step, not each.
+    /// Steps that all solvers of this node make while this one makes one, 1 or more: together they
+    /// may make the longest step, not each.
     pub crew: f32,
 }
 
@@ -141,8 +142,8 @@ impl Squares {
 }
 
 impl Cluster {
-    /// The parts of the weights `all` and how often a step is taken off each: `stride` times, but its portion
-    /// where this node is the master.
+    /// The parts of the weights `all` and how often a step is taken off each: `stride` times, but
+    /// its portion where this node is the master.
     pub(super) fn parts(&self, all: Range<usize>, stride: f32) -> [(Range<usize>, f32); 3] {
         let begin = self.own.start.clamp(all.start, all.end);
         let end = self.own.end.clamp(begin, all.end);

@@ -89,7 +89,8 @@ impl TensorStep {
 }
 
 impl TensorStep {
-    /// Leaves the step in `history` instead of making it, and adds up the squares of weights and step.
+    /// Leaves the step in `history` instead of making it, and adds up the squares of weights and
+    /// step.
     pub(super) fn prepare(
         &self,
         w: WeightsView<'_>,
@@ -153,8 +154,8 @@ impl Step {
         kernels::racy_axpy(w, -1.0, step);
     }
 
-    /// The step of one chunk: what momentum is left of the last and what the gradient adds. All of one length;
-    /// `other` is scratch.
+    /// The step of one chunk: what momentum is left of the last and what the gradient adds. All of
+    /// one length; `other` is scratch.
     fn velocity(
         &self,
         w: WeightsView<'_>,

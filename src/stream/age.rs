@@ -1,4 +1,5 @@
-//! What a streamer tells of itself: how old what it holds of another node's range is, how long its frames are.
+//! What a streamer tells of itself: how old what it holds of another node's range is, how long its
+//! frames are.
 //!
 //! Reads what the slave noted. Touches no frames.
 
@@ -7,14 +8,14 @@ use hdrhistogram::Histogram;
 use super::Streamer;
 use crate::wire;
 
-/// One of so many chunks has its age in steps counted: steps are far fewer than positions. Where nodes have few
-/// chunks, every one has.
+/// One of so many chunks has its age in steps counted: steps are far fewer than positions. Where
+/// nodes have few chunks, every one has.
 const COUNTED: u32 = 16;
 /// Chunks of a node that are few.
 const FEW: u32 = 16 * COUNTED;
 
-/// How many steps were made between two positions of a chunk: how stale the weights are that steps are
-/// computed from, in the unit that decides whether asynchronous learning is stable.
+/// How many steps were made between two positions of a chunk: how stale the weights are that steps
+/// are computed from, in the unit that decides whether asynchronous learning is stable.
 #[derive(Clone, Debug)]
 pub struct AgeSteps {
     /// By the solvers of this node.
@@ -63,8 +64,8 @@ impl Streamer<'_> {
         }
     }
 
-    /// Of the nodes that `lives`, the one whose range is oldest here, and the iterations that this node's solvers
-    /// had made when its oldest chunk was taken (0: before their first).
+    /// Of the nodes that `lives`, the one whose range is oldest here, and the iterations that this
+    /// node's solvers had made when its oldest chunk was taken (0: before their first).
     pub fn oldest_step(&self, lives: impl Fn(u16) -> bool) -> Option<(u16, u64)> {
         let every = self.age_steps.every;
         let oldest = |node: u16| {
@@ -83,7 +84,8 @@ impl Streamer<'_> {
         &self.age_steps
     }
 
-    /// Time since the oldest chunk of `node`'s range was taken, ns; since the start where one never was.
+    /// Time since the oldest chunk of `node`'s range was taken, ns; since the start where one never
+    /// was.
     pub fn range_age_ns(&self, node: u16, now_ns: u64) -> u64 {
         let range = self.ranges.of(node);
         let taken = &self.taken_ns[range.start as usize..range.end as usize];

@@ -1,9 +1,9 @@
 //! How many iterations other nodes have made: what their frames claim, and what of it is believed.
 //!
 //! Every frame carries a number, and without a key anybody can forge frames. So a claim counts only
-//! if *all* frames of the node agree that it is at least that many, over two windows of time in each
-//! of which a position of the node was taken; and it grows by a believable rate only. One forged
-//! frame, or a thousand between two genuine ones, then change nothing.
+//! if *all* frames of the node agree that it is at least that many, over two windows of time in
+//! each of which a position of the node was taken; and it grows by a believable rate only. One
+//! forged frame, or a thousand between two genuine ones, then change nothing.
 //!
 //! Invariant: what is believed never falls, and is at most [`MOST`].
 
@@ -11,8 +11,8 @@ use super::{Report, Streamer};
 
 /// A window closes after this time, once a position was taken in it, ns.
 const WINDOW_NS: u64 = 20_000_000;
-/// The same for a node that has no range and so sends no positions: it says hello at least twice in this
-/// time, ns.
+/// The same for a node that has no range and so sends no positions: it says hello at least twice in
+/// this time, ns.
 const HELLOS_NS: u64 = 1_200_000_000;
 /// Time in which all solvers of a node together make an iteration at the fastest, ns.
 const ITERATION_NS: u64 = 1_000;
@@ -50,8 +50,8 @@ impl Claims {
         self.high = self.high.max(iterations);
     }
 
-    /// Closes the window. Returns what is believed from now on, and the highest claim if that was too high
-    /// to be true.
+    /// Closes the window. Returns what is believed from now on, and the highest claim if that was
+    /// too high to be true.
     fn close(&mut self, now_ns: u64, believed: u64) -> (u64, Option<u64>) {
         let first = self.began_ns == 0;
         let (low, high) = (self.low, self.high);
@@ -76,8 +76,8 @@ impl Claims {
 }
 
 impl Streamer<'_> {
-    /// Looks at what other nodes claim, when it is time, or this node has just become ready: solvers
-    /// start then, and their rate follows the iterations of all.
+    /// Looks at what other nodes claim, when it is time, or this node has just become ready:
+    /// solvers start then, and their rate follows the iterations of all.
     pub(super) fn poll_claims(&mut self, now_ns: u64, just_ready: bool) {
         if now_ns < self.claims_due_ns && !just_ready {
             return;

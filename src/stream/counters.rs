@@ -21,10 +21,11 @@ pub struct Counters {
     pub deltas_kept: u64,
     /// Deltas applied to the own range.
     pub deltas_applied: u64,
-    /// Weights that were NaN or infinite: as slave their difference was taken as zero, as master they were set
-    /// back to their last finite value.
+    /// Weights that were NaN or infinite: as slave their difference was taken as zero, as master
+    /// they were set back to their last finite value.
     pub healed_weights: u64,
-    /// Weights of the own range for which a delta was not added, because the sum is NaN or infinite.
+    /// Weights of the own range for which a delta was not added, because the sum is NaN or
+    /// infinite.
     pub refused_sums: u64,
     /// Times that frames of a node claimed more iterations than it can have made.
     pub refused_claims: u64,

@@ -124,7 +124,8 @@ impl Streamer<'_> {
         }
         self.check_first_weights(frame, &hello);
         self.counters.hellos_taken += 1;
-        // Who asks does not stream; a question that arrives after positions has been overtaken by them.
+        // Who asks does not stream; a question that arrives after positions has been overtaken by
+        // them.
         let streamed_ns = self.peers[sender as usize].streamed_ns;
         let streams = streamed_ns != 0 && now_ns.saturating_sub(streamed_ns) < STREAMS_NS;
         let asks = frame.header.range == self.config.node && !streams;
@@ -172,8 +173,9 @@ impl Streamer<'_> {
         max
     }
 
-    /// Gives a piece of a chunk back as it is here. What local solvers added so far is in it, and stays as it is
-    /// however often it has to be sent: what they add meanwhile is `w - last`, as ever.
+    /// Gives a piece of a chunk back as it is here. What local solvers added so far is in it, and
+    /// stays as it is however often it has to be sent: what they add meanwhile is `w - last`, as
+    /// ever.
     fn send_restore(&mut self, node: u16, chunk: u32, piece: u8, out: &mut impl Outbox) -> bool {
         let (w, last, _) = self.chunk_views(chunk);
         let weights = self.piece(piece);

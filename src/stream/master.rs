@@ -32,8 +32,8 @@ impl Streamer<'_> {
         self.window_left(now_ns)
     }
 
-    /// Sends positions of the own range, round-robin, until `max` or the transport says stop. Returns
-    /// how many.
+    /// Sends positions of the own range, round-robin, until `max` or the transport says stop.
+    /// Returns how many.
     pub(super) fn poll_positions(
         &mut self,
         now_ns: u64,

@@ -9,8 +9,9 @@
 //! then in any order, as often as wanted, [`Streamer::handle_frame`] for each received frame and
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
-//! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and
-//! slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and double nothing.
+//! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and slave of
+//! all others. `docs/reference/stream-protocol.md` has the rules and why they lose and double
+//! nothing.
 
 mod age;
 mod claims;
@@ -53,14 +54,15 @@ pub trait Outbox {
     /// Fills a free slot of `len` bytes in place; false (and `fill` not called): none is free now.
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
 
-    /// As [`send`](Self::send), of a few bytes now and then for which no limit of rate may keep others waiting.
+    /// As [`send`](Self::send), of a few bytes now and then for which no limit of rate may keep
+    /// others waiting.
     fn send_hello(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         self.send(to, len, fill)
     }
 
-    /// As [`send`](Self::send), of a frame that ends with `weights` (a range of the buffer). `fill` is given the
-    /// `head_len` bytes before them, and room for the weights where they have to be copied; else
-    /// the transport reads them in the buffer when it sends. The ticket is for
+    /// As [`send`](Self::send), of a frame that ends with `weights` (a range of the buffer). `fill`
+    /// is given the `head_len` bytes before them, and room for the weights where they have to be
+    /// copied; else the transport reads them in the buffer when it sends. The ticket is for
     /// [`has_read`](Self::has_read). By default they are copied.
     fn send_weights(
         &mut self,
@@ -76,7 +78,8 @@ pub trait Outbox {
         went.then_some(0)
     }
 
-    /// What a limit of rate leaves, in frames with a chunk; `None`: there is no such limit, or it is not known here.
+    /// What a limit of rate leaves, in frames with a chunk; `None`: there is no such limit, or it
+    /// is not known here.
     fn room(&mut self) -> Option<Room> {
         None
     }
@@ -114,17 +117,20 @@ pub struct Config {
     pub session: u64,
     /// Fingerprint of the model.
     pub fingerprint: u64,
-    /// Hash of the kind, shape and classes of the data; 0: not known. Nodes with others are refused.
+    /// Hash of the kind, shape and classes of the data; 0: not known. Nodes with others are
+    /// refused.
     pub data: u64,
     /// Hash of the weights that this node began with; 0: not known.
     pub first_weights: u64,
-    /// Random number of this node's memory, which tells two processes with one index apart; 0: none.
+    /// Random number of this node's memory, which tells two processes with one index apart; 0:
+    /// none.
     pub incarnation: u64,
     /// This node.
     pub node: u16,
     /// Number of nodes, 1 to [`MAX_NODES`].
     pub nodes: u16,
-    /// Nodes that master a range, 1 to `nodes`: the first so many. The others are slaves of all weights.
+    /// Nodes that master a range, 1 to `nodes`: the first so many. The others are slaves of all
+    /// weights.
     pub masters: u16,
     /// Weights in a chunk, a multiple of 16.
     pub chunk_weights: u32,
@@ -146,8 +152,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Node `node` of `nodes` that share `weights` weights, in frames of up to `frame_len` bytes: as
-    /// `dogwild train` has it by default, in session 1. `None`: 16 weights do not fit into a frame.
+    /// Node `node` of `nodes` that share `weights` weights, in frames of up to `frame_len` bytes:
+    /// as `dogwild train` has it by default, in session 1. `None`: 16 weights do not fit into a
+    /// frame.
     ///
     /// With another `precision` set `chunk_weights` and `chunks` too ([`chunk_weights_for`]).
     pub fn new(node: u16, nodes: u16, weights: usize, frame_len: usize) -> Option<Self> {

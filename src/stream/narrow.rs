@@ -1,16 +1,18 @@
 //! Payloads narrower than f32: what leaves of a chunk, what comes of it, and how the rest follows.
 //!
-//! **Positions.** A master sends a chunk as the nearest values that the payload can say. As long as its
-//! weights stay as they are (its *content*), further positions are *pieces* of it in f32, as long as fit
-//! into a frame, and then it begins again. So a slave at rest ends with the very bits. A piece
-//! replaces a part of what the whole chunk of the same content made: a slave that missed that waits
-//! for it. While a chunk moves every position is a whole one.
+//! **Positions.** A master sends a chunk as the nearest values that the payload can say. As long as
+//! its weights stay as they are (its *content*), further positions are *pieces* of it in f32, as
+//! long as fit into a frame, and then it begins again. So a slave at rest ends with the very bits.
+//! A piece replaces a part of what the whole chunk of the same content made: a slave that missed
+//! that waits for it. While a chunk moves every position is a whole one.
 //!
-//! **Deltas.** What leaves is what the payload can say of the delta. The rest stays in `w - last` and
-//! leaves later: `take_rounded` of the kernels. (In a mean, a rest below 2^-100 counts as sent.)
+//! **Deltas.** What leaves is what the payload can say of the delta. The rest stays in `w - last`
+//! and leaves later: `take_rounded` of the kernels. (In a mean, a rest below 2^-100 counts as
+//! sent.)
 //!
 //! Invariants: what was published of a chunk of the own range is in `sent`, which a master does not
-//! need otherwise. `last` of a foreign chunk is what its master sent, exactly, while [`Seen::exact`].
+//! need otherwise. `last` of a foreign chunk is what its master sent, exactly, while
+//! [`Seen::exact`].
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -217,8 +219,8 @@ impl Streamer<'_> {
         });
     }
 
-    /// The weights of a chunk, counted from its start, of piece `piece`: where a frame holds the chunk in a narrow
-    /// payload, it holds only a part of it in f32. Empty behind the last one.
+    /// The weights of a chunk, counted from its start, of piece `piece`: where a frame holds the
+    /// chunk in a narrow payload, it holds only a part of it in f32. Empty behind the last one.
     pub(super) fn piece(&self, piece: u8) -> Range<usize> {
         let len = self.config.chunk_weights as usize;
         let pieces = usize::from(self.config.precision.f32_pieces());
@@ -238,8 +240,8 @@ impl Streamer<'_> {
         header.dtype.payload_len(weights)
     }
 
-    /// Puts the position that a frame stands for into `values`, and notes what of its content is known then. (A
-    /// whole chunk of f32 stands for itself.)
+    /// Puts the position that a frame stands for into `values`, and notes what of its content is
+    /// known then. (A whole chunk of f32 stands for itself.)
     pub(super) fn read_position(
         &mut self,
         frame: &Frame<'_>,

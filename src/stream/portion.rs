@@ -1,7 +1,8 @@
-//! The portion of the cluster's iterations that this node makes: what its deltas count for in a mean.
+//! The portion of the cluster's iterations that this node makes: what its deltas count for in a
+//! mean.
 //!
-//! Arithmetic over counts. Invariants: above 0 and at most 1; not below 1 / nodes, so that a slow node's
-//! solvers, which step by up to 1 / portion, take no wild steps.
+//! Arithmetic over counts. Invariants: above 0 and at most 1; not below 1 / nodes, so that a slow
+//! node's solvers, which step by up to 1 / portion, take no wild steps.
 //!
 //! The deltas of all nodes, each times its portion, make one mean. A node whose solvers step by
 //! 1 / portion walks as fast as the whole cluster will, and is put right when the others' work
@@ -15,8 +16,8 @@ const SMOOTHING: f64 = 0.125;
 /// The portion and what it was measured from.
 #[derive(Clone, Debug)]
 pub(super) struct Portion {
-    /// Iterations per window, smoothed: of this node, and of all. Each for itself: what others have made is
-    /// told in leaps, and a mean of ratios would be too high.
+    /// Iterations per window, smoothed: of this node, and of all. Each for itself: what others have
+    /// made is told in leaps, and a mean of ratios would be too high.
     own: f64,
     all: f64,
     least: f64,
@@ -40,7 +41,8 @@ impl Portion {
         (self.own / self.all).max(self.least) as f32
     }
 
-    /// Notes that this node has made `own` iterations; `others` says how many the other nodes have made.
+    /// Notes that this node has made `own` iterations; `others` says how many the other nodes have
+    /// made.
     pub(super) fn note(&mut self, own: u64, others: impl FnOnce() -> u64) {
         if own == 0 {
             return;

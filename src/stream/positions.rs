@@ -10,9 +10,9 @@ use super::Streamer;
 use super::streamer::chunk_flags::{JOINED, OUTSTANDING};
 use crate::weights::{StreamState, WeightsView};
 
-/// Copies the newest positions to `to`: of the weights in `own`, which this node masters, `w` itself; of all
-/// others what the last frame brought, from the streamer's `state`. Racing with the streamer: a chunk
-/// that it works on meanwhile may be a mixture of two positions.
+/// Copies the newest positions to `to`: of the weights in `own`, which this node masters, `w`
+/// itself; of all others what the last frame brought, from the streamer's `state`. Racing with the
+/// streamer: a chunk that it works on meanwhile may be a mixture of two positions.
 ///
 /// # Panics
 /// If `w` or `to` is shorter than the state's chunks.

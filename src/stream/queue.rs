@@ -1,12 +1,15 @@
-//! How long frames lie in the queues of the network: round trips, less the time in which an end did not look.
+//! How long frames lie in the queues of the network: round trips, less the time in which an end did
+//! not look.
 //!
-//! A round trip of a position and its delta holds three kinds of time: the way, queues on the way, and the time until a
-//! busy node looks at what came. Only the second says that the link is full. Each node knows the third: it is at most the
-//! time since it last looked. The slave says it in its delta (`held`), the master knows its own; without both, the least
-//! of many round trips is the way and the queue. The way alone is the least of the last intervals. As in LEDBAT
-//! (RFC 6817), but for round trips: no clock of another node is read.
+//! A round trip of a position and its delta holds three kinds of time: the way, queues on the way,
+//! and the time until a busy node looks at what came. Only the second says that the link is full.
+//! Each node knows the third: it is at most the time since it last looked. The slave says it in its
+//! delta (`held`), the master knows its own; without both, the least of many round trips is the way
+//! and the queue. The way alone is the least of the last intervals. As in LEDBAT (RFC 6817), but
+//! for round trips: no clock of another node is read.
 //!
-//! Invariant: `held` is never less than what it stands for, so a queue may be missed and never made up.
+//! Invariant: `held` is never less than what it stands for, so a queue may be missed and never made
+//! up.
 
 use crate::wire::HELD_UNIT_NS;
 
@@ -45,7 +48,8 @@ impl Looks {
         self.held_ns().div_ceil(HELD_UNIT_NS).min(255) as u8
     }
 
-    /// What of a round trip was spent on the network; `None`: the slave did not look for too long to say.
+    /// What of a round trip was spent on the network; `None`: the slave did not look for too long
+    /// to say.
     pub(super) fn on_network_ns(self, trip_ns: u64, held: u8) -> Option<u64> {
         let slave_ns = u64::from(held) * HELD_UNIT_NS;
         (held < u8::MAX).then(|| trip_ns.saturating_sub(self.held_ns() + slave_ns))
@@ -98,8 +102,8 @@ impl Delay {
         }
     }
 
-    /// Begins a new interval when it is time to. Gives the longest queue of the old one then: while one stands, it is not
-    /// seen how long the way is without it.
+    /// Begins a new interval when it is time to. Gives the longest queue of the old one then: while
+    /// one stands, it is not seen how long the way is without it.
     pub(super) fn next_interval(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns.saturating_sub(self.began_ns) < INTERVAL_NS {
             return None;

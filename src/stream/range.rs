@@ -1,4 +1,5 @@
-//! Which node masters which chunks: `rank * chunks / masters`, contiguous, for every rank below `masters`.
+//! Which node masters which chunks: `rank * chunks / masters`, contiguous, for every rank below
+//! `masters`.
 
 use std::ops::Range;
 

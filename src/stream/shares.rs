@@ -1,8 +1,8 @@
 //! Who may send next where a rate is kept: positions, answers and restores share it.
 //!
-//! Counters only. Own frames are positions and restores, half of each where both want to go. Under a limit of rate
-//! ([`Room`]) there are as many answers to an own frame as there are other nodes: what an even fleet needs for each
-//! position to be answered. Invariants:
+//! Counters only. Own frames are positions and restores, half of each where both want to go. Under
+//! a limit of rate ([`Room`]) there are as many answers to an own frame as there are other nodes:
+//! what an even fleet needs for each position to be answered. Invariants:
 //! - Neither kind can keep the other from sending: who is behind goes first.
 //! - What one kind leaves unused goes to the other, so that no budget is lost.
 //! - Without a limit nothing is ever held back here.
@@ -39,8 +39,8 @@ impl Shares {
         SLACK * self.answers_per_position
     }
 
-    /// Whether an answer may go now, as far as own frames have a say in it. Each one that may not leaves its room to an
-    /// own frame.
+    /// Whether an answer may go now, as far as own frames have a say in it. Each one that may not
+    /// leaves its room to an own frame.
     pub(super) fn may_answer(&mut self) -> bool {
         if self.waiting == 0 || self.ahead < self.most() {
             return true;
@@ -65,8 +65,8 @@ impl Shares {
         wanted.min(room.now.saturating_sub(high).max(due.min(room.now)))
     }
 
-    /// How many of `may` own frames are restores, where `positions` want to go too: half of them, and all that positions
-    /// do not want.
+    /// How many of `may` own frames are restores, where `positions` want to go too: half of them,
+    /// and all that positions do not want.
     pub(super) fn restores(&mut self, may: usize, positions: usize) -> usize {
         if may > 0 {
             self.restored = !self.restored;

@@ -9,10 +9,11 @@
 //! no free slot:   w = pos + new; last = pos          (the delta stays in w - last)
 //! ```
 //!
-//! In a narrower payload ([`narrow`](super::narrow)) `sent` is what of `new` it can say, and `last = pos + sent`.
+//! In a narrower payload ([`narrow`](super::narrow)) `sent` is what of `new` it can say, and `last
+//! = pos + sent`.
 //!
-//! What goes out is multiplied by the node's portion ([`Streamer::portion`]; 1 in a sum). Nothing here
-//! depends on it: the walk ahead counts `sent` whole until the master's position replaces it.
+//! What goes out is multiplied by the node's portion ([`Streamer::portion`]; 1 in a sum). Nothing
+//! here depends on it: the walk ahead counts `sent` whole until the master's position replaces it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -113,7 +114,8 @@ impl Streamer<'_> {
         }
     }
 
-    /// The first position of a chunk: adopted as it is, and the master's count of our deltas with it.
+    /// The first position of a chunk: adopted as it is, and the master's count of our deltas with
+    /// it.
     fn join(&mut self, header: &Header, pos: &[u8], ack: u8) {
         let (w, last, sent) = self.chunk_views(header.chunk);
         kernels::adopt(w, last, sent, pos);
@@ -241,7 +243,8 @@ impl Streamer<'_> {
         taken
     }
 
-    /// As [`take_and_answer`](Self::take_and_answer); what the payload cannot say stays in `w - last`.
+    /// As [`take_and_answer`](Self::take_and_answer); what the payload cannot say stays in `w -
+    /// last`.
     fn take_and_answer_narrow(
         &mut self,
         header: &Header,
@@ -293,7 +296,8 @@ impl Streamer<'_> {
         taken
     }
 
-    /// As [`take_and_repeat`](Self::take_and_repeat): the same values again, whatever the portion is by now.
+    /// As [`take_and_repeat`](Self::take_and_repeat): the same values again, whatever the portion
+    /// is by now.
     fn take_and_repeat_narrow(
         &mut self,
         header: &Header,
@@ -366,8 +370,8 @@ impl Streamer<'_> {
         taken
     }
 
-    /// True if a position of `epoch` may be taken: not of an earlier epoch than the chunk is in, and, if
-    /// the chunk was given back for a new epoch, not of the one before.
+    /// True if a position of `epoch` may be taken: not of an earlier epoch than the chunk is in,
+    /// and, if the chunk was given back for a new epoch, not of the one before.
     fn epoch_fits(&self, state: &ChunkState, epoch: u32) -> bool {
         // A chunk keeps the low 16 bits of its epoch; 32,768 losses of a range lie between doubts.
         let ahead = (epoch as u16).wrapping_sub(state.epoch.load(Relaxed)) as i16;
@@ -375,8 +379,8 @@ impl Streamer<'_> {
         ahead > 0 || (ahead == 0 && !given)
     }
 
-    /// The chunk's master starts again and counts deltas anew: what we had under way is put back into
-    /// `w - last`, and goes out under the new count.
+    /// The chunk's master starts again and counts deltas anew: what we had under way is put back
+    /// into `w - last`, and goes out under the new count.
     fn rejoin(&mut self, chunk: u32, epoch: u32) {
         let state = self.state.chunk(chunk);
         if state.flags.load(Relaxed) & OUTSTANDING != 0 {

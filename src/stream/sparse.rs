@@ -1,8 +1,9 @@
 //! Which chunk goes next: in turn, or those that moved most first.
 //!
-//! With [`Config::sparse`](super::Config::sparse) a chunk of the own range waits while it has moved less, since it was sent last,
-//! than chunks do on average; what it moves adds up. Invariants: none waits for more than
-//! [`PASSES_MOST`] passes, so every chunk is answered again and again; a range at rest goes in turn.
+//! With [`Config::sparse`](super::Config::sparse) a chunk of the own range waits while it has moved
+//! less, since it was sent last, than chunks do on average; what it moves adds up. Invariants: none
+//! waits for more than [`PASSES_MOST`] passes, so every chunk is answered again and again; a range
+//! at rest goes in turn.
 
 use super::{Config, Streamer};
 use crate::weights::kernels::{self, STEP_BLOCK};

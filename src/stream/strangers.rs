@@ -4,17 +4,18 @@
 //! Each buffer has a random number, its incarnation, which its node says in every hello. One index
 //! with two of them is two processes, or a node that lost its memory and began again.
 //!
-//! Invariant: nothing is taken from a node that said that it has another model or other data, until it
-//! says otherwise. A hello of another incarnation than the one that is known to fit does not
+//! Invariant: nothing is taken from a node that said that it has another model or other data, until
+//! it says otherwise. A hello of another incarnation than the one that is known to fit does not
 //! shut that one out, so that one forged hello, or a second process, does not.
 
 use super::{Difference, Report, Streamer};
 use crate::wire::{Frame, Hello, RangeSeen};
 
-/// A node whose hello fitted less than this ago is not shut out by a hello of another incarnation, ns.
+/// A node whose hello fitted less than this ago is not shut out by a hello of another incarnation,
+/// ns.
 const FITTED_NS: u64 = 2_000_000_000;
-/// Two processes with one index change places with every hello, at most this far apart, ns. A node that
-/// lost its memory changes once.
+/// Two processes with one index change places with every hello, at most this far apart, ns. A node
+/// that lost its memory changes once.
 const CHANGES_WITHIN_NS: u64 = 5_000_000_000;
 const CHANGES: u32 = 3;
 
@@ -33,7 +34,8 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Takes the incarnation of a hello; returns how often it has changed in a short time, if it has.
+    /// Takes the incarnation of a hello; returns how often it has changed in a short time, if it
+    /// has.
     fn hear(&mut self, now_ns: u64, incarnation: u64) -> Option<u32> {
         if incarnation == 0 || incarnation == self.incarnation {
             return None;
@@ -96,8 +98,8 @@ impl Streamer<'_> {
         report.is_none()
     }
 
-    /// A frame with our own index: our own come back (a socket is in the group that it sends to), but not with
-    /// another incarnation.
+    /// A frame with our own index: our own come back (a socket is in the group that it sends to),
+    /// but not with another incarnation.
     #[cold]
     pub(super) fn hear_own_index(&mut self, frame: &Frame<'_>) {
         let own = self.config.incarnation;
@@ -110,8 +112,8 @@ impl Streamer<'_> {
         }
     }
 
-    /// Says that the range of `node` begins with other weights than ours, if both are new. A node that
-    /// comes back without its memory may have others: it gets those of the job.
+    /// Says that the range of `node` begins with other weights than ours, if both are new. A node
+    /// that comes back without its memory may have others: it gets those of the job.
     pub(super) fn check_first_weights(&mut self, frame: &Frame<'_>, hello: &Hello) {
         let (theirs, ours) = (hello.first_weights, self.config.first_weights);
         let both_new = !self.streaming()

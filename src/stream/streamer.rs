@@ -25,8 +25,8 @@ pub(super) mod chunk_flags {
     pub(in super::super) const JOINED: u8 = 1;
     /// The slave's delta number `seq` is not confirmed yet; it is in `sent`.
     pub(in super::super) const OUTSTANDING: u8 = 2;
-    /// The chunk was given back to its master as it stands in `last`; counts until the master's next
-    /// position.
+    /// The chunk was given back to its master as it stands in `last`; counts until the master's
+    /// next position.
     pub(in super::super) const GIVEN: u8 = 4;
     /// Of the own range: finite values to go back to are in `last`.
     pub(in super::super) const KEPT: u8 = 8;
@@ -179,7 +179,8 @@ impl<'a> Streamer<'a> {
         journal.end();
     }
 
-    /// Stores the numbers of a chunk whose recovered work is `was`, as the killed streamer would have.
+    /// Stores the numbers of a chunk whose recovered work is `was`, as the killed streamer would
+    /// have.
     fn finish(&self, state: &ChunkState, was: &Interrupted) {
         use std::sync::atomic::Ordering::Relaxed;
         match was.kind {

@@ -162,7 +162,8 @@ fn what_the_adapter_has_not_read_takes_no_delta() {
     assert!(refused > 1000, "{refused}");
 }
 
-/// Kills a node, starts it again, and adds all the while, so many times; then waits for everything to arrive.
+/// Kills a node, starts it again, and adds all the while, so many times; then waits for everything
+/// to arrive.
 fn kill_and_settle(world: &mut World<'_>, fleet: &Fleet, times: usize, seed: u64) {
     wait_ready(world, seed);
     let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
@@ -265,7 +266,8 @@ fn hostile_bytes_change_no_weight() {
         let len = rng.random_range(0..300);
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.random()).collect();
         if len > 4 && rng.random_bool(0.9) {
-            // Past the magic, so that the deeper checks are reached; the session is unknown to them.
+            // Past the magic, so that the deeper checks are reached; the session is unknown to
+            // them.
             bytes[..4].copy_from_slice(&[b'D', b'W', crate::wire::VERSION, rng.random_range(0..6)]);
         }
         world.inject(0, &bytes);

@@ -1,7 +1,7 @@
 //! Text that fits a screen: tables whose columns fold into blocks, lines that wrap at words.
 //!
-//! Reads `COLUMNS` and the terminal's size; writes nothing. Invariant: no word is broken, so only a word that is
-//! wider than the screen makes a line that is.
+//! Reads `COLUMNS` and the terminal's size; writes nothing. Invariant: no word is broken, so only a
+//! word that is wider than the screen makes a line that is.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,8 @@ pub const WIDTH_PLAIN: usize = 80;
 /// Below this no table can be read; what asks for less is taken for a mistake.
 const WIDTH_MIN: usize = 40;
 
-/// Columns of the screen that standard output goes to: `COLUMNS`, else the terminal's, else `plain`.
+/// Columns of the screen that standard output goes to: `COLUMNS`, else the terminal's, else
+/// `plain`.
 pub fn width_or(plain: usize) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.trim().parse().ok());
@@ -61,7 +62,8 @@ pub fn fit(parts: &[String], width: usize) -> String {
     line
 }
 
-/// A table. Columns that have no room stand in a further block below, each block with the first column.
+/// A table. Columns that have no room stand in a further block below, each block with the first
+/// column.
 #[derive(Clone, Debug)]
 pub struct Columns {
     lines: bool,

@@ -20,7 +20,8 @@ pub struct DataKind {
 }
 
 impl DataKind {
-    /// The kind of pictures called `name`, with their channels, height and width, in so many classes.
+    /// The kind of pictures called `name`, with their channels, height and width, in so many
+    /// classes.
     pub fn new(name: &str, [channels, height, width]: [usize; 3], classes: usize) -> Self {
         let full = format!("{name} {channels}x{height}x{width}/{classes}");
         let mut end = full.len().min(DATA_TEXT_BYTES);

@@ -1,9 +1,10 @@
-//! What a GPU syncer must not forget when it is killed: deltas that have come down from the device and
-//! are not yet, or not wholly, in the buffer.
+//! What a GPU syncer must not forget when it is killed: deltas that have come down from the device
+//! and are not yet, or not wholly, in the buffer.
 //!
-//! One file beside the buffer, used by one live syncer at a time. Layout: header; number of landed deltas;
-//! journal; landing slots; their words, which the device writes itself. Invariant: a delta *has landed* once its slot says so;
-//! from then on it gets into the buffer exactly once, whatever is killed when. What has not landed has died with the device.
+//! One file beside the buffer, used by one live syncer at a time. Layout: header; number of landed
+//! deltas; journal; landing slots; their words, which the device writes itself. Invariant: a delta
+//! *has landed* once its slot says so; from then on it gets into the buffer exactly once, whatever
+//! is killed when. What has not landed has died with the device.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
@@ -63,8 +64,8 @@ impl GpuState {
         beside(buffer, &format!(".gpu{index}"))
     }
 
-    /// Opens the state (`true`), or makes a new one of zeros (`false`), for a buffer of `used` weights.
-    /// `slot_words` is the largest chunk and [`LANDING_HEAD`].
+    /// Opens the state (`true`), or makes a new one of zeros (`false`), for a buffer of `used`
+    /// weights. `slot_words` is the largest chunk and [`LANDING_HEAD`].
     ///
     /// # Errors
     /// See [`StateError`]: another live syncer holds it, it is of another session, model, buffer or
@@ -130,7 +131,8 @@ impl GpuState {
     /// Notes that the delta for the weights from `first` on has come down into `slot`.
     ///
     /// # Panics
-    /// If there is no such slot, it is longer than one, or the one before in this slot was not applied.
+    /// If there is no such slot, it is longer than one, or the one before in this slot was not
+    /// applied.
     pub fn land(&self, slot: usize, first: usize, len: usize) {
         let landing = &self.slots()[slot];
         assert!(len + LANDING_HEAD <= self.slot_words && landing.state.load(Relaxed) == FREE);
@@ -154,8 +156,8 @@ impl GpuState {
         self.finish(slot, w, 0, writes);
     }
 
-    /// Finishes what a killed syncer had begun; gives the number of deltas that were still to be added, or partly.
-    /// To be called before anything else.
+    /// Finishes what a killed syncer had begun; gives the number of deltas that were still to be
+    /// added, or partly. To be called before anything else.
     ///
     /// # Errors
     /// A slot names weights that `w` does not have: the file is damaged.
@@ -196,7 +198,8 @@ impl GpuState {
             .landing()
             .slice(slot * self.slot_words + LANDING_HEAD, part.len());
         kernels::apply_view(part, delta, done, self.journal(), writes);
-        // Between the last weight and the journal's end: found in between, the slot says it is done.
+        // Between the last weight and the journal's end: found in between, the slot says it is
+        // done.
         compiler_fence(SeqCst);
         self.slots()[slot].state.store(FREE, Release);
         self.journal().end();

@@ -1,8 +1,9 @@
 //! The layout of the buffer file, and the words in its header that live.
 //!
 //! ```text
-//!        0  Head: what the file is; written once, before the file has its name (only `first_weights`,
-//!           `checksum` and then `state` change afterwards, once, when the weights are ready)
+//!        0  Head: what the file is; written once, before the file has its name (only
+//!           `first_weights`, `checksum` and then `state` change afterwards, once, when the weights
+//!           are ready)
 //!      256  Globals: counters and switches, one cache line per writer
 //!     4096  64 slots of components
 //!    57344  manifest, JSON

@@ -1,12 +1,13 @@
 //! The journal that makes kill -9 of a streamer in the middle of a chunk exact.
 //!
-//! Lives in the streamer's state file, has one writer, and is read by the next streamer
-//! before it does anything else. A kernel works in units (a block of 16 weights, or one
-//! weight where writes are atomic). For each it notes in the journal what it read, what it
-//! will write to `w`, and one more value where that cannot be found elsewhere; then sets the mark; then
-//! writes `w`, `last`, `sent` (`sent` of a block, or rounded, before the mark: what it held is confirmed by then). A process that is killed has made a prefix of its stores, in program order (a
-//! kill is a precise interrupt on every processor), so compiler order is all that is
-//! needed: release stores and compiler fences.
+//! Lives in the streamer's state file, has one writer, and is read by the next streamer before it
+//! does anything else. A kernel works in units (a block of 16 weights, or one weight where writes
+//! are atomic). For each it notes in the journal what it read, what it will write to `w`, and one
+//! more value where that cannot be found elsewhere; then sets the mark; then writes `w`, `last`,
+//! `sent` (`sent` of a block, or rounded, before the mark: what it held is confirmed by then). A
+//! process that is killed has made a prefix of its stores, in program order (a kill is a precise
+//! interrupt on every processor), so compiler order is all that is needed: release stores and
+//! compiler fences.
 //!
 //! Invariant: the entry of the unit that the mark names is whole. Blocks therefore use two
 //! entries in turn; single weights clear the unit in the mark before they change theirs.
@@ -77,8 +78,8 @@ pub(super) struct Entry {
     pub(super) before: [AtomicU32; BLOCK],
     /// What `w` becomes.
     pub(super) after: [AtomicU32; BLOCK],
-    /// Unconfirmed, keep, rounded: `last`. Confirmed (`last` is `after`): `sent`, of a single weight; a block's is in its
-    /// place before the mark. Apply: unused.
+    /// Unconfirmed, keep, rounded: `last`. Confirmed (`last` is `after`): `sent`, of a single
+    /// weight; a block's is in its place before the mark. Apply: unused.
     pub(super) third: [AtomicU32; BLOCK],
 }
 
@@ -145,7 +146,8 @@ impl Journal {
         first_weight: u32,
     ) {
         self.kind.store(0, Relaxed);
-        // After the old kind is gone, before anything changes: a kill in between finds an idle journal.
+        // After the old kind is gone, before anything changes: a kill in between finds an idle
+        // journal.
         compiler_fence(SeqCst);
         self.chunk.store(chunk, Relaxed);
         self.peer.store(peer.into(), Relaxed);
@@ -183,12 +185,12 @@ impl Journal {
     /// doubled; `None` if it was idle. `w`, `last`, `sent` are the views of *that* chunk
     /// ([`Journal::pending`] names it).
     ///
-    /// Afterwards, for a confirmed position (rounded or not), `sent` is what was taken before the kill and
-    /// zero behind it, and the caller stores sequence number and version as it would have
+    /// Afterwards, for a confirmed position (rounded or not), `sent` is what was taken before the
+    /// kill and zero behind it, and the caller stores sequence number and version as it would have
     /// done; for the others `last` and `w` fit together. A delta was applied to the first
     /// `progress` weights, and its rest must be applied from there when the peer repeats it
-    /// ([`StreamState::remember_partial`](super::StreamState::remember_partial)).
-    /// The journal stays as it is until [`Journal::end`]; recovering twice does no harm.
+    /// ([`StreamState::remember_partial`](super::StreamState::remember_partial)). The journal stays
+    /// as it is until [`Journal::end`]; recovering twice does no harm.
     ///
     /// Exact if no solver wrote to the very weights in flight between the kill and now. If
     /// one did, whichever of before and after is nearer to the present value decides.

@@ -263,8 +263,8 @@ impl StreamState {
         true
     }
 
-    /// Weights of delta `seq` of `peer` for `chunk` that are applied already; usually 0.
-    /// Pass it to [`Journal::begin_at`] and to [`kernels::apply_delta`](super::kernels::apply_delta).
+    /// Weights of delta `seq` of `peer` for `chunk` that are applied already; usually 0. Pass it to
+    /// [`Journal::begin_at`] and to [`kernels::apply_delta`](super::kernels::apply_delta).
     pub fn partial(&self, chunk: u32, peer: u16, seq: u8) -> u32 {
         let found = self
             .partials()

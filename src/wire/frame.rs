@@ -157,12 +157,13 @@ pub struct Header {
     pub iterations: u64,
     /// Bytes of payload.
     pub payload_len: u32,
-    /// Of a position in a job that is not f32: low half of the version under which these very weights were sent first.
+    /// Of a position in a job that is not f32: low half of the version under which these very
+    /// weights were sent first.
     pub content: u16,
     /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Else 0.
     pub part: u8,
-    /// Of a delta: how long the position that it answers may have lain unread at the slave, in units of
-    /// [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.
+    /// Of a delta: how long the position that it answers may have lain unread at the slave, in
+    /// units of [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.
     pub held: u8,
 }
 
@@ -256,7 +257,8 @@ pub struct Frame<'b> {
 
 impl<'b> Frame<'b> {
     /// Checks `bytes` and lends their parts. Bytes behind the frame (Ethernet padding) are ignored.
-    // Inlined, for it is made for every frame: handing the parts over in memory would cost more than finding them.
+    // Inlined, for it is made for every frame: handing the parts over in memory would cost more
+    // than finding them.
     #[inline(always)]
     pub fn parse(bytes: &'b [u8]) -> Result<Self, ParseError> {
         let short = |need| ParseError::Short {

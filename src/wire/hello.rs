@@ -52,7 +52,8 @@ pub struct Hello {
     pub data: u64,
     /// Hash of the weights that it began with; 0: not known.
     pub first_weights: u64,
-    /// Random number of its memory: another one is another process, or one that lost its memory; 0: none.
+    /// Random number of its memory: another one is another process, or one that lost its memory; 0:
+    /// none.
     pub incarnation: u64,
     /// Weights in a chunk.
     pub chunk_weights: u32,

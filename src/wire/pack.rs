@@ -1,14 +1,14 @@
 //! How weights become payload bytes and back: f32, bf16, or int8 with a scale per block.
 //!
-//! Arithmetic on private memory only. Invariants: what is packed is the nearest finite value of the format
-//! (ties to even), so that packing what was unpacked changes no bit; every finite weight packs to
-//! finite values; unpacked zeros are +0.0.
+//! Arithmetic on private memory only. Invariants: what is packed is the nearest finite value of the
+//! format (ties to even), so that packing what was unpacked changes no bit; every finite weight
+//! packs to finite values; unpacked zeros are +0.0.
 //!
 //! ```text
 //! f32   4 bytes per weight
 //! bf16  2 bytes per weight: the upper half of an f32
-//! int8  for each 64 weights (the last block may be shorter): exponent e i16, then a byte q per weight;
-//!       the weight is q * 2^e, q from -127 to 127
+//! int8  for each 64 weights (the last block may be shorter): exponent e i16, then a byte q per
+//!       weight; the weight is q * 2^e, q from -127 to 127
 //! ```
 //!
 //! A power of two as scale makes all arithmetic exact: the difference between a weight and what was

@@ -1,4 +1,5 @@
-//! How documents are written: lines of 100 columns, sentences of 25 words, plain words.
+//! How documents and comments are written: lines of 100 columns; in documents sentences of 25
+//! words, plain words.
 //!
 //! Tables, code blocks and headings are not read. Inline code and links count as one word each.
 
@@ -148,6 +149,30 @@ fn lines_are_wrapped() {
                 complaints.push(format!(
                     "{}:{i}: {columns} columns without link targets: wrap it at {COLUMNS_MAX}",
                     document.path
+                ));
+            }
+        }
+    }
+    no_complaints(complaints);
+}
+
+/// Comment lines of Rust files, tables and links left out: those cannot be wrapped.
+#[test]
+fn comments_are_wrapped() {
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        for (i, line) in file.text.lines().enumerate() {
+            let comment = line.trim_start();
+            let text = comment.trim_start_matches(['/', '!']).trim_start();
+            let columns = line.chars().count();
+            let wrappable = comment.starts_with("//")
+                && !text.starts_with(['|', '<', '['])
+                && !text.contains("://");
+            if wrappable && columns > COLUMNS_MAX {
+                complaints.push(format!(
+                    "{}:{}: {columns} columns: wrap the comment at {COLUMNS_MAX}",
+                    file.path,
+                    i + 1
                 ));
             }
         }

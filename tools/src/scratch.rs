@@ -30,7 +30,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new folder whose name begins with `program`; from now on signals end this process with 128 and their number.
+    /// A new folder whose name begins with `program`; from now on signals end this process with 128
+    /// and their number.
     ///
     /// # Errors
     /// What the system says about the folder or the signals.
@@ -119,8 +120,8 @@ fn watch_signals() -> io::Result<()> {
     let watcher = std::thread::Builder::new().name("signals".into());
     watcher.spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            // Kept until the end: no thread makes a folder, removes one, or gets past its removal to
-            // complain about children that the same Ctrl-C has ended.
+            // Kept until the end: no thread makes a folder, removes one, or gets past its removal
+            // to complain about children that the same Ctrl-C has ended.
             let all = folders();
             all.iter().for_each(|path| remove(path));
             dogwild_lab::note!("interrupted: what was in shared memory is removed");

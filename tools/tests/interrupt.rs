@@ -1,5 +1,5 @@
-//! Signals: what holds buffers in shared memory removes them, and its children end with it; a streamer that one
-//! stops or kills is named by what waits for it.
+//! Signals: what holds buffers in shared memory removes them, and its children end with it; a
+//! streamer that one stops or kills is named by what waits for it.
 //!
 //! On the code before `dogwild_tools::scratch`, each of these left up to 60 MB in /dev/shm.
 
@@ -131,8 +131,8 @@ fn conserve_leaves_nothing_at_int_term_and_hup() {
     }
 }
 
-/// `conserve` over loopback of which the streamer of node 0 gets `signal` while node 1 adds, in the first run.
-/// Gives its exit code and all that it said, on one line.
+/// `conserve` over loopback of which the streamer of node 0 gets `signal` while node 1 adds, in the
+/// first run. Gives its exit code and all that it said, on one line.
 fn conserve_with(signal: &str) -> (Option<i32>, String) {
     let mut command = Command::new(RAWBENCH);
     command.args(["conserve", "--transport", "udp", "--weights", "30000"]);

@@ -269,8 +269,8 @@ fn an_emulated_cluster_sends_what_was_predicted() {
             (of_nodes.len(), largest),
             (3, number("/measured/bytes_per_node_max"))
         );
-        // Nobody is faster than its own computing: 4 images at 400 a second. (An iteration that begins late
-        // ends on time, so one of the two may be a little shorter.)
+        // Nobody is faster than its own computing: 4 images at 400 a second. (An iteration that
+        // begins late ends on time, so one of the two may be a little shorter.)
         assert!(number("/measured/iteration_s") >= 0.01 * 0.9, "{run}");
     }
 }

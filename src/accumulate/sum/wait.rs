@@ -112,8 +112,8 @@ impl<N> Sum<N> {
         lock(&self.queue).error.clone()
     }
 
-    /// For a thread that acts for `device`: if it ends without having said that it is done (an error,
-    /// a panic), the device has failed, and nobody waits for it.
+    /// For a thread that acts for `device`: if it ends without having said that it is done (an
+    /// error, a panic), the device has failed, and nobody waits for it.
     pub fn watch(&self, device: usize) -> Watch<'_> {
         Watch {
             sum: Some(self),

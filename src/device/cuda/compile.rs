@@ -1,7 +1,7 @@
 //! CUDA C to PTX, by NVRTC, with or without a GPU.
 //!
-//! Touches libnvrtc only. Invariant: products and sums are not fused unless a kernel says `fmaf`, so that
-//! a kernel's arithmetic is what its Rust twin does.
+//! Touches libnvrtc only. Invariant: products and sums are not fused unless a kernel says `fmaf`,
+//! so that a kernel's arithmetic is what its Rust twin does.
 
 use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
 

@@ -1,7 +1,7 @@
 //! Memory of a GPU, and registering host memory with the driver.
 //!
-//! Touches the driver. Invariant: what is allocated or registered here is freed once, in its context, after
-//! the last user (streams hold what they use).
+//! Touches the driver. Invariant: what is allocated or registered here is freed once, in its
+//! context, after the last user (streams hold what they use).
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -37,7 +37,8 @@ impl CudaMemory {
             .checked_mul(4)
             .ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?
             .max(4);
-        // SAFETY: the context is current. cuMemAlloc, not a pool: only its memory can be shared by IPC.
+        // SAFETY: the context is current. cuMemAlloc, not a pool: only its memory can be shared by
+        // IPC.
         let ptr = unsafe { result::malloc_sync(bytes) }?;
         let memory = Self(Arc::new(Allocation {
             context: context.clone(),
@@ -101,7 +102,8 @@ unsafe impl Send for Registered {}
 impl Drop for Registered {
     fn drop(&mut self) {
         if self.context.bind_to_thread().is_ok() {
-            // SAFETY: registered once, by `register`, and still mapped: the owner is dropped after this.
+            // SAFETY: registered once, by `register`, and still mapped: the owner is dropped after
+            // this.
             let _ = unsafe { sys::cuMemHostUnregister(self.ptr) }.result();
         }
     }

@@ -1,9 +1,9 @@
 //! CUDA devices: the driver and NVRTC, both looked for at run time.
 //!
-//! Touches the driver through `cudarc`. Several logical devices may be one GPU: they share its context.
-//! Invariants: nothing of `cudarc` is called before [`present`] found the libraries (it panics without them); every
-//! stream and event is used in the context it was made in; whatever is on a stream is held by the stream
-//! until its work is known to be done.
+//! Touches the driver through `cudarc`. Several logical devices may be one GPU: they share its
+//! context. Invariants: nothing of `cudarc` is called before [`present`] found the libraries (it
+//! panics without them); every stream and event is used in the context it was made in; whatever is
+//! on a stream is held by the stream until its work is known to be done.
 
 mod compile;
 mod memory;
@@ -48,7 +48,8 @@ unsafe impl Send for Function {}
 // SAFETY: as above; it is never written.
 unsafe impl Sync for Function {}
 
-/// Whether the driver's library and the compiler's can be loaded; says what is missing, and how to get it.
+/// Whether the driver's library and the compiler's can be loaded; says what is missing, and how to
+/// get it.
 ///
 /// # Errors
 /// [`DeviceError::Missing`].

@@ -1,7 +1,8 @@
 //! Streams and events of the driver.
 //!
-//! Touches the driver. Invariants: a stream holds all memory it was ever given until it has been waited
-//! for; every call is made in the stream's own context; kernels are launched only as their `plan` says.
+//! Touches the driver. Invariants: a stream holds all memory it was ever given until it has been
+//! waited for; every call is made in the stream's own context; kernels are launched only as their
+//! `plan` says.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -166,8 +167,9 @@ impl Stream for CudaStream {
         let mut arguments: Vec<*mut c_void> = addresses.chain(words).collect();
         let mut run = || {
             self.stream.context().bind_to_thread()?;
-            // SAFETY: a function of a loaded module, given what its list entry says (pointers, then 4-byte
-            // numbers); `plan` has checked that it stays within the parts, which the stream holds.
+            // SAFETY: a function of a loaded module, given what its list entry says (pointers, then
+            // 4-byte numbers); `plan` has checked that it stays within the parts, which the stream
+            // holds.
             unsafe {
                 result::launch_kernel(
                     function.0,
@@ -210,7 +212,8 @@ impl Stream for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // Before the memory that its work uses is let go. A failure has been, or will be, told by others.
+        // Before the memory that its work uses is let go. A failure has been, or will be, told by
+        // others.
         let _ = self.stream.synchronize();
     }
 }

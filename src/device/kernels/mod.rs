@@ -1,7 +1,7 @@
 //! All kernels: as CUDA C (`*.cu` here), as Rust for the host device, and as functions to call.
 //!
-//! Touch only the parts they are given. [`ALL`] names every kernel, [`SOURCES`] every file of CUDA C; a
-//! test compiles the files and looks for each name in them.
+//! Touch only the parts they are given. [`ALL`] names every kernel, [`SOURCES`] every file of CUDA
+//! C; a test compiles the files and looks for each name in them.
 
 mod net;
 mod sync;

@@ -1,8 +1,8 @@
 //! Kernels of a net on a device (`net.cu`): a convolution is [`im2col`] and a [`product`].
 //!
-//! Blobs are `[channel][row][column][image]`, images innermost, so that a convolution's product gives a blob and
-//! an inner product takes one as it is. The Rust twins do the same, word by word. Invariant: all
-//! sizes are checked against the parts before anything runs, and fit 32 bits.
+//! Blobs are `[channel][row][column][image]`, images innermost, so that a convolution's product
+//! gives a blob and an inner product takes one as it is. The Rust twins do the same, word by word.
+//! Invariant: all sizes are checked against the parts before anything runs, and fit 32 bits.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -128,8 +128,8 @@ fn matrix(g: &Geometry) -> usize {
 }
 
 window_kernel! {
-    /// The matrix whose product with a convolution's weights is its top: a row for each tap of the kernel, a column
-    /// for each pixel of the top.
+    /// The matrix whose product with a convolution's weights is its top: a row for each tap of the
+    /// kernel, a column for each pixel of the top.
     IM2COL, im2col, [x: bottom, columns: matrix], matrix, im2col_host
 }
 window_kernel! {
@@ -258,9 +258,9 @@ pub static PRODUCT: Kernel = Kernel {
         };
         let left = steps(numbers[3].u(), rows, inner);
         let right = steps(numbers[4].u(), inner, columns);
-        // SAFETY: the three views are as long as the sizes say (checked by `plan`); the crate reads and
-        // writes them by plain loads and stores that stand for relaxed ones: a racing writer changes
-        // which value is read, as Hogwild allows (docs/reference/memory-model.md).
+        // SAFETY: the three views are as long as the sizes say (checked by `plan`); the crate reads
+        // and writes them by plain loads and stores that stand for relaxed ones: a racing writer
+        // changes which value is read, as Hogwild allows (docs/reference/memory-model.md).
         unsafe {
             gemm::gemm(
                 rows,
@@ -287,8 +287,8 @@ pub static PRODUCT: Kernel = Kernel {
     },
 };
 
-/// `to = left × right`, or `to += ...` if `keep`, row-major; sizes are rows, columns and the inner one.
-/// `transposed` says of each operand whether it is stored the other way round.
+/// `to = left × right`, or `to += ...` if `keep`, row-major; sizes are rows, columns and the inner
+/// one. `transposed` says of each operand whether it is stored the other way round.
 ///
 /// # Errors
 /// The device has failed.

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::device::{DeviceError, Kernel, Number, Part, Shape, Stream};
 use crate::weights::{WeightsView, kernels};
 
-/// Words before the deltas in `out`: first the number of weights healed since the memory was made, then
-/// the `tag` of the last launch that found a weight moved; the rest is free.
+/// Words before the deltas in `out`: first the number of weights healed since the memory was made,
+/// then the `tag` of the last launch that found a weight moved; the rest is free.
 pub const TOLD: usize = crate::weights::LANDING_HEAD;
 
 /// See [`take_position`].
@@ -30,9 +30,9 @@ pub static TAKE_POSITION: Kernel = Kernel {
 
 /// A slave takes a position: `new = w - last; w = last = position + new`, and `out = new`.
 ///
-/// A difference that is not finite is taken as zero, which heals the weight, and counted. `out` begins
-/// with [`TOLD`] words: the number of weights healed so (added to what is there), `tag` if any
-/// weight had moved (else left as it is), and free ones; the deltas follow.
+/// A difference that is not finite is taken as zero, which heals the weight, and counted. `out`
+/// begins with [`TOLD`] words: the number of weights healed so (added to what is there), `tag` if
+/// any weight had moved (else left as it is), and free ones; the deltas follow.
 ///
 /// # Errors
 /// The device has failed.

@@ -130,8 +130,8 @@ pub static SOFTMAX_LOSS: Kernel = Kernel {
     },
 };
 
-/// Softmax over classes and minus the logarithm of the label's share: `loss` for each image, and the gradient of
-/// `scale` times their sum. `labels` are whole numbers, as words.
+/// Softmax over classes and minus the logarithm of the label's share: `loss` for each image, and
+/// the gradient of `scale` times their sum. `labels` are whole numbers, as words.
 ///
 /// # Errors
 /// The device has failed.
@@ -268,8 +268,8 @@ pub static SQUARES: Kernel = Kernel {
     },
 };
 
-/// `sums[k]` becomes the sum of the squares of every so many values of `x`, from the k-th on, or has it added if
-/// `keep`: all of `sums` together are the sum of all squares.
+/// `sums[k]` becomes the sum of the squares of every so many values of `x`, from the k-th on, or
+/// has it added if `keep`: all of `sums` together are the sum of all squares.
 ///
 /// # Errors
 /// The device has failed.

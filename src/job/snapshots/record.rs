@@ -1,8 +1,8 @@
 //! What a snapshot says of itself: `manifest.json`, written last, and the way it is checked.
 //!
-//! Touches the snapshot's folder, reading. Invariant: a record that [`Record::read`] gives is as it was
-//! written (it holds a checksum of itself), and [`Record::check_files`] says the same of the files
-//! that it names. The fields are documented for users in `docs/guide/train.md`.
+//! Touches the snapshot's folder, reading. Invariant: a record that [`Record::read`] gives is as it
+//! was written (it holds a checksum of itself), and [`Record::check_files`] says the same of the
+//! files that it names. The fields are documented for users in `docs/guide/train.md`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,8 +1,8 @@
 //! One snapshot: reads the buffers of a job while its solvers run, and writes a folder.
 //!
 //! Touches the buffers and solver states of the job (reading) and the folder of its snapshots.
-//! Invariants: a folder with a number for its name is a complete snapshot on the disk; a weight that is
-//! not finite is not written; what was there stays when anything fails.
+//! Invariants: a folder with a number for its name is a complete snapshot on the disk; a weight
+//! that is not finite is not written; what was there stays when anything fails.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -218,8 +218,8 @@ impl Shot {
     }
 }
 
-/// Writes the rows of the files `curves` that were measured before the states in `per_node` were read. A
-/// row's iteration alone does not tell: a node hears late what the others have done.
+/// Writes the rows of the files `curves` that were measured before the states in `per_node` were
+/// read. A row's iteration alone does not tell: a node hears late what the others have done.
 fn write_curve(
     curves: &[PathBuf],
     to: &Path,

@@ -1,8 +1,10 @@
-//! The GPU component: keeps the weights of a device in step with the buffer, and trains on them if asked.
+//! The GPU component: keeps the weights of a device in step with the buffer, and trains on them if
+//! asked.
 //!
-//! One thread runs the [`GpuSyncer`], another the device's solver. Never waits for anybody but the device.
-//! The device's weights die with the process: what it had not sent is gone with a `kill -9`; what had
-//! come down is added by the next one (`GpuState`). A stop by signal sends everything first.
+//! One thread runs the [`GpuSyncer`], another the device's solver. Never waits for anybody but the
+//! device. The device's weights die with the process: what it had not sent is gone with a `kill
+//! -9`; what had come down is added by the next one (`GpuState`). A stop by signal sends everything
+//! first.
 
 mod solver;
 mod syncer;
@@ -103,7 +105,8 @@ pub enum GpuError {
     Privileges(#[from] caps::errors::CapsError),
 }
 
-/// Runs the component on `device` until the buffer says so or `stop` is set. This thread gives up its capabilities.
+/// Runs the component on `device` until the buffer says so or `stop` is set. This thread gives up
+/// its capabilities.
 ///
 /// # Errors
 /// See [`GpuError`].
@@ -158,7 +161,8 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
     trained.and(flushed.map_err(GpuError::from))
 }
 
-/// The syncer on this thread, the solver on one of its own, until one of them or somebody else ends it.
+/// The syncer on this thread, the solver on one of its own, until one of them or somebody else ends
+/// it.
 fn run_both<D: Device>(
     syncer: &mut GpuSyncer<D>,
     solver: Option<&mut DeviceSolver<D>>,

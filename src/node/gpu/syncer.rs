@@ -1,9 +1,11 @@
-//! A device as a slave of the host buffer: position up, one kernel, delta down, added to the buffer.
+//! A device as a slave of the host buffer: position up, one kernel, delta down, added to the
+//! buffer.
 //!
-//! Touches the buffer, the syncer's state file and the device. Chunks are on their way one behind the
-//! other on three streams (up, kernel, down), so that all three work at once; they are added in that order.
-//! Invariants: a chunk goes up again only after its delta was added, so the position that a device
-//! takes holds all it has given; a delta that has come down is noted as landed before it is added.
+//! Touches the buffer, the syncer's state file and the device. Chunks are on their way one behind
+//! the other on three streams (up, kernel, down), so that all three work at once; they are added in
+//! that order. Invariants: a chunk goes up again only after its delta was added, so the position
+//! that a device takes holds all it has given; a delta that has come down is noted as landed before
+//! it is added.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -86,7 +88,8 @@ pub struct GpuSyncer<D: Device> {
 
 impl<D: Device> GpuSyncer<D> {
     /// A syncer between `device` and the buffer. The device's weights are zero until the first
-    /// [`cycle`](Self::cycle), which takes the buffer's and gives nothing. `state` has been recovered.
+    /// [`cycle`](Self::cycle), which takes the buffer's and gives nothing. `state` has been
+    /// recovered.
     ///
     /// # Errors
     /// The device has no room, or has failed.
@@ -160,11 +163,12 @@ impl<D: Device> GpuSyncer<D> {
         self.chunk
     }
 
-    /// Sets the size of chunks, in weights, to that or the nearest that can be: whole blocks, no longer
-    /// than the weights or a landing place.
+    /// Sets the size of chunks, in weights, to that or the nearest that can be: whole blocks, no
+    /// longer than the weights or a landing place.
     ///
     /// # Errors
-    /// As [`GpuSyncer::drain`], which it calls: chunks of two sizes are never on their way together.
+    /// As [`GpuSyncer::drain`], which it calls: chunks of two sizes are never on their way
+    /// together.
     pub fn set_chunk(&mut self, weights: usize) -> Result<(), DeviceError> {
         self.drain()?;
         let n = self.weights.len();
@@ -174,7 +178,8 @@ impl<D: Device> GpuSyncer<D> {
         Ok(())
     }
 
-    /// Tries chunk sizes, by real cycles, and keeps the fastest. Gives each with its bytes per second (up plus down).
+    /// Tries chunk sizes, by real cycles, and keeps the fastest. Gives each with its bytes per
+    /// second (up plus down).
     ///
     /// # Errors
     /// The device has failed.
@@ -202,8 +207,8 @@ impl<D: Device> GpuSyncer<D> {
         Ok(found)
     }
 
-    /// Puts the next chunk on its way, and adds those that have come back if there is no room. True if it
-    /// was the last of a cycle.
+    /// Puts the next chunk on its way, and adds those that have come back if there is no room. True
+    /// if it was the last of a cycle.
     ///
     /// # Errors
     /// The device has failed.

@@ -1,4 +1,5 @@
-//! Words for reports on data: the stream knows kinds by their hashes only, this node has names for them.
+//! Words for reports on data: the stream knows kinds by their hashes only, this node has names for
+//! them.
 
 use super::super::model::data_kind;
 use crate::solver::data::Source;

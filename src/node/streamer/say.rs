@@ -1,4 +1,5 @@
-//! What a streamer says: troubles once and then once a minute, a line of rates now and then, counters at the end.
+//! What a streamer says: troubles once and then once a minute, a line of rates now and then,
+//! counters at the end.
 //!
 //! Prints by `log` only. Time is an argument.
 
@@ -14,7 +15,8 @@ use crate::weights::DataKind;
 
 /// Time between two lines of rates if nothing else is said, s.
 const LINE_EVERY_S: u64 = 5;
-/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody watches.
+/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody
+/// watches.
 pub(crate) const LINE_EVERY_ENV: &str = "DOGWILD_LINE_EVERY_S";
 
 /// Time between two lines of rates; `None`: there are none.

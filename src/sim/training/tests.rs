@@ -1,4 +1,5 @@
-//! Trainings in virtual time: the same again from the same seed; a mean learns where a sum diverges.
+//! Trainings in virtual time: the same again from the same seed; a mean learns where a sum
+//! diverges.
 
 use super::*;
 use crate::solver::data::Source;

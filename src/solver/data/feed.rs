@@ -1,8 +1,8 @@
 //! A data set over the network: one host reads it, hosts without the files train on it.
 //!
 //! [`serve`] answers each connection with the whole set, [`fetch`] takes it. Pictures are bytes in
-//! memory either way, so a solver on fetched data makes the very steps that one on files makes. TCP,
-//! because all of it is needed; neither sealed nor encrypted.
+//! memory either way, so a solver on fetched data makes the very steps that one on files makes.
+//! TCP, because all of it is needed; neither sealed nor encrypted.
 //!
 //! ```text
 //! magic   16 bytes  "dogwild data 1\n\0"
@@ -12,8 +12,8 @@
 //! hash    u64       xxh3 of those bytes
 //! ```
 //!
-//! Numbers are little-endian. Invariant: nothing is taken that does not fit its header and hash, and memory grows
-//! with what has come, not with what a header claims.
+//! Numbers are little-endian. Invariant: nothing is taken that does not fit its header and hash,
+//! and memory grows with what has come, not with what a header claims.
 
 #[cfg(test)]
 mod tests;
@@ -126,8 +126,8 @@ fn bytes_of(set: &DataSet) -> [&[u8]; 4] {
     [&train.pixels, &train.labels, &test.pixels, &test.labels]
 }
 
-/// Sends `feed` on each connection, until `stop` is set. What becomes of each is told: its address, and the error
-/// if it did not get all.
+/// Sends `feed` on each connection, until `stop` is set. What becomes of each is told: its address,
+/// and the error if it did not get all.
 ///
 /// # Errors
 /// The listener broke.
@@ -179,8 +179,8 @@ fn send(feed: &Feed, mut stream: TcpStream) -> io::Result<()> {
     stream.read(&mut [0]).map(drop)
 }
 
-/// Takes the set that is fed at `address`, which is to be of `kind`. Waits for a feed that is not there yet, for
-/// 20 s.
+/// Takes the set that is fed at `address`, which is to be of `kind`. Waits for a feed that is not
+/// there yet, for 20 s.
 ///
 /// # Errors
 /// No feed answers, it sends something else, or the connection breaks.

@@ -1,9 +1,9 @@
 //! Data sets: labelled images in memory, and the batches a solver eats.
 //!
 //! Holds [`Images`] and [`DataSet`], the [`Source`] a user names with `--data`, the built-in
-//! generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), the [`feed`] that brings a
-//! set over the network, Caffe's [`Transform`] and the prefetching [`Batches`]. May read files and
-//! connect to a feed; touches no weights.
+//! generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), the [`feed`] that
+//! brings a set over the network, Caffe's [`Transform`] and the prefetching [`Batches`]. May read
+//! files and connect to a feed; touches no weights.
 //!
 //! Invariants: pixels are bytes, NCHW, row-major, images one after the other without gaps;
 //! `labels[i] < classes`; a batch is a pure function of seed, shard and cursor.

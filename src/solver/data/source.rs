@@ -9,8 +9,8 @@ use std::str::FromStr;
 use super::super::near;
 use super::{DataError, DataSet, cifar10, digits, feed, mnist};
 
-/// Where images come from: `digits[:[SEED][,train=N][,test=N]]`, `mnist:DIR` or `cifar10:DIR`; any of the three from
-/// another host's feed: `mnist@HOST:PORT`.
+/// Where images come from: `digits[:[SEED][,train=N][,test=N]]`, `mnist:DIR` or `cifar10:DIR`; any
+/// of the three from another host's feed: `mnist@HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Built-in digits, generated.

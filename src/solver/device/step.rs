@@ -10,9 +10,9 @@ use crate::solver::stride::{Cluster, Squares};
 pub(super) const SUMS: usize = 4096;
 
 impl<D: Device> DeviceNet<D> {
-    /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the weights alone if it is the
-    /// one that takes positions. The caller waits for it before the next batch. Gives the stride, as
-    /// [`update_in_cluster`](crate::solver::update_in_cluster) does.
+    /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the
+    /// weights alone if it is the one that takes positions. The caller waits for it before the next
+    /// batch. Gives the stride, as [`update_in_cluster`](crate::solver::update_in_cluster) does.
     ///
     /// # Errors
     /// The device has failed.
@@ -86,7 +86,8 @@ impl<D: Device> DeviceNet<D> {
         Ok(())
     }
 
-    /// The squares of weights and step, summed on the device as far as many threads go, here the rest.
+    /// The squares of weights and step, summed on the device as far as many threads go, here the
+    /// rest.
     fn squares(&self, stream: &D::Stream, weights: &D::Memory) -> Result<Squares, DeviceError> {
         let halves = [0..SUMS, SUMS..2 * SUMS];
         for (memory, half) in [weights, &self.history].into_iter().zip(&halves) {

@@ -53,7 +53,8 @@ fn agrees_in_cluster<D: Device>(
     let there = HostMemory::zeroed(n).unwrap();
     let mut grads = vec![0.0; n];
     for iteration in 0..3 {
-        // The same weights each time: what rounding has moved apart could let another value be a window's largest.
+        // The same weights each time: what rounding has moved apart could let another value be a
+        // window's largest.
         (0..n).for_each(|i| there.view().store(i, w.load(i)));
         on_device.stream.upload(there.all(), weights.all()).unwrap();
         for part in 0..spec.iter_size {

@@ -353,7 +353,8 @@ fn inner_product() {
 #[test]
 fn pooling_table() {
     for method in [PoolMethod::Average, PoolMethod::Max] {
-        // Image, window: exact, ceil at the end, overlap, padding with a clipped last window, 1 pixel.
+        // Image, window: exact, ceil at the end, overlap, padding with a clipped last window, 1
+        // pixel.
         for (bottom, w) in [
             ([2, 6, 6], square(2, 2, 0)),
             ([1, 5, 7], square(2, 2, 0)),

@@ -1,4 +1,5 @@
-//! Braces of a prototxt that do not match: the parser tells only what surprised it, often far from there.
+//! Braces of a prototxt that do not match: the parser tells only what surprised it, often far from
+//! there.
 
 /// A brace without its partner.
 #[derive(Debug, PartialEq, Eq)]
@@ -9,7 +10,8 @@ pub(super) enum Odd {
     Close(usize),
 }
 
-/// The innermost brace that stays open to the end, or the first that closes nothing. Comments and strings aside.
+/// The innermost brace that stays open to the end, or the first that closes nothing. Comments and
+/// strings aside.
 pub(super) fn odd_one(text: &str) -> Option<Odd> {
     let mut open = Vec::new();
     for (i, line) in text.lines().enumerate() {

@@ -155,7 +155,8 @@ fn a_share_that_is_not_used_goes_to_the_other_kind() {
     assert!(went > 0.9 * link, "{went} of {link}");
 }
 
-/// While a range is given back, nobody waits for another: the giver's own range streams on, and answers go.
+/// While a range is given back, nobody waits for another: the giver's own range streams on, and
+/// answers go.
 #[test]
 fn restores_positions_and_answers_share_a_rate() {
     let nodes = 3;
@@ -217,8 +218,8 @@ fn loss_by_chance_does_not_close_the_window() {
 
 const QUEUES_MS: u64 = 80;
 
-/// Share of its link that node 0 of two fills in `ms`, and the time that frames spend in its queue, ms, while somebody
-/// else fills it up to `others_ms`.
+/// Share of its link that node 0 of two fills in `ms`, and the time that frames spend in its queue,
+/// ms, while somebody else fills it up to `others_ms`.
 fn share_of_link(world: &mut World<'_>, ms: u64, others_ms: u64) -> (f64, f64) {
     let frames = |world: &World<'_>| {
         let counters = world.streamer(0).unwrap().counters();
@@ -240,7 +241,8 @@ fn share_of_link(world: &mut World<'_>, ms: u64, others_ms: u64) -> (f64, f64) {
     (bytes / link, queued_ns as f64 / ms as f64 / 1e6)
 }
 
-/// A link's rate is found without its queue being filled; who fills it gets the link, and gives it back.
+/// A link's rate is found without its queue being filled; who fills it gets the link, and gives it
+/// back.
 #[test]
 fn a_queue_is_kept_short_and_left_to_who_fills_it() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -275,7 +277,8 @@ fn run_beside(world: &mut World<'_>, ms: u64) {
     share_of_link(world, ms, QUEUES_MS / 2);
 }
 
-/// A node without solvers has all its time for answers: it does not set the pace as long as a node that learns lives.
+/// A node without solvers has all its time for answers: it does not set the pace as long as a node
+/// that learns lives.
 #[test]
 fn the_window_goes_by_the_answers_of_nodes_that_learn() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -1,4 +1,5 @@
-//! A weighted mean: each delta counts by its node's portion, once; positions can be told from the walk ahead.
+//! A weighted mean: each delta counts by its node's portion, once; positions can be told from the
+//! walk ahead.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
@@ -13,8 +14,8 @@ fn mean() -> Config {
     }
 }
 
-/// Adds 3.0 to random weights of random nodes; returns what each weight must come to. Of three nodes that say
-/// nothing of iterations each counts a third, so every sum is exact.
+/// Adds 3.0 to random weights of random nodes; returns what each weight must come to. Of three
+/// nodes that say nothing of iterations each counts a third, so every sum is exact.
 fn add_thirds(world: &mut World<'_>, fleet: &Fleet, steps: usize) -> Vec<f32> {
     let len = (CHUNKS * CHUNK_WEIGHTS) as usize;
     let mut want = vec![0.0; len];
@@ -42,7 +43,8 @@ fn every_delta_counts_by_its_portion_once_over_100_seeds() {
     }
 }
 
-/// What `copy_positions` gives on a slave is what the master had a moment ago, never the slave's own walk.
+/// What `copy_positions` gives on a slave is what the master had a moment ago, never the slave's
+/// own walk.
 #[test]
 fn positions_are_what_the_master_had() {
     for seed in 0..20 {

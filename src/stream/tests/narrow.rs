@@ -213,8 +213,8 @@ fn a_restore_that_is_not_f32_is_refused() {
     assert!(ready && shapes > 0, "{shapes}");
 }
 
-/// While weights move none but the first piece is sent (between two moves); when they rest pieces in f32 follow, and a slave that
-/// missed the whole does not take them.
+/// While weights move none but the first piece is sent (between two moves); when they rest pieces
+/// in f32 follow, and a slave that missed the whole does not take them.
 #[test]
 fn pieces_follow_when_weights_rest() {
     for precision in NARROW {
@@ -271,7 +271,8 @@ fn pieces_follow_when_weights_rest() {
     }
 }
 
-/// Those that move most go first, none is left for good: sums are kept, and ends are equal, in any precision.
+/// Those that move most go first, none is left for good: sums are kept, and ends are equal, in any
+/// precision.
 #[test]
 fn sparse_streams_lose_nothing_and_send_what_moves() {
     for precision in [Dtype::F32, Dtype::Bf16, Dtype::Int8] {

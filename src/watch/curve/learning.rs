@@ -7,8 +7,8 @@ use super::picture::{Curve, Panel, Series};
 use super::rows::CurveRow;
 
 impl Curve {
-    /// Test error and training loss on logarithmic axes, over iterations and over seconds; one line for each
-    /// solver of `rows`.
+    /// Test error and training loss on logarithmic axes, over iterations and over seconds; one line
+    /// for each solver of `rows`.
     pub fn learning(title: &str, rows: &[CurveRow]) -> Self {
         let error = |row: &CurveRow| row.test_accuracy.map(|share| 100.0 * (1.0 - share));
         let loss = |row: &CurveRow| row.loss;

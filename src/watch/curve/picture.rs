@@ -1,8 +1,8 @@
 //! The picture: panels of lines over a grid, one title and one legend, as SVG.
 //!
 //! Invariant: any numbers give a picture. Points that are not finite are left out and break their
-//! line; no point at all gives empty axes that say so. Lines differ by colour, dashes and marks, so that two that
-//! lie upon each other are both seen.
+//! line; no point at all gives empty axes that say so. Lines differ by colour, dashes and marks, so
+//! that two that lie upon each other are both seen.
 
 use std::error::Error;
 use std::fs;
@@ -34,7 +34,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(40, 40, 40),
 ];
-/// Length of dashes and of gaps; only the first line has none, so that no other hides what lies below it.
+/// Length of dashes and of gaps; only the first line has none, so that no other hides what lies
+/// below it.
 const DASHES: [(i32, i32); 3] = [(8, 8), (3, 6), (14, 10)];
 const MARKS: usize = 4;
 

@@ -127,8 +127,8 @@ impl CurveWriter {
         let failed = CurveError::file(&self.path);
         let before = self.file.stream_position().map_err(&failed)?;
         self.file.write_all(&line).map_err(|error| {
-            // Half a row (the disk is full) would spoil the next one. If it cannot be cut either, readers pass over it
-            // as long as it is the last.
+            // Half a row (the disk is full) would spoil the next one. If it cannot be cut either,
+            // readers pass over it as long as it is the last.
             let _ = self.file.set_len(before);
             let _ = self.file.seek(SeekFrom::Start(before));
             failed(error)

@@ -1,6 +1,7 @@
 //! What a master does with a delta: one pass over a chunk.
 //!
-//! Invariant: a weight is changed only to a finite sum. The others stay as they are and are counted.
+//! Invariant: a weight is changed only to a finite sum. The others stay as they are and are
+//! counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -260,9 +260,9 @@ kernels! {
         self.take(Take::new(Confirmed, w, last, Some(sent), pos, Some(out), Some(journal)).scaled(scale), writes)
     }
 
-    /// As [`take_confirmed`] where `out` will leave rounded: `d = w - last; out = rounded(d * portion);
-    /// sent = out / portion; w = pos + d; last = pos + sent`, so that what was left out stays in `w - last`.
-    /// Whole blocks.
+    /// As [`take_confirmed`] where `out` will leave rounded: `d = w - last; out = rounded(d *
+    /// portion); sent = out / portion; w = pos + d; last = pos + sent`, so that what was left out
+    /// stays in `w - last`. Whole blocks.
     fn take_rounded(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: &mut [u8], rounding: Rounding, portion: f32, journal: &Journal, writes: Writes) -> Taken {
         if let Rounding::Steps(steps) = rounding {
             assert_eq!(steps.len(), w.len().div_ceil(STEP_BLOCK), "a step for each block");
@@ -270,8 +270,8 @@ kernels! {
         self.take(Take::new(Rounded { rounding, portion }, w, last, Some(sent), pos, Some(out), Some(journal)), writes)
     }
 
-    /// The largest `|w - last|` of each [`STEP_BLOCK`] weights; what is NaN or infinite counts as 0. Whole
-    /// blocks of 16.
+    /// The largest `|w - last|` of each [`STEP_BLOCK`] weights; what is NaN or infinite counts
+    /// as 0. Whole blocks of 16.
     fn largest_moves(self, w: WeightsView, last: WeightsView, out: &mut [f32]) {
         self.run(LargestMoves::new(w, last, out))
     }
@@ -288,8 +288,8 @@ kernels! {
         self.take(Take::new(Keep, w, last, None, pos, None, Some(journal)), writes)
     }
 
-    /// Takes a position, fire and forget: `d = w - last; w = last = pos + d; out = d * scale`. Whole
-    /// blocks. No journal: what a kill or a lost frame takes is gone.
+    /// Takes a position, fire and forget: `d = w - last; w = last = pos + d; out = d * scale`.
+    /// Whole blocks. No journal: what a kill or a lost frame takes is gone.
     fn take_forget(self, w: WeightsView, last: WeightsView, pos: &[u8], out: &mut [u8], scale: f32, writes: Writes) -> Taken {
         self.take(Take::new(Forget, w, last, None, pos, Some(out), None).scaled(scale), writes)
     }

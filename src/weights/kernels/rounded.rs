@@ -1,6 +1,7 @@
 //! What leaves of a delta where the payload is narrower than f32, and what stays.
 //!
-//! Invariant: what a payload can say is exact; `sent` is that much, and the rest stays in `w - last`.
+//! Invariant: what a payload can say is exact; `sent` is that much, and the rest stays in `w -
+//! last`.
 
 use super::Kernel;
 use super::lanes::{Arith, Lanes};
@@ -30,8 +31,8 @@ impl Rule for Rounded<'_> {
             .of(i, d.times(A::splat(self.portion)))
             .plus(zero);
         let mut sent = out.times(A::splat(1.0 / self.portion)).plus(zero);
-        // A sum is exact. In a mean the least that is left would go to and fro for ever: multiplied by the
-        // portion it rounds to itself, or to nothing.
+        // A sum is exact. In a mean the least that is left would go to and fro for ever: multiplied
+        // by the portion it rounds to itself, or to nothing.
         if self.portion != 1.0 {
             let rest = d.minus(sent).zero_below(A::splat(REST_LEAST));
             sent = d.minus(rest).plus(zero);
@@ -53,7 +54,8 @@ pub(super) const REST_LEAST: f32 = f32::from_bits((127 - 100) << 23);
 pub enum Rounding<'a> {
     /// The upper half of an f32.
     Bf16,
-    /// For each [`STEP_BLOCK`] weights a power of two, from 2^-149 to 2^104: multiples of it, up to 127.
+    /// For each [`STEP_BLOCK`] weights a power of two, from 2^-149 to 2^104: multiples of it, up to
+    /// 127.
     Steps(&'a [f32]),
 }
 

@@ -160,7 +160,8 @@ impl<'a, R: Rule> Take<'a, R> {
         }
     }
 
-    /// The same with a delta that leaves multiplied by `scale`; `w`, `last` and `sent` do not know it.
+    /// The same with a delta that leaves multiplied by `scale`; `w`, `last` and `sent` do not know
+    /// it.
     pub(super) fn scaled(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
@@ -241,7 +242,8 @@ impl<R: Rule> Kernel for Take<'_, R> {
                 let (d, bad) = x.minus(last).finite_or_zero();
                 let next = self.rule.next(i, pos, sent, d);
                 if R::WRITES_SENT {
-                    // Before the mark, so that the journal need not hold it: what was here is confirmed.
+                    // Before the mark, so that the journal need not hold it: what was here is
+                    // confirmed.
                     next.sent.store(self.sent.as_ptr().add(i));
                 }
                 if let Some(journal) = self.journal.filter(|_| R::JOURNAL) {

@@ -1,7 +1,7 @@
 //! Passes whose every operand is shared memory: a device's on the host, or a landing place.
 //!
-//! As the kernels over payloads, but through views only, whole blocks. Invariant: the arithmetic and
-//! its order are those of their siblings on payloads.
+//! As the kernels over payloads, but through views only, whole blocks. Invariant: the arithmetic
+//! and its order are those of their siblings on payloads.
 
 use super::lanes::Lanes;
 use super::{Kernel, Taken};

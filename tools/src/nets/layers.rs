@@ -1,7 +1,7 @@
 //! The layers of a net as the plan sees them: name, matrix, floating-point operations.
 //!
-//! Reads layer tables (CSV, docs/guide/planning.md) and Caffe nets. Invariants: layers stand in forward order,
-//! every one has weights, and their operations are above zero.
+//! Reads layer tables (CSV, docs/guide/planning.md) and Caffe nets. Invariants: layers stand in
+//! forward order, every one has weights, and their operations are above zero.
 
 mod net;
 
@@ -53,8 +53,8 @@ const HEADER: [&str; 6] = ["layer", "kind", "m", "n", "bias", "flops"];
 /// Largest M or N: keeps every product far from the end of its integer.
 const MAX_SIDE: u64 = 1 << 26;
 
-/// Reads the file at `path`: a table (`.csv`) or a Caffe net. `input` is the shape of one image, for
-/// nets that do not say it.
+/// Reads the file at `path`: a table (`.csv`) or a Caffe net. `input` is the shape of one image,
+/// for nets that do not say it.
 pub(super) fn read(path: &Path, input: Option<[usize; 3]>) -> Result<Vec<Layer>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the net {}", path.display()))?;

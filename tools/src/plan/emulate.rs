@@ -149,9 +149,9 @@ pub(crate) fn run(task: &Task, settings: Settings) -> Result<Emulation> {
     })
 }
 
-/// Keeps TCP from taking a long queue for a loss. A scaled link is slow, but TCP's time-outs are not
-/// scaled with it: behind queues of a second it would send again what was never lost. Windows are
-/// bounded too, so that all connections together fill a node's link and little more.
+/// Keeps TCP from taking a long queue for a loss. A scaled link is slow, but TCP's time-outs are
+/// not scaled with it: behind queues of a second it would send again what was never lost. Windows
+/// are bounded too, so that all connections together fill a node's link and little more.
 fn calm(lab: &Lab, task: &Task) -> Result<()> {
     let connections = 2.0 * task.place.workers() as f64;
     let window = (task.bytes_per_s * QUEUE_S / connections).clamp(16_384.0, 2e6);

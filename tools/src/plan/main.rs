@@ -28,8 +28,8 @@ use schedule::Next;
 #[derive(Debug, Parser)]
 #[command(name = "dogwild-plan", version, max_term_width = 100)]
 struct Cli {
-    /// alexnet, vgg16, vgg19, vgg19-22k, googlenet, inception-v3, resnet-152, a net prototxt, or a layer
-    /// table (.csv)
+    /// alexnet, vgg16, vgg19, vgg19-22k, googlenet, inception-v3, resnet-152, a net prototxt, or a
+    /// layer table (.csv)
     net: String,
     /// Workers, one on each node
     #[arg(long, value_name = "P", value_parser = members)]
@@ -55,7 +55,8 @@ struct Cli {
     /// When the next forward pass may begin
     #[arg(long, value_enum, default_value = "all")]
     next: Next,
-    /// The framework whose single-node throughput is taken [default: the first that the papers state]
+    /// The framework whose single-node throughput is taken [default: the first that the papers
+    /// state]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
     /// Images per second of one node alone, instead of the papers' figure

@@ -59,7 +59,8 @@ pub(crate) struct LayerReport {
     pub(crate) flops: u64,
     pub(crate) forward_s: f64,
     pub(crate) backward_s: f64,
-    /// In and out of the node that has most to do: worker and server, or a worker if servers are apart.
+    /// In and out of the node that has most to do: worker and server, or a worker if servers are
+    /// apart.
     pub(crate) node_floats: Floats,
     /// On all links together, as the 2015 paper counts.
     pub(crate) cluster_floats: Floats,
@@ -363,7 +364,8 @@ pub(crate) fn curve(task: &Task) -> Curve {
     }
     let rate = task.bytes_per_s * 8.0 / 1e9;
     let place = &task.place;
-    // Half the nodes stand below half the picture on even axes: doublings are as far apart as they are.
+    // Half the nodes stand below half the picture on even axes: doublings are as far apart as they
+    // are.
     let axis = Axis::LogAt(sizes.iter().map(|&nodes| nodes.into()).collect());
     Curve {
         title: format!(

@@ -1,11 +1,11 @@
 //! The time of an iteration, by playing it: compute, links, servers.
 //!
-//! The model (docs/guide/planning.md): a worker spends the forward and then the backward times of its layers
-//! one after the other. A layer's messages set out when its backward pass ends, or, without
-//! overlap, when the whole backward pass has. Each node has one link out and one in, both of the
-//! same bandwidth and independent (full duplex). Messages leave in the order in which they were
-//! ready and arrive in the order in which they began to leave; one that finds the receiver's link
-//! busy waits in the switch. Servers, sufficient factors and memory cost no time, nor does
+//! The model (docs/guide/planning.md): a worker spends the forward and then the backward times of
+//! its layers one after the other. A layer's messages set out when its backward pass ends, or,
+//! without overlap, when the whole backward pass has. Each node has one link out and one in, both
+//! of the same bandwidth and independent (full duplex). Messages leave in the order in which they
+//! were ready and arrive in the order in which they began to leave; one that finds the receiver's
+//! link busy waits in the switch. Servers, sufficient factors and memory cost no time, nor does
 //! latency. Numbers only: the clock is virtual.
 
 use std::cmp::Ordering;
@@ -360,7 +360,8 @@ mod tests {
 
     #[test]
     fn without_overlap_the_network_follows_the_computer() {
-        // Per node and direction: (P + P2 - 2)/P2 of a layer; both layers at 1.5 times 40,000 bytes.
+        // Per node and direction: (P + P2 - 2)/P2 of a layer; both layers at 1.5 times 40,000
+        // bytes.
         let four = place(4, 4, false);
         let found = seconds(&four, Scheme::Ps, false, Next::All, 40_000.0);
         about(found, 6.0 + 2.0 * 1.5);

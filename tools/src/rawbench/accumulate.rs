@@ -1,8 +1,8 @@
 //! `dogwild-rawbench accumulate`: how long devices wait for the sums of their gradients.
 //!
-//! Devices replay the times of a net's layers (they sleep) and give gradients of the real sizes, which
-//! are copied, added and copied back for real; `replay` does that. Here: arguments and
-//! what is measured; `report` has the table. Reads the net; touches memory only.
+//! Devices replay the times of a net's layers (they sleep) and give gradients of the real sizes,
+//! which are copied, added and copied back for real; `replay` does that. Here: arguments and what
+//! is measured; `report` has the table. Reads the net; touches memory only.
 
 mod replay;
 mod report;
@@ -28,8 +28,8 @@ use report::{BUSY, NetReport, PaperReport, Report, RunReport};
 /// Waiting for gradients that are accumulated on the CPU.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Nets, with commas: alexnet, googlenet, vgg16 and others (docs/guide/planning.md), a net prototxt, a layer table
-    /// (.csv), or a recording of real times (.json)
+    /// Nets, with commas: alexnet, googlenet, vgg16 and others (docs/guide/planning.md), a net
+    /// prototxt, a layer table (.csv), or a recording of real times (.json)
     #[arg(
         long,
         value_name = "FILE",

@@ -1,7 +1,8 @@
 //! `--compare`: what iperf3, trafgen and dpdk-testpmd do on the same link, in the same run.
 //!
 //! Runs those programs in both hosts; counts frames by the interfaces' own counters where a tool
-//! does not tell. `names`: what can be asked for; `tools`: how each is run. Invariant: a tool that is not installed or fails is named, and is no error.
+//! does not tell. `names`: what can be asked for; `tools`: how each is run. Invariant: a tool that
+//! is not installed or fails is named, and is no error.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -28,7 +29,8 @@ const START_WITHIN: Duration = Duration::from_secs(10);
 const END_WITHIN: Duration = Duration::from_secs(3);
 /// Bytes of a header, which interfaces count.
 const ETHERNET_HEADER_BYTES: f64 = 14.0;
-/// Frames of other programs and what adapters add (padding to 60 bytes, a checksum) change the mean by less.
+/// Frames of other programs and what adapters add (padding to 60 bytes, a checksum) change the mean
+/// by less.
 const PAYLOAD_SLACK_BYTES: f64 = 48.0;
 /// Frames that tell that a tool is sending: an interface alone sends a few.
 const STARTED_FRAMES: u64 = 100;
@@ -306,7 +308,8 @@ impl Places<'_> {
 struct Family(Guard);
 
 impl Family {
-    /// Asks all of it to end, which gives it time to take its XDP program off the interface, and ends what is left.
+    /// Asks all of it to end, which gives it time to take its XDP program off the interface, and
+    /// ends what is left.
     fn end(&mut self) {
         let pid = self.0.0.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));

@@ -50,7 +50,8 @@ pub(crate) struct Args {
     /// Times that the adding node's streamer is killed (SIGKILL) and started again in each run
     #[arg(long, value_name = "N", default_value_t = 0)]
     kills: u32,
-    /// Delivery is waited for as long as replicas get nearer; given up after so many seconds in which they do not
+    /// Delivery is waited for as long as replicas get nearer; given up after so many seconds in
+    /// which they do not
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     settle: f64,
     /// Machine-readable output
@@ -266,8 +267,9 @@ impl AdderArgs {
         Ok(())
     }
 
-    /// What is added to which weights: 1.0, but in a mean only the portion to what the node masters.
-    /// There weights are the positions themselves; elsewhere the streamer multiplies what it sends.
+    /// What is added to which weights: 1.0, but in a mean only the portion to what the node
+    /// masters. There weights are the positions themselves; elsewhere the streamer multiplies what
+    /// it sends.
     fn parts(&self, shared: &SharedWeights) -> [(Range<usize>, f32); 3] {
         let globals = shared.globals();
         let (own, used) = (globals.own_range(), shared.used());

@@ -18,7 +18,8 @@ use crate::machine::InterfaceCounters;
 /// Where the nodes of a benchmark are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FleetArgs {
-    /// Nodes are network namespaces joined by veth cables (needs no root where user namespaces are allowed)
+    /// Nodes are network namespaces joined by veth cables (needs no root where user namespaces are
+    /// allowed)
     #[arg(long)]
     pub(crate) lab: bool,
     /// Number of nodes

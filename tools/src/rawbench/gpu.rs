@@ -1,8 +1,9 @@
 //! The GPU syncer alone: bytes up and down per second beside plain copies of the same bytes, and
 //! sync cycles per second.
 //!
-//! In turns within one run, so that other load meets both alike. The device's weights are moved before each cycle, so
-//! that every delta is added to the buffer. Touches one buffer under /dev/shm, which goes away.
+//! In turns within one run, so that other load meets both alike. The device's weights are moved
+//! before each cycle, so that every delta is added to the buffer. Touches one buffer under
+//! /dev/shm, which goes away.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,13 +54,15 @@ struct Line {
     /// Bytes up per second in those cycles; as many come down.
     sync_up_bytes_per_s: f64,
     sync_down_bytes_per_s: f64,
-    /// Plain pinned copies of the same chunks, up and down at the same time on two streams, each way.
+    /// Plain pinned copies of the same chunks, up and down at the same time on two streams, each
+    /// way.
     copy_up_bytes_per_s: f64,
     copy_down_bytes_per_s: f64,
     /// What the syncer reaches of those.
     up_share: f64,
     down_share: f64,
-    /// The share of its time that the syncer's thread waited for the device; the rest it adds deltas.
+    /// The share of its time that the syncer's thread waited for the device; the rest it adds
+    /// deltas.
     wait_share: f64,
 }
 

@@ -45,7 +45,8 @@ pub(crate) struct HogwildArgs {
     #[arg(long, default_value_t = 0)]
     passes: u64,
     /// Runs of each experiment, at most: it is repeated until all solvers were on a processor
-    /// together 90 % of the time, and the run in which they were so most is shown, whatever it lost.
+    /// together 90 % of the time, and the run in which they were so most is shown, whatever it
+    /// lost.
     #[arg(long, default_value_t = 5)]
     attempts: u32,
     /// Solvers are threads of one process instead of processes.
@@ -144,7 +145,8 @@ impl Line {
     }
 }
 
-/// The same experiment until the solvers ran together. Chosen by that alone, never by what was lost.
+/// The same experiment until the solvers ran together. Chosen by that alone, never by what was
+/// lost.
 fn measure_together(args: &HogwildArgs, size: Size, kernel: Kernel, solvers: u32) -> Result<Line> {
     let mut best = measure(args, size, kernel, solvers)?;
     let mut attempts = 1;

@@ -56,8 +56,9 @@ pub(crate) struct DriverArgs {
     /// The lab's hosts receive on all cores (receive packet steering), not on the one that sends
     #[arg(long, requires = "lab")]
     pub(crate) steer_receive: bool,
-    /// Send from this core only, counted from 0, ours and what --compare runs; receiving ends run where they may
-    /// (testpmd always sends from one core, 1 if not told; trafgen always from core 0)
+    /// Send from this core only, counted from 0, ours and what --compare runs; receiving ends run
+    /// where they may (testpmd always sends from one core, 1 if not told; trafgen always from core
+    /// 0)
     #[arg(long, value_name = "N", requires = "lab")]
     pub(crate) core: Option<usize>,
     /// Seconds of each measurement
@@ -66,8 +67,8 @@ pub(crate) struct DriverArgs {
     /// Also draw the result (SVG)
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<std::path::PathBuf>,
-    /// Also measure on the same link: peer tools that are installed, and (`send --lab` with --key-file) ours without the
-    /// key; names with commas after `=` [default: all]
+    /// Also measure on the same link: peer tools that are installed, and (`send --lab` with
+    /// --key-file) ours without the key; names with commas after `=` [default: all]
     #[arg(
         long,
         value_name = "NAMES",
@@ -114,7 +115,8 @@ impl LinkArgs {
     /// Waits for a frame, asleep or not.
     pub(crate) fn idle(&self, link: &mut Link) -> Result<()> {
         if self.spin {
-            // Where both ends share a core, a loop that never yields would be pinging its own clock.
+            // Where both ends share a core, a loop that never yields would be pinging its own
+            // clock.
             std::thread::yield_now();
         } else {
             link.rx.wait(Duration::from_micros(100))?;

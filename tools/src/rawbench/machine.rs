@@ -63,11 +63,11 @@ pub(crate) fn thread_cpu_ns() -> u64 {
         .unwrap_or_else(dogwild::node::cpu_ns)
 }
 
-/// How fast a core writes into lines that another has just read, bytes/s: what sender and receiver on two cores
-/// do to each other through the kernel's packet buffers. Takes some 50 ms.
+/// How fast a core writes into lines that another has just read, bytes/s: what sender and receiver
+/// on two cores do to each other through the kernel's packet buffers. Takes some 50 ms.
 ///
-/// Cores that share a last-level cache do ten times what others do, and the host of a virtual machine moves it
-/// between such pairs: rates of frames change with it, by two and more.
+/// Cores that share a last-level cache do ten times what others do, and the host of a virtual
+/// machine moves it between such pairs: rates of frames change with it, by two and more.
 pub(crate) fn core_to_core_bytes_per_s() -> f64 {
     const BLOCK: usize = 32 << 10;
     const BLOCKS: usize = 64;

@@ -22,7 +22,8 @@ use clap::{Parser, Subcommand};
 use dogwild::cli::args::parse;
 use dogwild::cli::finish;
 
-/// Measures transports, the stream, its conservation and lost updates; every figure beside what bounds it.
+/// Measures transports, the stream, its conservation and lost updates; every figure beside what
+/// bounds it.
 #[derive(Debug, Parser)]
 #[command(name = "dogwild-rawbench", version, max_term_width = 100)]
 struct Cli {
@@ -42,7 +43,8 @@ enum Command {
     Sweep(measure::SweepArgs),
     /// How fast buffers are kept in step, beside the raw rate of the transport and memcpy
     Stream(stream::Args),
-    /// What a TCP flow keeps of a thin link beside the stream, and how soon the stream finds the link's rate
+    /// What a TCP flow keeps of a thin link beside the stream, and how soon the stream finds the
+    /// link's rate
     Tcp(tcp::Args),
     /// Whether anything that is added gets lost or doubled on the way
     Conserve(conserve::Args),
@@ -50,7 +52,8 @@ enum Command {
     Hogwild(hogwild::HogwildArgs),
     /// How fast a device is kept in step with a buffer, beside plain copies
     Gpu(gpu::Args),
-    /// How long devices wait for the sums of their gradients, overlapped with the backward pass and not
+    /// How long devices wait for the sums of their gradients, overlapped with the backward pass and
+    /// not
     Accumulate(accumulate::Args),
     /// A part of another benchmark
     #[command(hide = true)]

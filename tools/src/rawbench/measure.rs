@@ -29,12 +29,13 @@ pub(crate) struct SendArgs {
     /// To the other host alone instead of the group
     #[arg(long)]
     unicast: bool,
-    /// Only send: no `recv` at the other end, nobody knows what arrives, and only the head of each frame is written (as
-    /// trafgen and testpmd do)
+    /// Only send: no `recv` at the other end, nobody knows what arrives, and only the head of each
+    /// frame is written (as trafgen and testpmd do)
     #[arg(long, conflicts_with = "unicast")]
     alone: bool,
-    /// Measure so many times, ours and each of --compare in turns, on the same lab: how many times theirs ours is, per
-    /// round, median, lowest and highest, and the rate from core to core, with which rates on virtual machines change
+    /// Measure so many times, ours and each of --compare in turns, on the same lab: how many times
+    /// theirs ours is, per round, median, lowest and highest, and the rate from core to core, with
+    /// which rates on virtual machines change
     #[arg(long, value_name = "N", value_parser = rounds::count())]
     rounds: Option<u32>,
 }

@@ -48,8 +48,8 @@ pub(crate) struct End {
 pub(crate) enum Direction {
     OneWay,
     BothWays,
-    /// Both ways, out of a buffer as large as the weights and into another: what any program pays that
-    /// moves these bytes, and the raw rate from one hot frame does not show.
+    /// Both ways, out of a buffer as large as the weights and into another: what any program pays
+    /// that moves these bytes, and the raw rate from one hot frame does not show.
     BuffersBothWays,
 }
 
@@ -147,8 +147,9 @@ impl Args {
     }
 }
 
-/// Sends up to `count` frames of this payload, fewer when slots run out, and returns how many. Only the
-/// first `fresh` bytes are written; behind them a slot keeps what an earlier frame of this link left.
+/// Sends up to `count` frames of this payload, fewer when slots run out, and returns how many. Only
+/// the first `fresh` bytes are written; behind them a slot keeps what an earlier frame of this link
+/// left.
 pub(crate) fn burst(
     link: &mut Link,
     to: To,
@@ -165,8 +166,9 @@ pub(crate) fn burst(
     Ok(sent)
 }
 
-/// Copies piece by piece. The C library's copy of some kilobytes is `rep movsb` or walks backwards, by where the two
-/// lie, and is then many times slower at places that nobody chose: that would be measured instead of the transport.
+/// Copies piece by piece. The C library's copy of some kilobytes is `rep movsb` or walks backwards,
+/// by where the two lie, and is then many times slower at places that nobody chose: that would be
+/// measured instead of the transport.
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     /// What the C library still copies without a loop: eight vectors of AVX-512.
     const PIECE: usize = 512;

@@ -1,5 +1,5 @@
-//! What benchmarks in rounds share: how often, how even the rounds were, and in which mode of the machine
-//! each was measured.
+//! What benchmarks in rounds share: how often, how even the rounds were, and in which mode of the
+//! machine each was measured.
 
 use anyhow::Result;
 use clap::builder::RangedI64ValueParser;

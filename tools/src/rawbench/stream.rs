@@ -88,13 +88,15 @@ struct Report {
     share_of_raw_two_way: f64,
     /// The same of the raw two-way rate out of and into buffers of the weights' size.
     share_of_raw_buffers: f64,
-    /// How fast one core reads what the other has just written, before and after. On a virtual machine
-    /// this changes with the host's choice of cores, and rates that cross cores change with it.
+    /// How fast one core reads what the other has just written, before and after. On a virtual
+    /// machine this changes with the host's choice of cores, and rates that cross cores change with
+    /// it.
     core_to_core_bytes_per_s: [f64; 2],
     /// All rounds in order; empty if there was one.
     rounds: Vec<Round>,
-    /// Frames and bytes that left the interface of node 0 (a lab's, and not over udp with segmentation, where
-    /// the interface sees joined frames) for each position and for each pass over its range.
+    /// Frames and bytes that left the interface of node 0 (a lab's, and not over udp with
+    /// segmentation, where the interface sees joined frames) for each position and for each pass
+    /// over its range.
     interface: Option<PerCycle>,
     /// memcpy of the buffer's bytes.
     memcpy_bytes_per_s: f64,
@@ -158,8 +160,8 @@ impl Args {
         let before = fleet.read();
         self.let_stream(&fleet);
         let after = fleet.read();
-        // Streamers publish their counters now and then, but once more at their end: only then do they
-        // and the interface's agree.
+        // Streamers publish their counters now and then, but once more at their end: only then do
+        // they and the interface's agree.
         fleet.stop()?;
         let now = fleet.lab.as_ref().and_then(fleet::interface);
         let whole = fleet.read();
@@ -173,8 +175,8 @@ impl Args {
         Ok(report)
     }
 
-    /// Sleeps, and in a narrow precision moves a weight of every chunk now and then: weights at rest would travel
-    /// in f32.
+    /// Sleeps, and in a narrow precision moves a weight of every chunk now and then: weights at
+    /// rest would travel in f32.
     fn let_stream(&self, fleet: &Fleet) {
         let end = Instant::now() + Duration::from_secs_f64(self.seconds);
         while let left = end.saturating_duration_since(Instant::now())

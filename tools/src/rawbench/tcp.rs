@@ -1,7 +1,8 @@
-//! `dogwild-rawbench tcp`: what a TCP flow keeps of a thin link beside the stream, and how soon the stream finds the
-//! link's rate: alone, beside TCP, and when it has gone.
+//! `dogwild-rawbench tcp`: what a TCP flow keeps of a thin link beside the stream, and how soon the
+//! stream finds the link's rate: alone, beside TCP, and when it has gone.
 //!
-//! Two hosts of a lab, their link limited by `tbf`. TCP goes from host 0 to host 1, the stream both ways.
+//! Two hosts of a lab, their link limited by `tbf`. TCP goes from host 0 to host 1, the stream both
+//! ways.
 
 mod flow;
 
@@ -72,7 +73,8 @@ struct Report {
     /// Time in queues of the network as the stream measures it, alone and beside TCP, µs.
     queued_alone_us: u64,
     queued_beside_us: u64,
-    /// Time until the stream sent 90 % of what it sends alone: from its first frame on, and after TCP ended.
+    /// Time until the stream sent 90 % of what it sends alone: from its first frame on, and after
+    /// TCP ended.
     found_after_s: f64,
     back_after_s: f64,
 }
@@ -84,7 +86,8 @@ impl Args {
             bail!("a link has two ends: leave --nodes at 2");
         }
         if self.fleet.transport.is_raw() {
-            // A token bucket at the sender is skipped by PACKET_QDISC_BYPASS; the one at the port is not.
+            // A token bucket at the sender is skipped by PACKET_QDISC_BYPASS; the one at the port
+            // is not.
             log::info!("raw Ethernet: the link is limited at the port of the receiver only");
         }
         let report = self.measure()?;

@@ -1,6 +1,7 @@
 //! `dogwild-study repeat`: `dogwild train` with one seed after the other, and what came of it.
 //!
-//! Starts the program `dogwild` that lies in the folder of this one; reads each run's `summary.json`.
+//! Starts the program `dogwild` that lies in the folder of this one; reads each run's
+//! `summary.json`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,8 +13,8 @@ use serde_json::Value;
 
 use crate::seeds::spread;
 
-/// Exit codes of `dogwild train` after which there is a summary: done, diverged, target not reached,
-/// replicas differ.
+/// Exit codes of `dogwild train` after which there is a summary: done, diverged, target not
+/// reached, replicas differ.
 const WITH_SUMMARY: [i32; 4] = [0, 3, 4, 5];
 
 /// Arguments of `dogwild-study repeat`.

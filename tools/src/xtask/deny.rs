@@ -252,7 +252,8 @@ impl Config {
             .collect()
     }
 
-    /// Crates with several versions of which more than one is not skipped; skips that match nothing.
+    /// Crates with several versions of which more than one is not skipped; skips that match
+    /// nothing.
     fn duplicates(&self, packages: &[Package]) -> Vec<String> {
         let mut versions: BTreeMap<&str, Vec<&Package>> = BTreeMap::new();
         for package in packages {

@@ -1,7 +1,7 @@
 //! Layers of a Caffe net: walks its shapes, without memory for a single activation.
 //!
-//! Touches nothing. Sizes of windows follow Caffe, as `dogwild::solver` does: convolutions leave out
-//! what sticks out, poolings keep it.
+//! Touches nothing. Sizes of windows follow Caffe, as `dogwild::solver` does: convolutions leave
+//! out what sticks out, poolings keep it.
 
 use std::collections::HashMap;
 

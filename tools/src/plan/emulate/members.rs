@@ -23,7 +23,8 @@ use crate::Task;
 const COORDINATOR: &str = "10.77.0.1:7700";
 /// Time between two looks at the workers' counters.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// A cluster that makes no step for so long makes none any more: members notice the dead long before.
+/// A cluster that makes no step for so long makes none any more: members notice the dead long
+/// before.
 const STUCK: Duration = Duration::from_secs(120);
 
 /// A part of an emulated cluster: what `dogwild` does, as a process of this program.

@@ -1,7 +1,8 @@
 //! Devices that spend recorded times and give gradients of the recorded sizes.
 //!
-//! A thread per device sleeps through its layers, its clock going on while gradients are given, as a
-//! GPU's would; another adds. Gradients are zeros: adding and copying take as long as with others.
+//! A thread per device sleeps through its layers, its clock going on while gradients are given, as
+//! a GPU's would; another adds. Gradients are zeros: adding and copying take as long as with
+//! others.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::{DeviceKind, OrderArg};
 
-/// The paper's: Le Duc et al., "Involving CPUs into Multi-GPU Deep Learning", 2018, four GPUs of one host.
+/// The paper's: Le Duc et al., "Involving CPUs into Multi-GPU Deep Learning", 2018, four GPUs of
+/// one host.
 struct Paper {
     net: &'static str,
     /// Waiting per iteration before and with its scheme, where it says so.
@@ -88,11 +89,13 @@ pub(super) struct RunReport {
     pub(super) iteration_ms: f64,
     /// One device alone's iteration time over this one.
     pub(super) weak_scaling_efficiency: f64,
-    /// Share of all cores that this program kept busy: copies and sums; replayed computing does not.
+    /// Share of all cores that this program kept busy: copies and sums; replayed computing does
+    /// not.
     pub(super) cores_busy: f64,
     /// Share of all cores that was busy, with whatever else runs on this machine.
     pub(super) machine_busy: f64,
-    /// False if copies and sums had to wait for cores, so that efficiency says nothing about the scheme.
+    /// False if copies and sums had to wait for cores, so that efficiency says nothing about the
+    /// scheme.
     pub(super) cores_allow: bool,
 }
 

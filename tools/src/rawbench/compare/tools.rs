@@ -94,9 +94,9 @@ pub(super) fn iperf3(
     })
 }
 
-/// What makes iperf3's UDP fastest: no limit to the rate, one stream, socket buffers as ours (in a lab, where the
-/// other end has the same limits; iperf3 ends if it is granted less), and segmentation offload where this
-/// one has it (3.21 and later).
+/// What makes iperf3's UDP fastest: no limit to the rate, one stream, socket buffers as ours (in a
+/// lab, where the other end has the same limits; iperf3 ends if it is granted less), and
+/// segmentation offload where this one has it (3.21 and later).
 fn udp_args(program: &PathBuf, lab: bool, bytes: usize) -> Result<Vec<String>> {
     let mut args = ["-u", "-b", "0", "-l", &bytes.to_string()]
         .map(str::to_owned)
@@ -149,8 +149,8 @@ pub(super) fn testpmd(
     bytes: usize,
     seconds: f64,
 ) -> Result<Peer> {
-    // A frame has to fit into one slot of the ring, and what fits there into one buffer; else testpmd
-    // sends shorter ones without a word.
+    // A frame has to fit into one slot of the ring, and what fits there into one buffer; else
+    // testpmd sends shorter ones without a word.
     let frame = bytes + ETHERNET_HEADER;
     let (slot, ring) = match driver {
         "net_af_packet" if frame > TESTPMD_BYTES - 100 => (16_384, ",blocksz=65536,framesz=16384"),

@@ -1,4 +1,5 @@
-//! Waiting for delivery: as long as replicas get nearer to each other, however slow machine and link are.
+//! Waiting for delivery: as long as replicas get nearer to each other, however slow machine and
+//! link are.
 //!
 //! Reads buffers; touches nothing else.
 
@@ -55,8 +56,8 @@ pub(super) fn wait(fleet: &mut Fleet, patience: Duration) -> Result<Option<Strin
     Ok(None)
 }
 
-/// The weights of which `node` of so many is master, but for the chunk at either end: ranges are cut at whole
-/// chunks, of which this end knows nothing.
+/// The weights of which `node` of so many is master, but for the chunk at either end: ranges are
+/// cut at whole chunks, of which this end knows nothing.
 fn range(weights: usize, nodes: usize, node: usize) -> std::ops::Range<usize> {
     weights * node / nodes..weights * (node + 1) / nodes
 }

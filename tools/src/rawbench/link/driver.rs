@@ -79,7 +79,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Frames sent per second by the count that peer tools are held to as well; by our own where there is none.
+    /// Frames sent per second by the count that peer tools are held to as well; by our own where
+    /// there is none.
     pub(crate) fn sent_by_interface(&self) -> f64 {
         self.interface_sent_frames_per_s
             .unwrap_or(self.sent_frames_per_s)

@@ -23,11 +23,13 @@ const SAME_MODE_FACTOR: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Counted {
-    /// Frames sent: nobody reads them on either side. Those of raw Ethernet in a lab are counted by the interface.
+    /// Frames sent: nobody reads them on either side. Those of raw Ethernet in a lab are counted by
+    /// the interface.
     Sent,
     /// Frames received by a program, on both sides.
     Received,
-    /// Frames received: ours by a program that reads every byte, the others' by the interface. To their favour.
+    /// Frames received: ours by a program that reads every byte, the others' by the interface. To
+    /// their favour.
     ReceivedUnread,
     /// Bits of payload received by a program, on both sides.
     ReceivedBits,
@@ -76,7 +78,8 @@ pub(crate) struct Ratio {
     pub(crate) counted: Option<Counted>,
     /// Ours as a multiple of theirs; none if they never could be compared.
     pub(crate) ratio: Option<Spread>,
-    /// The highest of ours over the highest of theirs: both as they are while nothing slows the machine down.
+    /// The highest of ours over the highest of theirs: both as they are while nothing slows the
+    /// machine down.
     pub(crate) best_ratio: Option<f64>,
     pub(crate) theirs_per_s: Option<Spread>,
 }

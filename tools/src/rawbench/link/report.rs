@@ -62,7 +62,8 @@ pub(crate) struct Report {
 }
 
 impl Outcome {
-    /// Takes note of what the interface had counted before and after, where it counts single frames.
+    /// Takes note of what the interface had counted before and after, where it counts single
+    /// frames.
     pub(crate) fn count_by_interface(&mut self, counted: Option<(u64, u64)>) {
         if let (Self::Send(run), Some((before, after))) = (self, counted) {
             let frames = after.saturating_sub(before) as f64;

@@ -1,4 +1,5 @@
-//! One TCP flow from host 0 to host 1 of a lab: a process in each, as fast as congestion control lets it.
+//! One TCP flow from host 0 to host 1 of a lab: a process in each, as fast as congestion control
+//! lets it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
