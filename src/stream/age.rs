@@ -1,12 +1,12 @@
-//! What a streamer tells of itself: how old what it holds of another node's range is, how long its
-//! frames are.
+//! How old what a slave holds of another node's range is, in steps of solvers.
 //!
-//! Reads what the slave noted. Touches no frames.
+//! Counters only. Touches no frames and no weights.
+
+use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
-use super::Streamer;
-use crate::wire;
+use super::common::Common;
 
 /// One of so many chunks has its age in steps counted: steps are far fewer than positions. Where
 /// nodes have few chunks, every one has.
@@ -51,61 +51,24 @@ impl AgeSteps {
                 .saturating_record(cluster.saturating_sub(cluster_before));
         }
     }
-}
 
-impl Streamer<'_> {
     /// Notes that a position of `chunk` was taken.
-    pub(super) fn note_age_steps(&mut self, chunk: u32) {
+    #[inline]
+    pub(super) fn note_taken(&mut self, chunk: u32, common: &Common<'_>) {
+        let local = common.local_iterations();
         // Nothing is stale before there are steps.
-        if chunk.is_multiple_of(self.age_steps.every) && self.local_iterations > 0 {
-            let local = self.local_iterations;
-            let cluster = local.saturating_add(self.remote_iterations());
-            self.age_steps.note(chunk, local, cluster);
+        if chunk.is_multiple_of(self.every) && local > 0 {
+            let cluster = local.saturating_add(common.remote_iterations());
+            self.note(chunk, local, cluster);
         }
     }
 
-    /// Of the nodes that `lives`, the one whose range is oldest here, and the iterations that this
-    /// node's solvers had made when its oldest chunk was taken (0: before their first).
-    pub fn oldest_step(&self, lives: impl Fn(u16) -> bool) -> Option<(u16, u64)> {
-        let every = self.age_steps.every;
-        let oldest = |node: u16| {
-            let range = self.ranges.of(node);
-            let counted = range.start.div_ceil(every)..range.end.div_ceil(every);
-            let taken = &self.age_steps.taken[counted.start as usize..counted.end as usize];
-            let local = taken.iter().map(|one| one.map_or(0, |(local, _)| local));
-            local.min().map(|local| (node, local))
-        };
-        let others = self.others().filter(|node| lives(*node));
-        others.filter_map(oldest).min_by_key(|(_, local)| *local)
-    }
-
-    /// How old foreign chunks were, in steps, when their next position was taken.
-    pub fn age_steps(&self) -> &AgeSteps {
-        &self.age_steps
-    }
-
-    /// Time since the oldest chunk of `node`'s range was taken, ns; since the start where one never
-    /// was.
-    pub fn range_age_ns(&self, node: u16, now_ns: u64) -> u64 {
-        let range = self.ranges.of(node);
-        let taken = &self.taken_ns[range.start as usize..range.end as usize];
-        let oldest = taken.iter().min();
-        oldest.map_or(0, |taken| now_ns.saturating_sub(*taken))
-    }
-
-    /// Time since the last position of `node` was taken, ns; since the start if none was.
-    pub fn position_age_ns(&self, node: u16, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.peers[node as usize].streamed_ns)
-    }
-
-    /// Whether a position or a delta of this job has so many bytes.
-    pub fn is_usual_length(&self, bytes: usize) -> bool {
-        let payload = self
-            .config
-            .precision
-            .payload_len(self.config.chunk_weights as usize);
-        let acks = wire::acks_len(self.config.nodes as u8);
-        let delta = wire::HEADER_LEN + payload;
-        bytes == delta || bytes == delta + acks
+    /// Iterations that this node's solvers had made when the oldest of `chunks` was taken; 0:
+    /// before their first. `None`: none of them is counted.
+    pub(super) fn oldest(&self, chunks: Range<u32>) -> Option<u64> {
+        let counted = chunks.start.div_ceil(self.every)..chunks.end.div_ceil(self.every);
+        let taken = &self.taken[counted.start as usize..counted.end as usize];
+        let local = taken.iter().map(|one| one.map_or(0, |(local, _)| local));
+        local.min()
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Invariant: what is believed never falls, and is at most [`MOST`].
 
-use super::{Report, Streamer};
+use super::Report;
+use super::common::Common;
 
 /// A window closes after this time, once a position was taken in it, ns.
 const WINDOW_NS: u64 = 20_000_000;
@@ -75,17 +76,23 @@ impl Claims {
     }
 }
 
-impl Streamer<'_> {
+/// When claims are looked at next.
+#[derive(Debug, Default)]
+pub(super) struct ClaimWindows {
+    due_ns: u64,
+}
+
+impl ClaimWindows {
     /// Looks at what other nodes claim, when it is time, or this node has just become ready:
     /// solvers start then, and their rate follows the iterations of all.
-    pub(super) fn poll_claims(&mut self, now_ns: u64, just_ready: bool) {
-        if now_ns < self.claims_due_ns && !just_ready {
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, just_ready: bool) {
+        if now_ns < self.due_ns && !just_ready {
             return;
         }
-        self.claims_due_ns = now_ns + WINDOW_NS;
-        for node in self.others() {
-            let has_range = !self.ranges.of(node).is_empty();
-            let peer = &mut self.peers[usize::from(node)];
+        self.due_ns = now_ns + WINDOW_NS;
+        for node in common.others() {
+            let has_range = !common.ranges.of(node).is_empty();
+            let peer = &mut common.peers[usize::from(node)];
             let began_ns = peer.claims.began_ns;
             let (spoke_ns, open_ns) = if has_range {
                 (peer.streamed_ns, 0)
@@ -98,20 +105,14 @@ impl Streamer<'_> {
             let (believed, too_high) = peer.claims.close(now_ns, peer.iterations);
             peer.iterations = believed;
             if let Some(claimed) = too_high {
-                self.counters.refused_claims += 1;
-                self.report(Report::Iterations {
+                common.counters.refused_claims += 1;
+                common.report(Report::Iterations {
                     node,
                     claimed,
                     believed,
                 });
             }
         }
-    }
-
-    /// Iterations of all other nodes' solvers, as far as heard and believed.
-    pub fn remote_iterations(&self) -> u64 {
-        let sum = |sum: u64, peer: &super::Peer| sum.saturating_add(peer.iterations);
-        self.peers.iter().fold(0, sum)
     }
 }
 

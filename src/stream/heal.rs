@@ -12,8 +12,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::streamer::chunk_flags::KEPT;
-use super::{Report, Streamer};
+use super::Report;
+use super::common::Common;
+use super::common::chunk_flags::KEPT;
 use crate::weights::{WeightsView, kernels};
 
 /// Values to go back to are taken in one pass of so many, so that the copies are a small share of
@@ -23,12 +24,14 @@ const KEEP_NS_MIN: u64 = 1_000_000_000;
 const KEEP_NS_MAX: u64 = 10_000_000_000;
 
 /// When values to go back to are taken.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Keeping {
     /// The present pass over the range takes them.
-    pub(super) now: bool,
+    now: bool,
     since_ns: u64,
     pass_ns: u64,
+    /// One chunk on its way to the values that are kept.
+    values: Vec<u8>,
 }
 
 impl Keeping {
@@ -41,6 +44,27 @@ impl Keeping {
         if self.now {
             self.since_ns = now_ns;
         }
+    }
+
+    /// Takes the present values of a chunk of the own range as those to go back to, if it is time
+    /// or there are none yet.
+    #[inline]
+    pub(super) fn poll(&mut self, common: &mut Common<'_>, chunk: u32) {
+        if self.now || common.state.chunk(chunk).flags.load(Relaxed) & KEPT == 0 {
+            self.keep(common, chunk);
+        }
+    }
+
+    /// Takes them. Heals the chunk first.
+    fn keep(&mut self, common: &mut Common<'_>, chunk: u32) {
+        let (w, kept, _) = common.chunk_views(chunk);
+        self.values.resize(4 * w.len(), 0);
+        if kernels::copy_out_checked(w, &mut self.values) {
+            let healed = heal(w, kept, &mut self.values);
+            note_healed(common, chunk, healed);
+        }
+        kernels::copy_in_bytes(kept, &self.values);
+        common.state.chunk(chunk).flags.fetch_or(KEPT, Relaxed);
     }
 }
 
@@ -71,49 +95,34 @@ pub(super) fn heal(w: WeightsView<'_>, kept: WeightsView<'_>, payload: &mut [u8]
     healed
 }
 
-impl Streamer<'_> {
-    /// Takes the present values of a chunk of the own range as those to go back to. Heals it first.
-    pub(super) fn keep(&mut self, chunk: u32) {
-        let (w, kept, _) = self.chunk_views(chunk);
-        let mut values = std::mem::take(&mut self.kept_chunk);
-        values.resize(4 * w.len(), 0);
-        if kernels::copy_out_checked(w, &mut values) {
-            let healed = heal(w, kept, &mut values);
-            self.note_healed(chunk, healed);
-        }
-        kernels::copy_in_bytes(kept, &values);
-        self.state.chunk(chunk).flags.fetch_or(KEPT, Relaxed);
-        self.kept_chunk = values;
+/// Counts and reports what was healed.
+pub(super) fn note_healed(common: &mut Common<'_>, chunk: u32, healed: Healed) {
+    if healed.weights == 0 {
+        return;
     }
+    common.counters.healed_weights += u64::from(healed.weights);
+    common.report(Report::Healed {
+        node: common.config.node,
+        first_weight: first_weight(common, chunk) + healed.first as u64,
+        weights: healed.weights,
+        chunk_weights: common.config.chunk_weights,
+    });
+}
 
-    pub(super) fn note_healed(&mut self, chunk: u32, healed: Healed) {
-        if healed.weights == 0 {
-            return;
-        }
-        self.counters.healed_weights += u64::from(healed.weights);
-        self.report(Report::Healed {
-            node: self.config.node,
-            first_weight: self.first_weight(chunk) + healed.first as u64,
-            weights: healed.weights,
-            chunk_weights: self.config.chunk_weights,
-        });
+/// Counts weights for which a delta of `node` was not added.
+pub(super) fn note_refused_sum(common: &mut Common<'_>, node: u16, chunk: u32, weights: u32) {
+    if weights == 0 {
+        return;
     }
+    common.counters.refused_sums += u64::from(weights);
+    common.report(Report::RefusedSum {
+        node,
+        first_weight: first_weight(common, chunk),
+        weights,
+        chunk_weights: common.config.chunk_weights,
+    });
+}
 
-    /// Counts weights for which a delta of `node` was not added.
-    pub(super) fn note_refused_sum(&mut self, node: u16, chunk: u32, weights: u32) {
-        if weights == 0 {
-            return;
-        }
-        self.counters.refused_sums += u64::from(weights);
-        self.report(Report::RefusedSum {
-            node,
-            first_weight: self.first_weight(chunk),
-            weights,
-            chunk_weights: self.config.chunk_weights,
-        });
-    }
-
-    fn first_weight(&self, chunk: u32) -> u64 {
-        u64::from(chunk) * u64::from(self.config.chunk_weights)
-    }
+fn first_weight(common: &Common<'_>, chunk: u32) -> u64 {
+    u64::from(chunk) * u64::from(common.config.chunk_weights)
 }

@@ -1,75 +1,144 @@
 //! The master: multicasts the positions of its range, adds the deltas that come back.
+//!
+//! Holds where the turn is, the flow window and what it needs to know of its own chunks beyond
+//! their numbers, which are in the state file. Invariant: what a position says in its acks is in
+//! its weights, and nothing else of those nodes is.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
-use super::heal::{Healed, heal};
-use super::streamer::chunk_flags::KEPT;
-use super::{Outbox, Streamer, To};
+use super::common::Common;
+use super::heal::{Healed, Keeping, heal, note_healed, note_refused_sum};
+use super::narrow::Parts;
+use super::sparse::Sparse;
+use super::window::Window;
+use super::{Outbox, To, header};
 use crate::weights::{ChunkState, JournalOp, kernels};
-use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind, flags};
+use crate::wire::{self, DropReason, Dtype, Frame, Header};
 
 /// A delta that answers a position this many versions back is refused: its 8-bit sequence
 /// number could be mistaken for a later one.
 const MAX_DELTA_LAG: u32 = 128;
 
-impl Streamer<'_> {
-    /// True once the own range may be streamed (see `hello`).
-    pub(super) fn streaming(&self) -> bool {
-        self.state.epoch().load(Relaxed) != 0
+/// What a master knows beyond the state file.
+pub(super) struct Master {
+    /// First chunk of the own range.
+    first: u32,
+    /// Next chunk of the own range to send.
+    cursor: u32,
+    window: Window,
+    sparse: Sparse,
+    keeping: Keeping,
+    /// What was published, where payloads are narrow.
+    parts: Parts,
+    /// The ticket of each own chunk's last position, counted from the start of the range.
+    tickets: Vec<u64>,
+    /// Whether a killed predecessor left deltas added in part.
+    partials: bool,
+    /// One chunk on its way out of or into the buffer.
+    values: Vec<f32>,
+}
+
+impl Master {
+    pub(super) fn new(common: &Common<'_>) -> Self {
+        let config = &common.config;
+        let range = common.ranges.of(config.node);
+        Self {
+            first: range.start,
+            cursor: range.start,
+            window: Window::new(config.window_frames, range.len(), config.nodes),
+            sparse: Sparse::new(config, range.len()),
+            keeping: Keeping::default(),
+            parts: Parts::new(config, range.len()),
+            tickets: vec![0; range.len()],
+            partials: common.state.has_partials(),
+            values: Vec::new(),
+        }
     }
 
-    pub(super) fn ready_flag(&self) -> u8 {
-        if self.was_ready { flags::READY } else { 0 }
+    /// The flow window.
+    pub(super) fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// A chunk's place in the own range.
+    #[inline(always)]
+    fn own(&self, chunk: u32) -> usize {
+        (chunk - self.first) as usize
     }
 
     /// Positions that would go now if there were room for them: what the flow window says.
-    pub(super) fn positions_wanted(&mut self, now_ns: u64) -> usize {
-        if self.ranges.of(self.config.node).is_empty() || !self.streaming() {
+    pub(super) fn positions_wanted(&mut self, now_ns: u64, common: &Common<'_>) -> usize {
+        if self.tickets.is_empty() || !common.streaming() {
             return 0;
         }
-        self.window_left(now_ns)
+        self.window.left(now_ns)
     }
 
     /// Sends positions of the own range, round-robin, until `max` or the transport says stop.
     /// Returns how many.
-    pub(super) fn poll_positions(
+    pub(super) fn poll(
         &mut self,
         now_ns: u64,
+        common: &mut Common<'_>,
         max: usize,
         out: &mut impl Outbox,
     ) -> usize {
-        let ready = self.ready_flag();
         for sent in 0..max {
-            if self.config.sparse {
-                self.skip_resting(now_ns);
+            if common.config.sparse {
+                self.skip_resting(now_ns, common);
             }
-            if !self.send_position(self.cursor, ready, out) {
+            if !self.send_position(common, self.cursor, out) {
                 return sent;
             }
-            self.shares.own_sent();
-            let own = (self.cursor - self.ranges.of(self.config.node).start) as usize;
-            self.sparse.note_went(own, self.sent_positions);
-            self.window.note_sent(now_ns, self.sent_positions);
-            self.next_turn(now_ns);
+            common.shares.own_sent();
+            let number = self.window.note_sent(now_ns);
+            self.sparse.note_went(self.own(self.cursor), number);
+            self.next_turn(now_ns, common);
         }
         max
     }
 
-    fn send_position(&mut self, chunk: u32, ready: u8, out: &mut impl Outbox) -> bool {
-        let (w, kept, _) = self.chunk_views(chunk);
-        let state = self.state.chunk(chunk);
-        if self.keeping.now || state.flags.load(Relaxed) & KEPT == 0 {
-            self.keep(chunk);
+    /// Passes over chunks that may wait, at most once over the range.
+    fn skip_resting(&mut self, now_ns: u64, common: &mut Common<'_>) {
+        for _ in 0..self.sparse.chunks() {
+            let (w, _, published) = common.chunk_views(self.cursor);
+            let own = self.own(self.cursor);
+            if !self.sparse.lets_wait(own, w, published) {
+                return;
+            }
+            self.next_turn(now_ns, common);
         }
-        if self.config.precision != Dtype::F32 {
-            return self.send_narrow_position(chunk, ready, out);
+    }
+
+    /// The turn goes to the next chunk of the own range.
+    #[inline]
+    fn next_turn(&mut self, now_ns: u64, common: &mut Common<'_>) {
+        self.cursor += 1;
+        if self.own(self.cursor) >= self.tickets.len() {
+            self.cursor = self.first;
+            common.counters.cycles += 1;
+            self.keeping.begin_pass(now_ns);
+        }
+    }
+
+    fn send_position(
+        &mut self,
+        common: &mut Common<'_>,
+        chunk: u32,
+        out: &mut impl Outbox,
+    ) -> bool {
+        let (w, kept, published) = common.chunk_views(chunk);
+        let state = common.state.chunk(chunk);
+        self.keeping.poll(common, chunk);
+        if common.config.precision != Dtype::F32 {
+            return self.send_narrow_position(common, chunk, out);
         }
         let version = state.version.load(Relaxed).wrapping_add(1);
-        let header = self.position_header(chunk, version, ready);
-        let applied = self.state.applied(chunk);
-        let len = self.config.chunk_weights as usize;
+        let header = header::position(common, chunk, version);
+        let applied = common.state.applied(chunk);
+        let len = common.config.chunk_weights as usize;
         let at = chunk as usize * len;
         let mut healed = Healed::default();
         let went = out.send_weights(
@@ -93,37 +162,39 @@ impl Streamer<'_> {
         let Some(ticket) = went else {
             return false;
         };
-        self.tickets[(chunk - self.ranges.of(self.config.node).start) as usize] = ticket;
-        self.note_healed(chunk, healed);
-        self.note_gone(chunk);
-        self.note_position_sent(state, version);
+        let own = self.own(chunk);
+        self.tickets[own] = ticket;
+        note_healed(common, chunk, healed);
+        self.sparse.note_gone(w, published, &mut self.values);
+        note_position_sent(common, state, version);
         true
     }
 
     /// As [`send_position`](Self::send_position), copied and made narrower on the way.
-    fn send_narrow_position(&mut self, chunk: u32, ready: u8, out: &mut impl Outbox) -> bool {
-        let (w, kept, _) = self.chunk_views(chunk);
-        let state = self.state.chunk(chunk);
+    fn send_narrow_position(
+        &mut self,
+        common: &mut Common<'_>,
+        chunk: u32,
+        out: &mut impl Outbox,
+    ) -> bool {
+        let (w, kept, published) = common.chunk_views(chunk);
+        let (own, state) = (self.own(chunk), common.state.chunk(chunk));
         let version = state.version.load(Relaxed).wrapping_add(1);
-        let mut weights = std::mem::take(&mut self.narrow.came);
+        let weights = &mut self.values;
         weights.resize(w.len(), 0.0);
         if kernels::copy_out_checked(w, weights.as_mut_bytes()) {
             let healed = heal(w, kept, weights.as_mut_bytes());
-            self.note_healed(chunk, healed);
+            note_healed(common, chunk, healed);
         }
-        let part = self.next_part(chunk, version, &weights);
+        let weights = &weights[..];
+        let config = &common.config;
+        let part = self.parts.next(config, own, version, (weights, published));
         let (dtype, says) = match part.part {
-            0 => (self.config.precision, &weights[..]),
-            piece => (Dtype::F32, &weights[self.piece(piece - 1)]),
+            0 => (config.precision, weights),
+            piece => (Dtype::F32, &weights[config.piece(piece - 1)]),
         };
-        let header = Header {
-            dtype,
-            payload_len: dtype.payload_len(says.len()) as u32,
-            content: part.content,
-            part: part.part,
-            ..self.position_header(chunk, version, ready)
-        };
-        let applied = self.state.applied(chunk);
+        let header = header::position_part(common, chunk, version, part, (dtype, says.len()));
+        let applied = common.state.applied(chunk);
         let went = out.send(To::Group, header.frame_len(), &mut |slot| {
             let (acks, payload) = header.emit(slot);
             for (ack, applied) in acks.iter_mut().zip(applied) {
@@ -132,58 +203,31 @@ impl Streamer<'_> {
             wire::pack(dtype, says, payload);
         });
         if went {
-            self.note_published(chunk, part, &weights);
-            self.note_position_sent(state, version);
+            self.parts.note_went(own, part, (weights, published));
+            note_position_sent(common, state, version);
         }
-        self.narrow.came = weights;
         went
-    }
-
-    fn note_position_sent(&mut self, state: &ChunkState, version: u32) {
-        state.version.store(version, Relaxed);
-        self.counters.positions_sent += 1;
-        self.sent_positions += 1;
-    }
-
-    #[inline(always)]
-    fn position_header(&self, chunk: u32, version: u32, ready: u8) -> Header {
-        Header {
-            kind: Kind::Position,
-            flags: ready,
-            dtype: Dtype::F32,
-            acks: self.config.nodes as u8,
-            seq: 0,
-            session: self.config.session,
-            epoch: self.state.epoch().load(Relaxed),
-            sender: self.config.node,
-            range: self.config.node,
-            chunk,
-            chunk_version: version,
-            iterations: self.local_iterations,
-            payload_len: self.config.chunk_weights * 4,
-            content: 0,
-            part: 0,
-            held: 0,
-        }
     }
 
     pub(super) fn handle_delta(
         &mut self,
         now_ns: u64,
+        common: &mut Common<'_>,
         frame: &Frame<'_>,
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if !self.ranges.owns(self.config.node, header.chunk) || header.range != self.config.node {
+        let node = common.config.node;
+        if !common.ranges.owns(node, header.chunk) || header.range != node {
             return Err(DropReason::Foreign);
         }
-        if !self.streaming() {
+        if !common.streaming() {
             return Err(DropReason::NotReady);
         }
-        if header.epoch != self.state.epoch().load(Relaxed) {
+        if header.epoch != common.state.epoch().load(Relaxed) {
             return Err(DropReason::Epoch);
         }
-        let state = self.state.chunk(header.chunk);
+        let state = common.state.chunk(header.chunk);
         let lag = state
             .version
             .load(Relaxed)
@@ -191,51 +235,74 @@ impl Streamer<'_> {
         if lag >= MAX_DELTA_LAG {
             return Err(DropReason::Late);
         }
-        self.note_answer(now_ns, header, lag);
+        let reached = self.position_number(header.chunk, lag);
+        self.window.note_answer(now_ns, common, header, reached);
         if header.dtype == Dtype::F32 {
             if kernels::any_non_finite(frame.payload) {
                 return Err(DropReason::NonFinite);
             }
-            return self.take_delta(header, frame.payload, out);
+            return self.take_delta(common, header, frame.payload, out);
         }
-        let mut came = std::mem::take(&mut self.narrow.came);
-        came.resize(self.config.chunk_weights as usize, 0.0);
+        let mut came = std::mem::take(&mut self.values);
+        came.resize(common.config.chunk_weights as usize, 0.0);
         let applied = if wire::unpack(header.dtype, frame.payload, &mut came) {
-            self.take_delta(header, came.as_bytes(), out)
+            self.take_delta(common, header, came.as_bytes(), out)
         } else {
             Err(DropReason::NonFinite)
         };
-        self.narrow.came = came;
+        self.values = came;
         applied
+    }
+
+    /// The number, of all positions that were sent, of the one of `chunk` that is `lag` versions
+    /// old.
+    #[inline]
+    fn position_number(&self, chunk: u32, lag: u32) -> u64 {
+        let len = self.tickets.len() as u64;
+        let (position, cursor) = (self.own(chunk) as u64, self.own(self.cursor) as u64);
+        // Frames sent since that version of this chunk left: chunks go in turn, so the turn tells,
+        // and no number has to travel. Those who skip chunks keep the number of the last one.
+        let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
+        match self.sparse.went_as(position as usize) {
+            Some(number) if lag == 0 => number,
+            _ => self.window.sent().saturating_sub(since),
+        }
     }
 
     /// Adds a delta that was found good: `delta`, f32.
     #[inline(always)]
     fn take_delta(
-        &mut self,
+        &self,
+        common: &mut Common<'_>,
         header: &Header,
         delta: &[u8],
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
-        // The acks of a position say which deltas are in it, so none may get into it on its way.
-        let own = header.chunk - self.ranges.of(self.config.node).start;
-        if self.exactly_once() && !out.has_read(self.tickets[own as usize]) {
+        // The acks of a position say which deltas are in it, so none may get into it on its way:
+        // with one that the acks lack, the slave would send it again, and it would count twice.
+        let ticket = self.tickets[self.own(header.chunk)];
+        if common.exactly_once() && !out.has_read(ticket) {
             return Err(DropReason::Unread);
         }
-        self.apply(header, delta)?;
-        self.counters.deltas_applied += 1;
+        self.apply(common, header, delta)?;
+        common.counters.deltas_applied += 1;
         Ok(())
     }
 
-    fn apply(&mut self, header: &Header, payload: &[u8]) -> Result<(), DropReason> {
-        let (w, _, _) = self.chunk_views(header.chunk);
-        let journal = self.state.journal();
-        let applied = &self.state.applied(header.chunk)[usize::from(header.sender)];
-        if !self.exactly_once() {
+    fn apply(
+        &self,
+        common: &mut Common<'_>,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let (w, _, _) = common.chunk_views(header.chunk);
+        let journal = common.state.journal();
+        let applied = &common.state.applied(header.chunk)[usize::from(header.sender)];
+        if !common.exactly_once() {
             // Whatever arrives is added, as in the original: no number is looked at, nothing is
             // worth a journal entry.
-            let refused = kernels::apply_delta(w, payload, 0, journal, self.writes());
-            self.note_refused_sum(header.sender, header.chunk, refused);
+            let refused = kernels::apply_delta(w, payload, 0, journal, common.writes());
+            note_refused_sum(common, header.sender, header.chunk, refused);
             return Ok(());
         }
         if header.seq != applied.load(Relaxed).wrapping_add(1) {
@@ -243,7 +310,9 @@ impl Streamer<'_> {
         }
         // More than 0 if a killed predecessor had added the first weights of this very delta.
         let first = if self.partials {
-            self.state.partial(header.chunk, header.sender, header.seq)
+            common
+                .state
+                .partial(header.chunk, header.sender, header.seq)
         } else {
             0
         };
@@ -257,13 +326,18 @@ impl Streamer<'_> {
         );
         // What would not be finite is left out, for good: the number is taken all the same, else
         // the slave would send it for ever.
-        let refused = kernels::apply_delta(w, payload, first, journal, self.writes());
+        let refused = kernels::apply_delta(w, payload, first, journal, common.writes());
         applied.store(header.seq, Relaxed);
         if first > 0 {
-            self.state.forget_partial(header.chunk, header.sender);
+            common.state.forget_partial(header.chunk, header.sender);
         }
         journal.end();
-        self.note_refused_sum(header.sender, header.chunk, refused);
+        note_refused_sum(common, header.sender, header.chunk, refused);
         Ok(())
     }
+}
+
+fn note_position_sent(common: &mut Common<'_>, state: &ChunkState, version: u32) {
+    state.version.store(version, Relaxed);
+    common.counters.positions_sent += 1;
 }

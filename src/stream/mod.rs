@@ -9,13 +9,19 @@
 //! then in any order, as often as wanted, [`Streamer::handle_frame`] for each received frame and
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
+//! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
+//! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`) and restore
+//! (`restore`). What they share is lent to them (`common`); all headers are made in `header`.
+//!
 //! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and slave of
 //! all others. `docs/reference/stream-protocol.md` has the rules and why they lose and double
 //! nothing.
 
 mod age;
 mod claims;
+mod common;
 mod counters;
+mod header;
 mod heal;
 mod hello;
 mod master;
@@ -25,22 +31,25 @@ mod positions;
 mod queue;
 mod range;
 mod report;
+mod restore;
 mod shares;
 mod slave;
 mod sparse;
 mod strangers;
 mod streamer;
+mod take;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
 pub use age::AgeSteps;
+pub use common::Peer;
 pub use counters::Counters;
 pub use positions::copy_positions;
 pub use range::Ranges;
 pub use report::{Difference, Report, Severity};
-pub use streamer::{Peer, Streamer};
+pub use streamer::Streamer;
 
 pub use dogwild_net::outbox::{FillLent, Room, To};
 

@@ -17,8 +17,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::streamer::chunk_flags::JOINED;
-use super::{Config, Streamer};
+use super::Config;
+use super::common::Common;
+use super::common::chunk_flags::JOINED;
 use crate::weights::kernels::{self, Rounding, STEP_BLOCK};
 use crate::weights::{BLOCK, WeightsView};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
@@ -40,6 +41,93 @@ struct Published {
     part: u8,
 }
 
+/// Which part of which content a position of the own range is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) content: u16,
+    /// 0: the whole chunk, in the narrow payload; k: piece k - 1, in f32.
+    pub(super) part: u8,
+    new: bool,
+}
+
+/// The master's half: what was published of each chunk of the own range. Empty in f32.
+#[derive(Debug)]
+pub(super) struct Parts(Vec<Option<Published>>);
+
+impl Parts {
+    pub(super) fn new(config: &Config, own_chunks: usize) -> Self {
+        let narrow = config.precision != Dtype::F32;
+        Self(vec![None; if narrow { own_chunks } else { 0 }])
+    }
+
+    /// What the next position, of `version`, of the `own`th chunk is to be. `weights` are the
+    /// present ones, `published` those that went.
+    pub(super) fn next(
+        &self,
+        config: &Config,
+        own: usize,
+        version: u32,
+        (weights, published): (&[f32], WeightsView<'_>),
+    ) -> Part {
+        let before = self.0[own];
+        match before.filter(|_| holds(published, weights)) {
+            None => Part {
+                content: version as u16,
+                part: 0,
+                new: true,
+            },
+            Some(Published { content, part }) => Part {
+                content,
+                // After the last piece the whole again.
+                part: match part {
+                    last if config.piece(last).is_empty() => 0,
+                    part => part + 1,
+                },
+                new: false,
+            },
+        }
+    }
+
+    /// Notes that `part` of `weights` went.
+    pub(super) fn note_went(
+        &mut self,
+        own: usize,
+        part: Part,
+        (weights, published): (&[f32], WeightsView<'_>),
+    ) {
+        if part.new {
+            kernels::copy_in(published, weights);
+        }
+        self.0[own] = Some(Published {
+            content: part.content,
+            part: part.part,
+        });
+    }
+}
+
+impl Config {
+    /// The weights of a chunk, counted from its start, of piece `piece`: where a frame holds the
+    /// chunk in a narrow payload, it holds only a part of it in f32. Empty behind the last one.
+    pub(super) fn piece(&self, piece: u8) -> Range<usize> {
+        let len = self.chunk_weights as usize;
+        let pieces = usize::from(self.precision.f32_pieces());
+        let each = len.div_ceil(pieces).next_multiple_of(BLOCK);
+        let start = (usize::from(piece) * each).min(len);
+        start..(start + each).min(len)
+    }
+
+    /// Bytes of a payload of the kind and type of a frame.
+    #[inline(always)]
+    pub(super) fn payload_len(&self, header: &Header) -> usize {
+        let weights = match (header.kind, header.part) {
+            (Kind::Restore, part) => self.piece(part).len(),
+            (Kind::Position, part @ 1..) => self.piece(part - 1).len(),
+            _ => self.chunk_weights as usize,
+        };
+        header.dtype.payload_len(weights)
+    }
+}
+
 /// What a slave has taken of a chunk's present content.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
@@ -58,40 +146,30 @@ impl Seen {
     };
 }
 
-/// What a streamer keeps of narrow payloads, and room for one chunk on its way.
-#[derive(Debug, Default)]
+/// The slave's half: what was taken of each chunk's content, and buffers for a delta that goes.
+/// Empty in f32.
+#[derive(Debug)]
 pub(super) struct Narrow {
-    /// Pieces of each chunk of the own range that have been given back, one bit each.
-    pub(super) restored: Vec<u8>,
-    /// Per chunk of the own range; empty in f32.
-    published: Vec<Option<Published>>,
-    /// Per chunk; empty in f32.
+    /// Per chunk.
     seen: Vec<Option<Seen>>,
-    /// Of a position or delta that came.
-    pub(super) came: Vec<f32>,
     /// Of a delta that goes.
-    pub(super) goes: Vec<f32>,
+    goes: Vec<f32>,
     /// Steps of a delta's blocks.
     steps: Vec<f32>,
 }
 
 impl Narrow {
-    pub(super) fn new(config: &Config, own_chunks: usize) -> Self {
-        let restored = vec![0; own_chunks];
-        if config.precision == Dtype::F32 {
-            return Self {
-                restored,
-                ..Self::default()
-            };
-        }
-        let len = config.chunk_weights as usize;
+    pub(super) fn new(config: &Config) -> Self {
+        let narrow = config.precision != Dtype::F32;
+        let len = if narrow {
+            config.chunk_weights as usize
+        } else {
+            0
+        };
         Self {
-            restored,
-            published: vec![None; own_chunks],
-            seen: vec![None; config.chunks as usize],
+            seen: vec![None; if narrow { config.chunks as usize } else { 0 }],
             goes: vec![0.0; len],
             steps: vec![0.0; len.div_ceil(STEP_BLOCK)],
-            ..Self::default()
         }
     }
 
@@ -122,23 +200,24 @@ impl Narrow {
         }
     }
 
-    /// How the present delta of a chunk, times `portion`, leaves.
+    /// How the present delta of a chunk, times `portion`, leaves, and the buffer that it leaves
+    /// from.
     pub(super) fn rounding(
         &mut self,
         precision: Dtype,
         (w, last): (WeightsView<'_>, WeightsView<'_>),
         portion: f32,
-    ) -> (Dtype, Rounding<'_>) {
+    ) -> (Dtype, Rounding<'_>, &mut [f32]) {
         kernels::largest_moves(w, last, &mut self.steps);
         self.steps.iter_mut().for_each(|move_| *move_ *= portion);
         let dtype = dtype_for(precision, &self.steps);
         if dtype == Dtype::Bf16 {
-            return (dtype, Rounding::Bf16);
+            return (dtype, Rounding::Bf16, &mut self.goes);
         }
         for step in &mut self.steps {
             *step = wire::power_of_two(wire::scale_exponent(*step).min(EXPONENT_MAX));
         }
-        (dtype, Rounding::Steps(&self.steps))
+        (dtype, Rounding::Steps(&self.steps), &mut self.goes)
     }
 
     /// The portion that the outstanding delta of a chunk was multiplied by, where it is known.
@@ -147,16 +226,67 @@ impl Narrow {
         (portion > 0.0).then_some(portion)
     }
 
-    /// Puts an outstanding delta into `goes`, as it left; returns the type it leaves in.
+    /// An outstanding delta as it left, and the type that it leaves in.
     pub(super) fn repeat(
         &mut self,
         precision: Dtype,
         sent: WeightsView<'_>,
         portion: f32,
-    ) -> Dtype {
+    ) -> (Dtype, &[f32]) {
         kernels::copy_out(sent, &mut self.goes);
         self.goes.iter_mut().for_each(|value| *value *= portion);
-        dtype_for(precision, &self.goes)
+        (dtype_for(precision, &self.goes), &self.goes)
+    }
+
+    /// Puts the position that a frame stands for into `values`, and notes what of its content is
+    /// known then. (A whole chunk of f32 stands for itself.)
+    pub(super) fn read_position(
+        &mut self,
+        common: &Common<'_>,
+        frame: &Frame<'_>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), DropReason> {
+        let header = &frame.header;
+        let (_, last, _) = common.chunk_views(header.chunk);
+        values.resize(last.len(), 0.0);
+        let known = self.knows_content(common, frame);
+        if known {
+            kernels::copy_out(last, values);
+        }
+        let fine = match (header.part, known) {
+            (0, true) => true,
+            (0, false) => wire::unpack(header.dtype, frame.payload, values),
+            (_, false) => return Err(DropReason::Piece),
+            (part, true) => {
+                let piece = &mut values[common.config.piece(part - 1)];
+                wire::unpack(header.dtype, frame.payload, piece)
+            }
+        };
+        if !fine {
+            return Err(DropReason::NonFinite);
+        }
+        if let Some(seen) = self.seen.get_mut(header.chunk as usize) {
+            *seen = Some(Seen {
+                content: header.content,
+                ..seen.unwrap_or(Seen::NOTHING)
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether `last` is made of the content that a frame is a part of.
+    fn knows_content(&self, common: &Common<'_>, frame: &Frame<'_>) -> bool {
+        let header = &frame.header;
+        let state = common.state.chunk(header.chunk);
+        let joined = state.flags.load(Relaxed) & JOINED != 0;
+        let ahead = header
+            .chunk_version
+            .wrapping_sub(state.version.load(Relaxed));
+        let same_life = joined && state.epoch.load(Relaxed) == header.epoch as u16;
+        let seen = self.seen.get(header.chunk as usize).copied().flatten();
+        seen.is_some_and(|seen| {
+            same_life && seen.exact && seen.content == header.content && ahead < CONTENT_TURN
+        })
     }
 }
 
@@ -170,129 +300,6 @@ fn dtype_for(precision: Dtype, values: &[f32]) -> Dtype {
         Dtype::Int8
     } else {
         Dtype::Bf16
-    }
-}
-
-/// Which part of which content a position of the own range is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) content: u16,
-    /// 0: the whole chunk, in the narrow payload; k: piece k - 1, in f32.
-    pub(super) part: u8,
-    new: bool,
-}
-
-impl Streamer<'_> {
-    /// What the next position of `chunk`, of `version`, is to be. `weights` are the present ones.
-    pub(super) fn next_part(&self, chunk: u32, version: u32, weights: &[f32]) -> Part {
-        let (_, _, published_weights) = self.chunk_views(chunk);
-        let own = (chunk - self.ranges.of(self.config.node).start) as usize;
-        let before = self.narrow.published[own];
-        match before.filter(|_| holds(published_weights, weights)) {
-            None => Part {
-                content: version as u16,
-                part: 0,
-                new: true,
-            },
-            Some(Published { content, part }) => Part {
-                content,
-                // After the last piece the whole again.
-                part: match part {
-                    last if self.piece(last).is_empty() => 0,
-                    part => part + 1,
-                },
-                new: false,
-            },
-        }
-    }
-
-    /// Notes that `part` of `weights` went.
-    pub(super) fn note_published(&mut self, chunk: u32, part: Part, weights: &[f32]) {
-        if part.new {
-            let (_, _, published) = self.chunk_views(chunk);
-            kernels::copy_in(published, weights);
-        }
-        let own = (chunk - self.ranges.of(self.config.node).start) as usize;
-        self.narrow.published[own] = Some(Published {
-            content: part.content,
-            part: part.part,
-        });
-    }
-
-    /// The weights of a chunk, counted from its start, of piece `piece`: where a frame holds the
-    /// chunk in a narrow payload, it holds only a part of it in f32. Empty behind the last one.
-    pub(super) fn piece(&self, piece: u8) -> Range<usize> {
-        let len = self.config.chunk_weights as usize;
-        let pieces = usize::from(self.config.precision.f32_pieces());
-        let each = len.div_ceil(pieces).next_multiple_of(BLOCK);
-        let start = (usize::from(piece) * each).min(len);
-        start..(start + each).min(len)
-    }
-
-    /// Bytes of a payload of the kind and type of a frame.
-    #[inline(always)]
-    pub(super) fn payload_len(&self, header: &Header) -> usize {
-        let weights = match (header.kind, header.part) {
-            (Kind::Restore, part) => self.piece(part).len(),
-            (Kind::Position, part @ 1..) => self.piece(part - 1).len(),
-            _ => self.config.chunk_weights as usize,
-        };
-        header.dtype.payload_len(weights)
-    }
-
-    /// Puts the position that a frame stands for into `values`, and notes what of its content is
-    /// known then. (A whole chunk of f32 stands for itself.)
-    pub(super) fn read_position(
-        &mut self,
-        frame: &Frame<'_>,
-        values: &mut Vec<f32>,
-    ) -> Result<(), DropReason> {
-        let header = &frame.header;
-        let (_, last, _) = self.chunk_views(header.chunk);
-        values.resize(last.len(), 0.0);
-        let known = self.knows_content(frame);
-        if known {
-            kernels::copy_out(last, values);
-        }
-        let fine = match (header.part, known) {
-            (0, true) => true,
-            (0, false) => wire::unpack(header.dtype, frame.payload, values),
-            (_, false) => return Err(DropReason::Piece),
-            (part, true) => {
-                let piece = &mut values[self.piece(part - 1)];
-                wire::unpack(header.dtype, frame.payload, piece)
-            }
-        };
-        if !fine {
-            return Err(DropReason::NonFinite);
-        }
-        if let Some(seen) = self.narrow.seen.get_mut(header.chunk as usize) {
-            *seen = Some(Seen {
-                content: header.content,
-                ..seen.unwrap_or(Seen::NOTHING)
-            });
-        }
-        Ok(())
-    }
-
-    /// Whether `last` is made of the content that a frame is a part of.
-    fn knows_content(&self, frame: &Frame<'_>) -> bool {
-        let header = &frame.header;
-        let state = self.state.chunk(header.chunk);
-        let joined = state.flags.load(Relaxed) & JOINED != 0;
-        let ahead = header
-            .chunk_version
-            .wrapping_sub(state.version.load(Relaxed));
-        let same_life = joined && state.epoch.load(Relaxed) == header.epoch as u16;
-        let seen = self
-            .narrow
-            .seen
-            .get(header.chunk as usize)
-            .copied()
-            .flatten();
-        seen.is_some_and(|seen| {
-            same_life && seen.exact && seen.content == header.content && ahead < CONTENT_TURN
-        })
     }
 }
 

@@ -6,8 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Streamer;
-use super::streamer::chunk_flags::{JOINED, OUTSTANDING};
+use super::common::chunk_flags::{JOINED, OUTSTANDING};
 use crate::weights::{StreamState, WeightsView};
 
 /// Copies the newest positions to `to`: of the weights in `own`, which this node masters, `w`
@@ -36,19 +35,5 @@ pub fn copy_positions(
             let from = if foreign { last } else { w };
             to.store(i, from.load(i) - sent);
         }
-    }
-}
-
-impl Streamer<'_> {
-    /// The chunks that this node masters.
-    pub fn own_chunks(&self) -> Range<u32> {
-        self.ranges.of(self.config.node)
-    }
-
-    /// The weights that this node masters.
-    pub fn own_weights(&self) -> Range<usize> {
-        let range = self.own_chunks();
-        let len = self.config.chunk_weights as usize;
-        range.start as usize * len..range.end as usize * len
     }
 }

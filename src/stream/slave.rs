@@ -1,53 +1,93 @@
-//! The slave: takes a position and returns what local solvers did since the last one.
+//! The slave: which positions it takes, and in what state of their chunk.
 //!
-//! The rules (`docs/reference/stream-protocol.md`), per weight, in one pass over memory:
-//!
-//! ```text
-//! new = w - last
-//! confirmed:      w = pos + new; last = w;          sent = new, next number, send it
-//! not confirmed:  last = pos + sent; w = last + new; send `sent` again, same number
-//! no free slot:   w = pos + new; last = pos          (the delta stays in w - last)
-//! ```
-//!
-//! In a narrower payload ([`narrow`](super::narrow)) `sent` is what of `new` it can say, and `last
-//! = pos + sent`.
-//!
-//! What goes out is multiplied by the node's portion ([`Streamer::portion`]; 1 in a sum). Nothing
-//! here depends on it: the walk ahead counts `sent` whole until the master's position replaces it.
+//! Holds when each chunk was taken and how old it was then; the numbers of a chunk are in the state
+//! file. What happens to the weights is in [`take`](super::take). Invariant: of one epoch a chunk
+//! only ever goes to later versions.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hdrhistogram::Histogram;
 use zerocopy::IntoBytes;
 
-use super::hello::Standing;
-use super::streamer::chunk_flags::{GIVEN, JOINED, OUTSTANDING};
-use super::{Outbox, Streamer, To};
-use crate::weights::{ChunkState, JournalOp, Taken, kernels};
-use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
+use super::age::AgeSteps;
+use super::common::chunk_flags::{GIVEN, JOINED, OUTSTANDING};
+use super::common::{Common, note_taken};
+use super::narrow::Narrow;
+use super::take::take;
+use super::{Config, Outbox};
+use crate::weights::{ChunkState, kernels};
+use crate::wire::{DropReason, Dtype, Frame, Header};
+
+/// What a slave knows beyond the state file.
+pub(super) struct Slave {
+    narrow: Narrow,
+    /// When each foreign chunk was taken, ns; 0: never.
+    taken_ns: Vec<u64>,
+    ages_us: Histogram<u64>,
+    age_steps: AgeSteps,
+    /// A position in a narrower payload, made f32.
+    values: Vec<f32>,
+}
 
 /// True if `version` comes after `than`, modulo 2^32.
-pub(super) fn newer(version: u32, than: u32) -> bool {
+fn newer(version: u32, than: u32) -> bool {
     (version.wrapping_sub(than) as i32) > 0
 }
 
-impl Streamer<'_> {
+impl Slave {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            narrow: Narrow::new(config),
+            taken_ns: vec![0; config.chunks as usize],
+            // 1 µs to 1 h, two significant digits.
+            ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
+            age_steps: AgeSteps::new(config.chunks, config.nodes),
+            values: Vec::new(),
+        }
+    }
+
+    /// How old foreign chunks were, µs, when their next position was taken.
+    pub(super) fn ages_us(&self) -> &Histogram<u64> {
+        &self.ages_us
+    }
+
+    /// The same in steps.
+    pub(super) fn age_steps(&self) -> &AgeSteps {
+        &self.age_steps
+    }
+
+    /// Time since the oldest of `chunks` was taken, ns; since the start where one never was.
+    pub(super) fn age_ns(&self, chunks: Range<u32>, now_ns: u64) -> u64 {
+        let taken = &self.taken_ns[chunks.start as usize..chunks.end as usize];
+        let oldest = taken.iter().min();
+        oldest.map_or(0, |taken| now_ns.saturating_sub(*taken))
+    }
+
+    /// Forgets what narrow payloads have brought of a chunk: `last` is something else now.
+    pub(super) fn forget(&mut self, chunk: u32) {
+        self.narrow.forget(chunk);
+    }
+
+    /// Takes a position, or says why not. True: its master has begun a new epoch with it.
     pub(super) fn handle_position(
         &mut self,
         now_ns: u64,
+        common: &mut Common<'_>,
         frame: &Frame<'_>,
         out: &mut impl Outbox,
-    ) -> Result<(), DropReason> {
+    ) -> Result<bool, DropReason> {
         let header = &frame.header;
-        if !self.ranges.owns(header.sender, header.chunk) || header.range != header.sender {
+        if !common.ranges.owns(header.sender, header.chunk) || header.range != header.sender {
             return Err(DropReason::Foreign);
         }
         let ack = *frame
             .acks
-            .get(self.config.node as usize)
+            .get(common.config.node as usize)
             .ok_or(DropReason::Shape)?;
-        let state = self.state.chunk(header.chunk);
+        let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
-        if header.epoch == 0 || (joined && !self.epoch_fits(state, header.epoch)) {
+        if header.epoch == 0 || (joined && !epoch_fits(state, header.epoch)) {
             return Err(DropReason::Epoch);
         }
         let version = state.version.load(Relaxed);
@@ -59,51 +99,50 @@ impl Streamer<'_> {
                 return Err(DropReason::NonFinite);
             }
             self.narrow.forget(header.chunk);
-            self.take_position(now_ns, frame, frame.payload, ack, out);
-            return Ok(());
+            return Ok(self.take_position(now_ns, common, frame, frame.payload, ack, out));
         }
-        let mut values = std::mem::take(&mut self.narrow.came);
-        let position = self.read_position(frame, &mut values);
-        let taken = position.map(|()| {
-            self.take_position(now_ns, frame, values.as_bytes(), ack, out);
-        });
-        self.narrow.came = values;
+        let mut values = std::mem::take(&mut self.values);
+        let position = self.narrow.read_position(common, frame, &mut values);
+        let taken = position
+            .map(|()| self.take_position(now_ns, common, frame, values.as_bytes(), ack, out));
+        self.values = values;
         taken
     }
 
-    /// Takes a position that was found good: `pos`, f32.
+    /// Takes a position that was found good: `pos`, f32. True: it is of a new epoch.
     #[inline(always)]
     fn take_position(
         &mut self,
         now_ns: u64,
+        common: &mut Common<'_>,
         frame: &Frame<'_>,
         pos: &[u8],
         ack: u8,
         out: &mut impl Outbox,
-    ) {
+    ) -> bool {
         let header = &frame.header;
-        let state = self.state.chunk(header.chunk);
+        let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
         let version = state.version.load(Relaxed);
-        let peer = &mut self.peers[header.sender as usize];
+        let peer = &mut common.peers[header.sender as usize];
         peer.epoch = header.epoch;
         peer.streamed_ns = now_ns.max(1);
-        if joined && state.epoch.load(Relaxed) != header.epoch as u16 {
-            // It streams again, so it asks for nothing any more.
-            self.peers[header.sender as usize].standing = Standing::Holds;
-            self.rejoin(header.chunk, header.epoch);
-            self.take(header, pos, ack, out);
+        let new_epoch = joined && state.epoch.load(Relaxed) != header.epoch as u16;
+        if new_epoch {
+            rejoin(common, header.chunk, header.epoch);
+            take(common, &mut self.narrow, header, pos, ack, out);
         } else if joined {
             let skipped = header.chunk_version.wrapping_sub(version).wrapping_sub(1);
-            self.counters.positions_missed += u64::from(skipped);
+            common.counters.positions_missed += u64::from(skipped);
             self.note_age(header.chunk, now_ns);
-            self.note_age_steps(header.chunk);
-            self.take(header, pos, ack, out);
+            self.age_steps.note_taken(header.chunk, common);
+            take(common, &mut self.narrow, header, pos, ack, out);
         } else {
-            self.join(header, pos, ack);
+            self.join(common, header, pos, ack);
         }
         self.taken_ns[header.chunk as usize] = now_ns.max(1);
-        self.counters.positions_taken += 1;
+        common.counters.positions_taken += 1;
+        new_epoch
     }
 
     fn note_age(&mut self, chunk: u32, now_ns: u64) {
@@ -116,281 +155,42 @@ impl Streamer<'_> {
 
     /// The first position of a chunk: adopted as it is, and the master's count of our deltas with
     /// it.
-    fn join(&mut self, header: &Header, pos: &[u8], ack: u8) {
-        let (w, last, sent) = self.chunk_views(header.chunk);
+    fn join(&mut self, common: &mut Common<'_>, header: &Header, pos: &[u8], ack: u8) {
+        let (w, last, sent) = common.chunk_views(header.chunk);
         kernels::adopt(w, last, sent, pos);
-        let state = self.state.chunk(header.chunk);
+        let state = common.state.chunk(header.chunk);
         state.epoch.store(header.epoch as u16, Relaxed);
-        self.note_taken(state, header.chunk_version, Some(ack), false);
+        // Its count of our deltas, not 0: a predecessor of ours may have sent some, and a master
+        // takes only the number that follows.
+        note_taken(state, header.chunk_version, Some(ack), false);
         self.narrow.note_exact(header.chunk);
-        self.peers[header.sender as usize].joined_chunks += 1;
+        common.peers[header.sender as usize].joined_chunks += 1;
     }
+}
 
-    fn take(&mut self, header: &Header, pos: &[u8], ack: u8, out: &mut impl Outbox) {
-        let state = self.state.chunk(header.chunk);
-        let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
-        let repeat = self.exactly_once() && outstanding && ack != state.seq.load(Relaxed);
-        let taken = match (self.config.precision, repeat) {
-            (Dtype::F32, true) => self.take_and_repeat(header, pos, out),
-            (Dtype::F32, false) if !self.exactly_once() => self.take_and_forget(header, pos, out),
-            (Dtype::F32, false) => self.take_and_answer(header, pos, out),
-            (_, true) => self.take_and_repeat_narrow(header, pos, out),
-            (_, false) => self.take_and_answer_narrow(header, pos, out),
-        };
-        self.counters.healed_weights += u64::from(taken.non_finite);
-    }
+/// True if a position of `epoch` may be taken: not of an earlier epoch than the chunk is in,
+/// and, if the chunk was given back for a new epoch, not of the one before.
+fn epoch_fits(state: &ChunkState, epoch: u32) -> bool {
+    // A chunk keeps the low 16 bits of its epoch; 32,768 losses of a range lie between doubts.
+    let ahead = (epoch as u16).wrapping_sub(state.epoch.load(Relaxed)) as i16;
+    let given = state.flags.load(Relaxed) & GIVEN != 0;
+    ahead > 0 || (ahead == 0 && !given)
+}
 
-    fn delta_header(&self, answered: &Header, seq: u8) -> Header {
-        Header {
-            kind: Kind::Delta,
-            flags: self.ready_flag(),
-            dtype: Dtype::F32,
-            acks: 0,
-            seq,
-            session: self.config.session,
-            epoch: answered.epoch,
-            sender: self.config.node,
-            range: answered.range,
-            chunk: answered.chunk,
-            chunk_version: answered.chunk_version,
-            iterations: self.local_iterations,
-            payload_len: self.config.chunk_weights * 4,
-            content: 0,
-            part: 0,
-            held: self.looks.held_units(),
+/// The chunk's master starts again and counts deltas anew: what we had under way is put back
+/// into `w - last`, and goes out under the new count.
+fn rejoin(common: &Common<'_>, chunk: u32, epoch: u32) {
+    let state = common.state.chunk(chunk);
+    if state.flags.load(Relaxed) & OUTSTANDING != 0 {
+        let (_, last, sent) = common.chunk_views(chunk);
+        // `sent` is in `w` and in `last` since it went. With `last` less by it, `w - last` is all
+        // that this node ever added and the master may lack. If the old life had applied it and the
+        // restored weights hold it, it counts twice: no number tells, and losing it is worse.
+        for i in 0..last.len() {
+            last.store(i, last.load(i) - sent.load(i));
         }
     }
-
-    /// Everything sent before has arrived (or nothing was): the present delta goes out.
-    fn take_and_answer(&mut self, header: &Header, pos: &[u8], out: &mut impl Outbox) -> Taken {
-        let (w, last, sent) = self.chunk_views(header.chunk);
-        let state = self.state.chunk(header.chunk);
-        let version = header.chunk_version;
-        let seq = state.seq.load(Relaxed).wrapping_add(1);
-        let delta = self.delta_header(header, seq);
-        let journal = self.state.journal();
-        let mut taken = Taken::default();
-        let went = self.shares.may_answer()
-            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                journal.begin(JournalOp::Confirmed, delta.chunk, delta.range, seq, version);
-                taken = kernels::take_confirmed(
-                    w,
-                    last,
-                    sent,
-                    pos,
-                    payload,
-                    self.portion(),
-                    journal,
-                    self.writes(),
-                );
-            });
-        if went {
-            self.note_taken(state, version, Some(seq), true);
-            self.counters.deltas_sent += 1;
-            self.shares.answer_sent();
-        } else {
-            journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);
-            taken = kernels::take_keep(w, last, pos, journal, self.writes());
-            self.note_taken(state, version, None, false);
-            self.counters.deltas_kept += 1;
-        }
-        journal.end();
-        taken
-    }
-
-    /// The master has not got our last delta: it goes again, under the same number.
-    fn take_and_repeat(&mut self, header: &Header, pos: &[u8], out: &mut impl Outbox) -> Taken {
-        let (w, last, sent) = self.chunk_views(header.chunk);
-        let state = self.state.chunk(header.chunk);
-        let seq = state.seq.load(Relaxed);
-        let version = header.chunk_version;
-        let delta = self.delta_header(header, seq);
-        let journal = self.state.journal();
-        journal.begin(
-            JournalOp::Unconfirmed,
-            delta.chunk,
-            delta.range,
-            seq,
-            version,
-        );
-        let mut taken = Taken::default();
-        let went = self.shares.may_answer()
-            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                taken = kernels::take_unconfirmed(
-                    w,
-                    last,
-                    sent,
-                    pos,
-                    Some(payload),
-                    self.portion(),
-                    journal,
-                    self.writes(),
-                );
-            });
-        if went {
-            self.counters.deltas_sent += 1;
-            self.shares.answer_sent();
-            self.counters.deltas_repeated += 1;
-        } else {
-            taken =
-                kernels::take_unconfirmed(w, last, sent, pos, None, 1.0, journal, self.writes());
-            self.counters.deltas_kept += 1;
-        }
-        self.note_taken(state, version, None, true);
-        journal.end();
-        taken
-    }
-
-    /// As [`take_and_answer`](Self::take_and_answer); what the payload cannot say stays in `w -
-    /// last`.
-    fn take_and_answer_narrow(
-        &mut self,
-        header: &Header,
-        pos: &[u8],
-        out: &mut impl Outbox,
-    ) -> Taken {
-        let (w, last, sent) = self.chunk_views(header.chunk);
-        let state = self.state.chunk(header.chunk);
-        let version = header.chunk_version;
-        let seq = state.seq.load(Relaxed).wrapping_add(1);
-        let (portion, journal) = (self.portion(), self.state.journal());
-        let mut narrow = std::mem::take(&mut self.narrow);
-        let mut goes = std::mem::take(&mut narrow.goes);
-        let (dtype, rounding) = narrow.rounding(self.config.precision, (w, last), portion);
-        let delta = self.narrow_delta_header(header, seq, dtype);
-        let mut taken = Taken::default();
-        let went = self.shares.may_answer()
-            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                journal.begin(JournalOp::Rounded, delta.chunk, delta.range, seq, version);
-                taken = kernels::take_rounded(
-                    w,
-                    last,
-                    sent,
-                    pos,
-                    goes.as_mut_bytes(),
-                    rounding,
-                    portion,
-                    journal,
-                    self.config.writes,
-                );
-                wire::pack(dtype, &goes, payload);
-            });
-        narrow.goes = goes;
-        if went {
-            narrow.note_outstanding(header.chunk, portion);
-            self.note_taken(state, version, Some(seq), self.exactly_once());
-            self.counters.deltas_sent += 1;
-            self.shares.answer_sent();
-        } else {
-            journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);
-            taken = kernels::take_keep(w, last, pos, journal, self.writes());
-            narrow.note_exact(header.chunk);
-            self.note_taken(state, version, None, false);
-            self.counters.deltas_kept += 1;
-        }
-        journal.end();
-        self.narrow = narrow;
-        taken
-    }
-
-    /// As [`take_and_repeat`](Self::take_and_repeat): the same values again, whatever the portion
-    /// is by now.
-    fn take_and_repeat_narrow(
-        &mut self,
-        header: &Header,
-        pos: &[u8],
-        out: &mut impl Outbox,
-    ) -> Taken {
-        let (w, last, sent) = self.chunk_views(header.chunk);
-        let state = self.state.chunk(header.chunk);
-        let (seq, version) = (state.seq.load(Relaxed), header.chunk_version);
-        let portion = self.narrow.portion_of(header.chunk);
-        let portion = portion.unwrap_or_else(|| self.portion());
-        let dtype = self.narrow.repeat(self.config.precision, sent, portion);
-        let delta = self.narrow_delta_header(header, seq, dtype);
-        let goes = &self.narrow.goes;
-        let went = self.shares.may_answer()
-            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
-                wire::pack(dtype, goes, delta.emit(slot).1);
-            });
-        let journal = self.state.journal();
-        journal.begin(
-            JournalOp::Unconfirmed,
-            delta.chunk,
-            delta.range,
-            seq,
-            version,
-        );
-        let taken =
-            kernels::take_unconfirmed(w, last, sent, pos, None, 1.0, journal, self.writes());
-        if went {
-            self.counters.deltas_sent += 1;
-            self.shares.answer_sent();
-            self.counters.deltas_repeated += 1;
-        } else {
-            self.counters.deltas_kept += 1;
-        }
-        self.note_taken(state, version, None, true);
-        journal.end();
-        taken
-    }
-
-    fn narrow_delta_header(&self, answered: &Header, seq: u8, dtype: Dtype) -> Header {
-        Header {
-            dtype,
-            payload_len: dtype.payload_len(self.config.chunk_weights as usize) as u32,
-            ..self.delta_header(answered, seq)
-        }
-    }
-
-    /// The paper's original: what is sent is forgotten.
-    fn take_and_forget(&mut self, header: &Header, pos: &[u8], out: &mut impl Outbox) -> Taken {
-        let (w, last, _) = self.chunk_views(header.chunk);
-        let state = self.state.chunk(header.chunk);
-        let seq = state.seq.load(Relaxed).wrapping_add(1);
-        let delta = self.delta_header(header, seq);
-        let mut taken = Taken::default();
-        let went = self.shares.may_answer()
-            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
-                let (_, payload) = delta.emit(slot);
-                taken = kernels::take_forget(w, last, pos, payload, self.portion(), self.writes());
-            });
-        if went {
-            self.counters.deltas_sent += 1;
-            self.shares.answer_sent();
-        } else {
-            let journal = self.state.journal();
-            taken = kernels::take_keep(w, last, pos, journal, self.writes());
-            self.counters.deltas_kept += 1;
-        }
-        self.note_taken(state, header.chunk_version, went.then_some(seq), false);
-        taken
-    }
-
-    /// True if a position of `epoch` may be taken: not of an earlier epoch than the chunk is in,
-    /// and, if the chunk was given back for a new epoch, not of the one before.
-    fn epoch_fits(&self, state: &ChunkState, epoch: u32) -> bool {
-        // A chunk keeps the low 16 bits of its epoch; 32,768 losses of a range lie between doubts.
-        let ahead = (epoch as u16).wrapping_sub(state.epoch.load(Relaxed)) as i16;
-        let given = state.flags.load(Relaxed) & GIVEN != 0;
-        ahead > 0 || (ahead == 0 && !given)
-    }
-
-    /// The chunk's master starts again and counts deltas anew: what we had under way is put back
-    /// into `w - last`, and goes out under the new count.
-    fn rejoin(&mut self, chunk: u32, epoch: u32) {
-        let state = self.state.chunk(chunk);
-        if state.flags.load(Relaxed) & OUTSTANDING != 0 {
-            let (_, last, sent) = self.chunk_views(chunk);
-            for i in 0..last.len() {
-                last.store(i, last.load(i) - sent.load(i));
-            }
-        }
-        state.flags.store(JOINED, Relaxed);
-        state.seq.store(0, Relaxed);
-        state.epoch.store(epoch as u16, Relaxed);
-    }
+    state.flags.store(JOINED, Relaxed);
+    state.seq.store(0, Relaxed);
+    state.epoch.store(epoch as u16, Relaxed);
 }

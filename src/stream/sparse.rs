@@ -5,7 +5,8 @@
 //! waits for more than [`PASSES_MOST`] passes, so every chunk is answered again and again; a range
 //! at rest goes in turn.
 
-use super::{Config, Streamer};
+use super::Config;
+use crate::weights::WeightsView;
 use crate::weights::kernels::{self, STEP_BLOCK};
 
 /// Passes over the range that a chunk may be left out in a row.
@@ -42,6 +43,11 @@ impl Sparse {
         }
     }
 
+    /// Chunks that may be left out in one pass: 0 where they go in turn.
+    pub(super) fn chunks(&self) -> usize {
+        self.waited.len()
+    }
+
     /// The number of a chunk's last position, where chunks do not go in turn.
     pub(super) fn went_as(&self, own: usize) -> Option<u64> {
         self.went_as.get(own).copied()
@@ -55,53 +61,40 @@ impl Sparse {
         }
     }
 
+    /// Notes what a chunk `w` is as it goes; through `values`, because both views are shared.
+    #[inline]
+    pub(super) fn note_gone(
+        &self,
+        w: WeightsView<'_>,
+        published: WeightsView<'_>,
+        values: &mut Vec<f32>,
+    ) {
+        if self.waited.is_empty() {
+            return;
+        }
+        values.resize(w.len(), 0.0);
+        kernels::copy_out(w, values);
+        kernels::copy_in(published, values);
+    }
+
+    /// Whether the chunk whose turn it is, now `w`, may wait for the next pass.
+    pub(super) fn lets_wait(
+        &mut self,
+        own: usize,
+        w: WeightsView<'_>,
+        published: WeightsView<'_>,
+    ) -> bool {
+        kernels::largest_moves(w, published, &mut self.moves);
+        let movement = self.moves.iter().map(|x| f64::from(*x)).sum();
+        self.may_wait(own, movement)
+    }
+
     /// Whether a chunk that has moved by `movement` may wait for the next pass.
     fn may_wait(&mut self, own: usize, movement: f64) -> bool {
         self.mean += (movement - self.mean) / self.waited.len() as f64;
         let waits = movement < self.mean && self.waited[own] < PASSES_MOST;
         self.waited[own] = if waits { self.waited[own] + 1 } else { 0 };
         waits
-    }
-}
-
-impl Streamer<'_> {
-    /// Passes over chunks that may wait, at most once over the range.
-    pub(super) fn skip_resting(&mut self, now_ns: u64) {
-        for _ in 0..self.sparse.waited.len() {
-            let (w, _, published) = self.chunk_views(self.cursor);
-            let own = (self.cursor - self.ranges.of(self.config.node).start) as usize;
-            kernels::largest_moves(w, published, &mut self.sparse.moves);
-            let movement = self.sparse.moves.iter().map(|x| f64::from(*x)).sum();
-            if !self.sparse.may_wait(own, movement) {
-                return;
-            }
-            self.next_turn(now_ns);
-        }
-    }
-
-    /// The turn goes to the next chunk of the own range.
-    #[inline]
-    pub(super) fn next_turn(&mut self, now_ns: u64) {
-        let range = self.ranges.of(self.config.node);
-        self.cursor += 1;
-        if self.cursor >= range.end {
-            self.cursor = range.start;
-            self.counters.cycles += 1;
-            self.keeping.begin_pass(now_ns);
-        }
-    }
-
-    /// Notes what a chunk of the own range is as it goes.
-    #[inline]
-    pub(super) fn note_gone(&mut self, chunk: u32) {
-        if self.sparse.waited.is_empty() {
-            return;
-        }
-        let (w, _, published) = self.chunk_views(chunk);
-        let values = &mut self.narrow.came;
-        values.resize(w.len(), 0.0);
-        kernels::copy_out(w, values);
-        kernels::copy_in(published, values);
     }
 }
 

@@ -8,7 +8,8 @@
 //! it says otherwise. A hello of another incarnation than the one that is known to fit does not
 //! shut that one out, so that one forged hello, or a second process, does not.
 
-use super::{Difference, Report, Streamer};
+use super::common::Common;
+use super::{Config, Difference, Report};
 use crate::wire::{Frame, Hello, RangeSeen};
 
 /// A node whose hello fitted less than this ago is not shut out by a hello of another incarnation,
@@ -67,107 +68,91 @@ impl Life {
     }
 }
 
-impl Streamer<'_> {
-    /// Looks at who says hello. False: at somebody of another job.
-    pub(super) fn check_stranger(&mut self, now_ns: u64, sender: u16, hello: &Hello) -> bool {
-        let node = sender;
-        let life = &mut self.peers[usize::from(sender)].life;
-        let changes = life.hear(now_ns, hello.incarnation);
-        let report = match self.other_job(sender, hello) {
-            Some(report) => {
-                self.peers[usize::from(sender)]
-                    .life
-                    .shut_out(now_ns, hello.incarnation);
-                Some(report)
-            }
-            None => {
-                self.peers[usize::from(sender)]
-                    .life
-                    .fits(now_ns, hello.incarnation);
-                None
-            }
-        };
-        match changes {
-            Some(changes) if changes >= CHANGES => self.report(Report::TwoLives { node }),
-            Some(_) if report.is_none() => self.report(Report::NewLife { node }),
-            _ => {}
-        }
-        if let Some(report) = report {
-            self.report(report);
-        }
-        report.is_none()
+/// Looks at who says hello: whether it is of this job.
+pub(super) fn belongs(now_ns: u64, common: &mut Common<'_>, node: u16, hello: &Hello) -> bool {
+    let report = other_job(&common.config, node, hello);
+    let life = &mut common.peers[usize::from(node)].life;
+    let changes = life.hear(now_ns, hello.incarnation);
+    if report.is_some() {
+        life.shut_out(now_ns, hello.incarnation);
+    } else {
+        life.fits(now_ns, hello.incarnation);
     }
-
-    /// A frame with our own index: our own come back (a socket is in the group that it sends to),
-    /// but not with another incarnation.
-    #[cold]
-    pub(super) fn hear_own_index(&mut self, frame: &Frame<'_>) {
-        let own = self.config.incarnation;
-        let other = Hello::parse(frame.payload)
-            .is_some_and(|hello| hello.incarnation != 0 && own != 0 && hello.incarnation != own);
-        if other {
-            self.report(Report::SameNode {
-                node: self.config.node,
-            });
-        }
+    match changes {
+        Some(changes) if changes >= CHANGES => common.report(Report::TwoLives { node }),
+        Some(_) if report.is_none() => common.report(Report::NewLife { node }),
+        _ => {}
     }
-
-    /// Says that the range of `node` begins with other weights than ours, if both are new. A node
-    /// that comes back without its memory may have others: it gets those of the job.
-    pub(super) fn check_first_weights(&mut self, frame: &Frame<'_>, hello: &Hello) {
-        let (theirs, ours) = (hello.first_weights, self.config.first_weights);
-        let both_new = !self.streaming()
-            && frame.header.epoch <= 1
-            && hello.seen[usize::from(self.config.node)] == RangeSeen::Nothing;
-        if both_new && theirs != ours && theirs != 0 && ours != 0 {
-            self.report(Report::OtherFirstWeights {
-                node: frame.header.sender,
-                theirs,
-                ours,
-            });
-        }
+    if let Some(report) = report {
+        common.report(report);
     }
+    report.is_none()
+}
 
-    fn other_job(&self, node: u16, hello: &Hello) -> Option<Report> {
-        if let Some(difference) = self.other_shape(hello) {
-            return Some(Report::OtherShape { node, difference });
-        }
-        let (theirs, ours) = (hello.data, self.config.data);
-        // 0: made without data, or by a program that does not know them.
-        (theirs != ours && theirs != 0 && ours != 0).then_some(Report::OtherData {
-            node,
+/// A frame with our own index: our own come back (a socket is in the group that it sends to),
+/// but not with another incarnation.
+#[cold]
+pub(super) fn hear_own_index(common: &mut Common<'_>, frame: &Frame<'_>) {
+    let own = common.config.incarnation;
+    let other = Hello::parse(frame.payload)
+        .is_some_and(|hello| hello.incarnation != 0 && own != 0 && hello.incarnation != own);
+    if other {
+        common.report(Report::SameNode {
+            node: common.config.node,
+        });
+    }
+}
+
+/// Says that the range of `node` begins with other weights than ours, if both are new. A node
+/// that comes back without its memory may have others: it gets those of the job.
+pub(super) fn check_first_weights(common: &mut Common<'_>, frame: &Frame<'_>, hello: &Hello) {
+    let (theirs, ours) = (hello.first_weights, common.config.first_weights);
+    let both_new = !common.streaming()
+        && frame.header.epoch <= 1
+        && hello.seen[usize::from(common.config.node)] == RangeSeen::Nothing;
+    if both_new && theirs != ours && theirs != 0 && ours != 0 {
+        common.report(Report::OtherFirstWeights {
+            node: frame.header.sender,
             theirs,
             ours,
-        })
+        });
     }
+}
 
-    fn other_shape(&self, hello: &Hello) -> Option<Difference> {
-        let own = &self.config;
-        let theirs = hello.seen.len() as u16;
-        if theirs != own.nodes {
-            return Some(Difference::Nodes {
-                theirs,
-                ours: own.nodes,
-            });
-        }
-        if hello.masters != own.masters {
-            return Some(Difference::Masters {
-                theirs: hello.masters,
-                ours: own.masters,
-            });
-        }
-        if hello.fingerprint != own.fingerprint {
-            return Some(Difference::Model {
-                theirs: hello.fingerprint,
-                ours: own.fingerprint,
-            });
-        }
-        if (hello.chunk_weights, hello.chunks) != (own.chunk_weights, own.chunks) {
-            return Some(Difference::ChunkWeights {
-                theirs: hello.chunk_weights,
-                ours: own.chunk_weights,
-            });
-        }
-        None
+fn other_job(own: &Config, node: u16, hello: &Hello) -> Option<Report> {
+    if let Some(difference) = other_shape(own, hello) {
+        return Some(Report::OtherShape { node, difference });
     }
+    let (theirs, ours) = (hello.data, own.data);
+    // 0: made without data, or by a program that does not know them.
+    (theirs != ours && theirs != 0 && ours != 0).then_some(Report::OtherData { node, theirs, ours })
+}
+
+fn other_shape(own: &Config, hello: &Hello) -> Option<Difference> {
+    let theirs = hello.seen.len() as u16;
+    if theirs != own.nodes {
+        return Some(Difference::Nodes {
+            theirs,
+            ours: own.nodes,
+        });
+    }
+    if hello.masters != own.masters {
+        return Some(Difference::Masters {
+            theirs: hello.masters,
+            ours: own.masters,
+        });
+    }
+    if hello.fingerprint != own.fingerprint {
+        return Some(Difference::Model {
+            theirs: hello.fingerprint,
+            ours: own.fingerprint,
+        });
+    }
+    if (hello.chunk_weights, hello.chunks) != (own.chunk_weights, own.chunks) {
+        return Some(Difference::ChunkWeights {
+            theirs: hello.chunk_weights,
+            ours: own.chunk_weights,
+        });
+    }
+    None
 }

@@ -12,8 +12,8 @@
 //! Invariant: bounds queues, not correctness. Of the slaves that learn, the one that is furthest on
 //! counts, so that no slow or silent one is waited for.
 
+use super::common::{Common, Peer};
 use super::queue::{Delay, Looks};
-use super::{Streamer, streamer::Peer};
 use crate::wire::Header;
 
 /// After this much silence of all slaves and two round trips the window opens again, ns; with each
@@ -50,6 +50,10 @@ const FADES: f64 = 0.95;
 /// The window and what it is adapted by.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
+    /// Positions that were sent: the last one's number.
+    sent: u64,
+    /// What each node answered.
+    answers: Vec<Answers>,
     /// Frames, at most: as configured, or one pass over the range. 0: no limit.
     most: u64,
     /// Frames, now.
@@ -113,7 +117,7 @@ impl Rate {
 
 /// What one slave answered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Answers {
+struct Answers {
     /// Number of our positions that it is known to have been sent.
     reached: u64,
     /// Answers that came.
@@ -124,7 +128,7 @@ pub(super) struct Answers {
 
 impl Window {
     /// A window of `configured` frames (0: no limit) over a range of `range_chunks`.
-    pub(super) fn new(configured: u32, range_chunks: usize) -> Self {
+    pub(super) fn new(configured: u32, range_chunks: usize, nodes: u16) -> Self {
         // At most one pass over the range: a chunk whose last position is not answered yet would
         // only make its slave send the same delta again.
         let most = match configured {
@@ -132,6 +136,8 @@ impl Window {
             frames => u64::from(frames).min(range_chunks as u64).max(1),
         };
         Self {
+            sent: 0,
+            answers: vec![Answers::default(); usize::from(nodes)],
             most,
             frames: most.min(FIRST),
             starting: true,
@@ -147,9 +153,18 @@ impl Window {
         }
     }
 
-    /// Notes that position number `number` goes now.
-    pub(super) fn note_sent(&mut self, now_ns: u64, number: u64) {
-        self.timed.get_or_insert((number, now_ns));
+    /// Notes that a position goes now. Returns its number.
+    #[inline]
+    pub(super) fn note_sent(&mut self, now_ns: u64) -> u64 {
+        self.sent += 1;
+        self.timed.get_or_insert((self.sent, now_ns));
+        self.sent
+    }
+
+    /// Positions that were sent.
+    #[inline]
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Notes that position number `reached` was answered; `looks` and `held`: for how long neither
@@ -163,6 +178,8 @@ impl Window {
                 self.delay.note(on_network_ns);
             }
             let trip_ns = trip_ns.min(ROUND_TRIP_NS_MAX);
+            // Up at once, down slowly: silence is measured in it, and a window that opens too early
+            // doubles what stands in a queue already.
             let smoothed_ns = (7 * self.round_trip_ns + trip_ns) / 8;
             self.round_trip_ns = smoothed_ns.max(trip_ns);
             self.timed = None;
@@ -185,6 +202,8 @@ impl Window {
         if let Some(queued_ns) = self.delay.end_round() {
             self.queued_ns = queued_ns;
         }
+        // A round is a sample: of 64 frames of which half are lost by chance, 6 % more or less are
+        // noise. A fixed limit alone would halve the window on such links again and again.
         let deviation = (self.by_chance * (1.0 - self.by_chance) / sent as f64).sqrt();
         let lost = unanswered > self.by_chance + CONGESTED + DEVIATIONS * deviation;
         self.rate.note(now_ns, sent, taken);
@@ -227,117 +246,108 @@ impl Window {
             _ => self.frames / 64,
         }
     }
-}
 
-impl Streamer<'_> {
-    /// Works out how far behind our sending the slave's answer is.
-    pub(super) fn note_answer(&mut self, now_ns: u64, header: &Header, lag: u32) {
-        let range = self.ranges.of(self.config.node);
-        let len = u64::from(range.end - range.start);
-        let position = u64::from(header.chunk - range.start);
-        let cursor = u64::from(self.cursor - range.start);
-        // Frames sent since version `chunk_version` of this chunk left.
-        let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
-        let reached = match self.sparse.went_as(position as usize) {
-            Some(number) if lag == 0 => number,
-            _ => self.sent_positions.saturating_sub(since),
-        };
-        if !self.sets_the_pace(now_ns, header.sender) {
+    /// Takes the answer `header` of a slave to position number `reached` or a later one.
+    pub(super) fn note_answer(
+        &mut self,
+        now_ns: u64,
+        common: &Common<'_>,
+        header: &Header,
+        reached: u64,
+    ) {
+        if !sets_the_pace(&common.peers, now_ns, header.sender) {
             return;
         }
-        self.window.progress_ns = now_ns;
-        self.window.silence_ns = REOPENS_NS;
-        let looks = self.looks;
-        self.window
-            .note_reached(now_ns, reached, looks, header.held);
-        let answers = &mut self.peers[header.sender as usize].answers;
+        self.progress_ns = now_ns;
+        self.silence_ns = REOPENS_NS;
+        self.note_reached(now_ns, reached, common.looks, header.held);
+        let answers = &mut self.answers[usize::from(header.sender)];
         answers.count += 1;
+        // Answers overtake each other, and repeats come late: only the furthest one says how much
+        // of what was sent is no longer on the way.
         if reached > answers.reached {
             answers.reached = reached;
-            self.close_round(now_ns, header.sender);
+            self.close_round(now_ns, header.sender, common.counters.positions_taken);
         }
     }
 
-    /// Whether the window goes by the answers of `node`: where others learn, one without solvers,
-    /// which has all its time for answers, would have us send more than those others can take.
-    fn sets_the_pace(&self, now_ns: u64, node: u16) -> bool {
-        let learns = |peer: &Peer| peer.iterations > 0;
-        let lives = |peer: &Peer| now_ns.saturating_sub(peer.heard_ns) < LIVES_NS;
-        learns(&self.peers[usize::from(node)])
-            || !self.peers.iter().any(|peer| learns(peer) && lives(peer))
-    }
-
-    /// Adapts the window if `node`, the slave that is furthest on, has answered a round.
-    fn close_round(&mut self, now_ns: u64, node: u16) {
+    /// Adapts the window if `node`, the slave that is furthest on, has answered a round. `taken`:
+    /// positions of others that were taken so far.
+    fn close_round(&mut self, now_ns: u64, node: u16, taken: u64) {
         let Answers {
             reached,
             count,
             began,
-        } = self.peers[node as usize].answers;
+        } = self.answers[usize::from(node)];
         let round = reached.saturating_sub(began.0);
-        if self.window.most == 0
-            || round < self.window.frames.max(ROUND)
-            || reached < self.reached()
-        {
+        // A round is a whole window, so that each one sees what the change before it did.
+        if self.most == 0 || round < self.frames.max(ROUND) || reached < self.reached() {
             return;
         }
         let answered = (count - began.1) as f64 / round as f64;
-        let taken = self.counters.positions_taken;
-        self.window
-            .adapt(now_ns, round, 1.0 - answered.min(1.0), taken);
+        self.adapt(now_ns, round, 1.0 - answered.min(1.0), taken);
         self.begin_round();
     }
 
     fn begin_round(&mut self) {
-        let given_up = self.window.given_up;
-        for Peer { answers, .. } in &mut self.peers {
-            answers.began = (answers.reached.max(given_up), answers.count);
+        for answers in &mut self.answers {
+            answers.began = (answers.reached.max(self.given_up), answers.count);
         }
     }
 
     fn reached(&self) -> u64 {
-        let all = self.peers.iter().map(|peer| peer.answers.reached);
+        let all = self.answers.iter().map(|answers| answers.reached);
         all.max().unwrap_or(0)
     }
 
-    /// Positions that the flow window lets go now.
-    pub(super) fn window_left(&mut self, now_ns: u64) -> usize {
-        if self.window.most == 0 {
+    /// Positions that it lets go now.
+    pub(super) fn left(&mut self, now_ns: u64) -> usize {
+        if self.most == 0 {
             return usize::MAX;
         }
-        let from = self.reached().max(self.window.given_up);
-        let in_flight = self.sent_positions.saturating_sub(from);
-        if in_flight < self.window.frames {
-            return (self.window.frames - in_flight) as usize;
+        let from = self.reached().max(self.given_up);
+        let in_flight = self.sent.saturating_sub(from);
+        if in_flight < self.frames {
+            return (self.frames - in_flight) as usize;
         }
-        if !self.window.is_silent(now_ns) {
+        if !self.is_silent(now_ns) {
             return 0;
         }
-        // Silence: what is on the way is lost or nobody listens. Go on with a fresh window.
-        let again = self.window.silence_ns > REOPENS_NS;
-        self.window.silence_ns = (self.window.silence_ns * 2).min(REOPENS_NS_MAX);
-        self.window.progress_ns = now_ns;
-        self.window.given_up = self.sent_positions;
+        // Silence: what is on the way is lost, or no slave listens. What was sent so far is given
+        // up: it counts neither as on the way nor as unanswered in the next round, so a fresh
+        // window can go.
+        let again = self.silence_ns > REOPENS_NS;
+        self.silence_ns = (self.silence_ns * 2).min(REOPENS_NS_MAX);
+        self.progress_ns = now_ns;
+        self.given_up = self.sent;
         self.begin_round();
         // And another silence: where frames go as trains (segmentation offload) a queue may drop
         // the whole window, and would again. A short one gets through.
         if again && self.reached() > 0 {
-            let shortest = SHORTEST.min(self.window.most);
-            self.window.frames = (self.window.frames / 2).max(shortest);
-            self.window.starting = false;
+            let shortest = SHORTEST.min(self.most);
+            self.frames = (self.frames / 2).max(shortest);
+            self.starting = false;
         }
-        self.window.frames as usize
+        self.frames as usize
     }
 
     /// Time that frames lay in queues of the network of late, ns.
-    pub fn queued_ns(&self) -> u64 {
-        self.window.queued_ns
+    pub(super) fn queued_ns(&self) -> u64 {
+        self.queued_ns
     }
 
     /// Frames that positions may run ahead of answers at present; 0: no limit.
-    pub fn window_frames(&self) -> u64 {
-        self.window.frames
+    pub(super) fn frames(&self) -> u64 {
+        self.frames
     }
+}
+
+/// Whether the window goes by the answers of `node`: where others learn, one without solvers, which
+/// has all its time for answers, would have us send more than those others can take.
+fn sets_the_pace(peers: &[Peer], now_ns: u64, node: u16) -> bool {
+    let learns = |peer: &Peer| peer.iterations > 0;
+    let lives = |peer: &Peer| now_ns.saturating_sub(peer.heard_ns) < LIVES_NS;
+    learns(&peers[usize::from(node)]) || !peers.iter().any(|peer| learns(peer) && lives(peer))
 }
 
 #[cfg(test)]

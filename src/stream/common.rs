@@ -1,0 +1,267 @@
+//! What master, slave and restore of one node share: the job, the buffer and its state, what is
+//! known of the others, the counters.
+//!
+//! [`Streamer`](super::Streamer) owns it and lends it to each part for one call. It sends nothing
+//! and decides nothing. Invariant: the numbers of a chunk (version, sequence number, flags) and its
+//! weights fit each other once [`Common::new`] has returned, whatever killed the predecessor.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::claims::Claims;
+use super::portion::Portion;
+use super::queue::Looks;
+use super::report::Reports;
+use super::shares::Shares;
+use super::strangers::Life;
+use super::{Config, Counters, Deltas, Merge, Ranges, Report};
+use crate::weights::{ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes};
+use crate::wire::flags;
+
+/// Bits of [`ChunkState::flags`].
+pub(super) mod chunk_flags {
+    /// The slave has taken a position of this chunk in this epoch.
+    pub(in super::super) const JOINED: u8 = 1;
+    /// The slave's delta number `seq` is not confirmed yet; it is in `sent`.
+    pub(in super::super) const OUTSTANDING: u8 = 2;
+    /// The chunk was given back to its master as it stands in `last`; counts until the master's
+    /// next position.
+    pub(in super::super) const GIVEN: u8 = 4;
+    /// Of the own range: finite values to go back to are in `last`.
+    pub(in super::super) const KEPT: u8 = 8;
+}
+
+/// What is known of another node.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// When its last valid frame came, ns; 0: never.
+    pub heard_ns: u64,
+    /// Iterations of its solvers, as far as believed.
+    pub iterations: u64,
+    /// True if its solvers run.
+    pub ready: bool,
+    /// Chunks of its range that we have taken in its present epoch.
+    pub joined_chunks: u32,
+    /// Epoch of its range in its last position, 0 until one was heard.
+    pub epoch: u32,
+    /// When its last position was taken, ns; 0: never.
+    pub(super) streamed_ns: u64,
+    /// The iterations that its frames claim.
+    pub(super) claims: Claims,
+    /// Who it says it is.
+    pub(super) life: Life,
+}
+
+/// What the parts of a streamer share.
+pub(super) struct Common<'a> {
+    pub(super) config: Config,
+    pub(super) ranges: Ranges,
+    pub(super) state: &'a StreamState,
+    pub(super) peers: Vec<Peer>,
+    pub(super) counters: Counters,
+    pub(super) looks: Looks,
+    pub(super) shares: Shares,
+    weights: WeightsView<'a>,
+    local_iterations: u64,
+    portion: Portion,
+    /// Whether this node was ready when it last looked: what its frames say.
+    was_ready: bool,
+    reports: Reports,
+}
+
+impl<'a> Common<'a> {
+    /// Finishes what a killed predecessor left half done before anything else happens.
+    ///
+    /// # Panics
+    /// If sizes do not fit: see [`Streamer::new`](super::Streamer::new).
+    pub(super) fn new(config: Config, weights: WeightsView<'a>, state: &'a StreamState) -> Self {
+        assert!(
+            config.chunk_weights.is_multiple_of(16),
+            "chunks are whole blocks of 16 weights"
+        );
+        let needed = config.chunks as usize * config.chunk_weights as usize;
+        assert!(
+            weights.len() >= needed && state.last().len() >= needed,
+            "buffer shorter than its chunks"
+        );
+        assert!(config.node < config.nodes && config.nodes <= super::MAX_NODES);
+        let mut common = Self {
+            weights,
+            state,
+            ranges: Ranges::new(config.chunks, config.nodes, config.masters),
+            peers: vec![Peer::default(); config.nodes as usize],
+            counters: Counters::default(),
+            looks: Looks::default(),
+            shares: Shares::new(config.nodes),
+            local_iterations: 0,
+            portion: Portion::new(config.nodes),
+            was_ready: false,
+            reports: Reports::default(),
+            config,
+        };
+        common.finish_interrupted();
+        common.count_joined();
+        common.was_ready = common.ready();
+        common
+    }
+
+    fn count_joined(&mut self) {
+        for node in 0..self.config.nodes {
+            let joined = |chunk: &u32| {
+                self.state.chunk(*chunk).flags.load(Relaxed) & chunk_flags::JOINED != 0
+            };
+            self.peers[node as usize].joined_chunks =
+                self.ranges.of(node).filter(joined).count() as u32;
+        }
+    }
+
+    /// Completes the chunk that a killed streamer was working on, from its journal.
+    fn finish_interrupted(&mut self) {
+        let journal = self.state.journal();
+        let Some(pending) = journal.pending() else {
+            return;
+        };
+        // A damaged file may name anything; what is not there needs no finishing.
+        if pending.chunk < self.config.chunks && pending.peer < self.config.nodes {
+            let (w, last, sent) = self.chunk_views(pending.chunk);
+            let state = self.state.chunk(pending.chunk);
+            if let Some(was) = journal.recover(w, last, sent) {
+                self.finish(state, &was);
+            }
+        }
+        // Last: a streamer killed before this line leaves the journal open, and the next streamer
+        // does the same once more.
+        journal.end();
+    }
+
+    /// Stores the numbers of a chunk whose recovered work is `was`, as the killed streamer would
+    /// have.
+    fn finish(&self, state: &ChunkState, was: &Interrupted) {
+        match was.kind {
+            JournalOp::Confirmed | JournalOp::Rounded => {
+                note_taken(state, was.version, Some(was.seq), true)
+            }
+            JournalOp::Unconfirmed => note_taken(state, was.version, None, true),
+            JournalOp::Keep => note_taken(state, was.version, None, false),
+            // The rest of the delta died with the streamer that had its frame. The slave sends it
+            // again, under the same number, and only what is missing is added then.
+            JournalOp::Apply
+                if was.progress < self.config.chunk_weights && self.state.remember_partial(was) => {
+            }
+            JournalOp::Apply => {
+                self.state.applied(was.chunk)[usize::from(was.peer)].store(was.seq, Relaxed);
+                self.state.forget_partial(was.chunk, was.peer);
+            }
+        }
+    }
+
+    /// The views of one chunk: weights, last, sent.
+    pub(super) fn chunk_views(
+        &self,
+        chunk: u32,
+    ) -> (WeightsView<'a>, WeightsView<'a>, WeightsView<'a>) {
+        let len = self.config.chunk_weights as usize;
+        let at = chunk as usize * len;
+        let state = self.state;
+        (
+            self.weights.slice(at, len),
+            state.last().slice(at, len),
+            state.sent().slice(at, len),
+        )
+    }
+
+    /// True once the own range may be streamed (see `hello`).
+    pub(super) fn streaming(&self) -> bool {
+        self.state.epoch().load(Relaxed) != 0
+    }
+
+    /// True once every foreign chunk has been seen and the own range streams.
+    pub(super) fn ready(&self) -> bool {
+        self.config.nodes == 1
+            || (self.streaming() && self.others().all(|node| self.has_joined(node)))
+    }
+
+    /// Looks whether this node is ready, for the frames that follow. True if it has just become so.
+    pub(super) fn look_if_ready(&mut self) -> bool {
+        let ready = self.ready();
+        let just_ready = ready && !self.was_ready;
+        self.was_ready = ready;
+        just_ready
+    }
+
+    /// The bit for the flags of frames.
+    #[inline]
+    pub(super) fn ready_flag(&self) -> u8 {
+        if self.was_ready { flags::READY } else { 0 }
+    }
+
+    /// True if every chunk of `node`'s range has been taken in its present epoch.
+    pub(super) fn has_joined(&self, node: u16) -> bool {
+        self.peers[node as usize].joined_chunks as usize == self.ranges.of(node).len()
+    }
+
+    /// All nodes but this one.
+    pub(super) fn others(&self) -> impl Iterator<Item = u16> + use<> {
+        let own = self.config.node;
+        (0..self.config.nodes).filter(move |node| *node != own)
+    }
+
+    /// Iterations of this node's solvers.
+    #[inline]
+    pub(super) fn local_iterations(&self) -> u64 {
+        self.local_iterations
+    }
+
+    /// Iterations of this node's solvers, to be carried in the next frames.
+    pub(super) fn set_local_iterations(&mut self, iterations: u64) {
+        self.local_iterations = iterations;
+        let others = || self.peers.iter().map(|peer| peer.iterations).sum();
+        self.portion.note(iterations, others);
+    }
+
+    /// Iterations of all other nodes' solvers, as far as heard and believed.
+    pub(super) fn remote_iterations(&self) -> u64 {
+        let sum = |sum: u64, peer: &Peer| sum.saturating_add(peer.iterations);
+        self.peers.iter().fold(0, sum)
+    }
+
+    /// What this node's deltas are multiplied by, above 0, at most 1.
+    #[inline]
+    pub(super) fn portion(&self) -> f32 {
+        match self.config.merge {
+            Merge::Sum => 1.0,
+            Merge::Mean => self.portion.value(),
+        }
+    }
+
+    pub(super) fn report(&mut self, report: Report) {
+        self.reports.push(report);
+    }
+
+    pub(super) fn take_reports(&mut self) -> impl Iterator<Item = Report> + use<> {
+        self.reports.take()
+    }
+
+    #[inline]
+    pub(super) fn exactly_once(&self) -> bool {
+        self.config.deltas == Deltas::ExactlyOnce
+    }
+
+    #[inline]
+    pub(super) fn writes(&self) -> Writes {
+        self.config.writes
+    }
+}
+
+/// Records that a position of `version` was taken.
+pub(super) fn note_taken(state: &ChunkState, version: u32, seq: Option<u8>, outstanding: bool) {
+    if let Some(seq) = seq {
+        state.seq.store(seq, Relaxed);
+    }
+    let flag = if outstanding {
+        chunk_flags::OUTSTANDING
+    } else {
+        0
+    };
+    state.flags.store(chunk_flags::JOINED | flag, Relaxed);
+    state.version.store(version, Relaxed);
+}

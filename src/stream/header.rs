@@ -1,0 +1,110 @@
+//! The headers of all frames that a streamer sends.
+//!
+//! Each kind of frame has one function here, which fills all fields that its kind uses. The others
+//! are 0, as in `docs/reference/stream-protocol.md`. Touches no weights and no slots.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::common::Common;
+use super::narrow::Part;
+use crate::wire::{Dtype, Header, Hello, Kind};
+
+/// What every frame of this node says. `range`: whose range it is about.
+#[inline(always)]
+fn of_kind(common: &Common<'_>, kind: Kind, range: u16) -> Header {
+    Header {
+        kind,
+        flags: common.ready_flag(),
+        dtype: Dtype::None,
+        acks: 0,
+        seq: 0,
+        session: common.config.session,
+        epoch: 0,
+        sender: common.config.node,
+        range,
+        chunk: 0,
+        chunk_version: 0,
+        iterations: common.local_iterations(),
+        payload_len: 0,
+        content: 0,
+        part: 0,
+        held: 0,
+    }
+}
+
+/// A position of a whole chunk of the own range, in f32.
+#[inline(always)]
+pub(super) fn position(common: &Common<'_>, chunk: u32, version: u32) -> Header {
+    Header {
+        dtype: Dtype::F32,
+        acks: common.config.nodes as u8,
+        epoch: common.state.epoch().load(Relaxed),
+        chunk,
+        chunk_version: version,
+        payload_len: common.config.chunk_weights * 4,
+        ..of_kind(common, Kind::Position, common.config.node)
+    }
+}
+
+/// A position of `part` of a chunk of the own range: `weights` of them, as `dtype`.
+pub(super) fn position_part(
+    common: &Common<'_>,
+    chunk: u32,
+    version: u32,
+    part: Part,
+    (dtype, weights): (Dtype, usize),
+) -> Header {
+    Header {
+        dtype,
+        payload_len: dtype.payload_len(weights) as u32,
+        content: part.content,
+        part: part.part,
+        ..position(common, chunk, version)
+    }
+}
+
+/// Delta number `seq`, which answers the position of `answered`.
+#[inline]
+pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtype) -> Header {
+    Header {
+        dtype,
+        seq,
+        epoch: answered.epoch,
+        chunk: answered.chunk,
+        chunk_version: answered.chunk_version,
+        payload_len: dtype.payload_len(common.config.chunk_weights as usize) as u32,
+        held: common.looks.held_units(),
+        ..of_kind(common, Kind::Delta, answered.range)
+    }
+}
+
+/// A hello. `asked`: who is asked to give the own range back.
+pub(super) fn hello(common: &Common<'_>, asked: Option<u16>) -> Header {
+    /// In a hello's `range`: no node is asked for a restore.
+    const NOT_ASKED: u16 = u16::MAX;
+    Header {
+        epoch: common.state.epoch().load(Relaxed),
+        payload_len: Hello::len(common.config.nodes) as u32,
+        ..of_kind(common, Kind::Hello, asked.unwrap_or(NOT_ASKED))
+    }
+}
+
+/// A piece of a chunk, `weights` of them, that goes back to its master `node`.
+pub(super) fn restore(
+    common: &Common<'_>,
+    node: u16,
+    chunk: u32,
+    piece: u8,
+    weights: usize,
+) -> Header {
+    let state = common.state.chunk(chunk);
+    Header {
+        dtype: Dtype::F32,
+        epoch: u32::from(state.epoch.load(Relaxed)),
+        chunk,
+        chunk_version: state.version.load(Relaxed),
+        payload_len: 4 * weights as u32,
+        part: piece,
+        ..of_kind(common, Kind::Restore, node)
+    }
+}

@@ -1,0 +1,269 @@
+//! What taking a position does to a chunk, and the delta that answers it.
+//!
+//! The rules (`docs/reference/stream-protocol.md`), per weight, in one pass over memory:
+//!
+//! ```text
+//! new = w - last
+//! confirmed:      w = pos + new; last = w;          sent = new, next number, send it
+//! not confirmed:  last = pos + sent; w = last + new; send `sent` again, same number
+//! no free slot:   w = pos + new; last = pos          (the delta stays in w - last)
+//! ```
+//!
+//! In a narrower payload ([`narrow`](super::narrow)) `sent` is what of `new` it can say, and `last
+//! = pos + sent`.
+//!
+//! What goes out is multiplied by the node's portion ([`Common::portion`]; 1 in a sum). Nothing
+//! here depends on it: the walk ahead counts `sent` whole until the master's position replaces it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use zerocopy::IntoBytes;
+
+use super::common::chunk_flags::OUTSTANDING;
+use super::common::{Common, note_taken};
+use super::narrow::Narrow;
+use super::{Outbox, To, header};
+use crate::weights::{JournalOp, Taken, kernels};
+use crate::wire::{self, Dtype, Header};
+
+/// Takes position `pos`, f32, of a chunk that is joined, and answers it.
+pub(super) fn take(
+    common: &mut Common<'_>,
+    narrow: &mut Narrow,
+    header: &Header,
+    pos: &[u8],
+    ack: u8,
+    out: &mut impl Outbox,
+) {
+    let state = common.state.chunk(header.chunk);
+    let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
+    // One delta of a chunk is under way at most, so its number alone tells whether it arrived: the
+    // position acknowledges it, or the one before.
+    let repeat = common.exactly_once() && outstanding && ack != state.seq.load(Relaxed);
+    let taken = match (common.config.precision, repeat) {
+        (Dtype::F32, true) => take_and_repeat(common, header, pos, out),
+        (Dtype::F32, false) if !common.exactly_once() => take_and_forget(common, header, pos, out),
+        (Dtype::F32, false) => take_and_answer(common, header, pos, out),
+        (_, true) => take_and_repeat_narrow(common, narrow, header, pos, out),
+        (_, false) => take_and_answer_narrow(common, narrow, header, pos, out),
+    };
+    common.counters.healed_weights += u64::from(taken.non_finite);
+}
+
+/// Everything sent before has arrived (or nothing was): the present delta goes out.
+fn take_and_answer(
+    common: &mut Common<'_>,
+    header: &Header,
+    pos: &[u8],
+    out: &mut impl Outbox,
+) -> Taken {
+    let (w, last, sent) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let version = header.chunk_version;
+    let seq = state.seq.load(Relaxed).wrapping_add(1);
+    let delta = header::delta(common, header, seq, Dtype::F32);
+    let journal = common.state.journal();
+    let mut taken = Taken::default();
+    let went = common.shares.may_answer()
+        && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+            let (_, payload) = delta.emit(slot);
+            journal.begin(JournalOp::Confirmed, delta.chunk, delta.range, seq, version);
+            taken = kernels::take_confirmed(
+                w,
+                last,
+                sent,
+                pos,
+                payload,
+                common.portion(),
+                journal,
+                common.writes(),
+            );
+        });
+    if went {
+        note_taken(state, version, Some(seq), true);
+        common.counters.deltas_sent += 1;
+        common.shares.answer_sent();
+    } else {
+        // The number is not used up: nothing went under it.
+        journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);
+        taken = kernels::take_keep(w, last, pos, journal, common.writes());
+        note_taken(state, version, None, false);
+        common.counters.deltas_kept += 1;
+    }
+    journal.end();
+    taken
+}
+
+/// The master has not got our last delta: it goes again, under the same number.
+fn take_and_repeat(
+    common: &mut Common<'_>,
+    header: &Header,
+    pos: &[u8],
+    out: &mut impl Outbox,
+) -> Taken {
+    let (w, last, sent) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let seq = state.seq.load(Relaxed);
+    let version = header.chunk_version;
+    let delta = header::delta(common, header, seq, Dtype::F32);
+    let journal = common.state.journal();
+    journal.begin(
+        JournalOp::Unconfirmed,
+        delta.chunk,
+        delta.range,
+        seq,
+        version,
+    );
+    let mut taken = Taken::default();
+    // `sent` is in `w` already, and the position lacks it: so `last` becomes `pos + sent`, what
+    // the master will have when the repeat arrives. What solvers did since stays in `w - last`
+    // for the next number; the repeat must not grow, or a first copy that arrives after all
+    // would be taken for the whole.
+    let went = common.shares.may_answer()
+        && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+            let (_, payload) = delta.emit(slot);
+            taken = kernels::take_unconfirmed(
+                w,
+                last,
+                sent,
+                pos,
+                Some(payload),
+                common.portion(),
+                journal,
+                common.writes(),
+            );
+        });
+    if went {
+        common.counters.deltas_sent += 1;
+        common.shares.answer_sent();
+        common.counters.deltas_repeated += 1;
+    } else {
+        taken = kernels::take_unconfirmed(w, last, sent, pos, None, 1.0, journal, common.writes());
+        common.counters.deltas_kept += 1;
+    }
+    note_taken(state, version, None, true);
+    journal.end();
+    taken
+}
+
+/// As [`take_and_answer`](Self::take_and_answer); what the payload cannot say stays in `w -
+/// last`.
+fn take_and_answer_narrow(
+    common: &mut Common<'_>,
+    narrow: &mut Narrow,
+    header: &Header,
+    pos: &[u8],
+    out: &mut impl Outbox,
+) -> Taken {
+    let (w, last, sent) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let version = header.chunk_version;
+    let seq = state.seq.load(Relaxed).wrapping_add(1);
+    let (portion, journal) = (common.portion(), common.state.journal());
+    let (dtype, rounding, goes) = narrow.rounding(common.config.precision, (w, last), portion);
+    let delta = header::delta(common, header, seq, dtype);
+    let mut taken = Taken::default();
+    let went = common.shares.may_answer()
+        && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+            let (_, payload) = delta.emit(slot);
+            journal.begin(JournalOp::Rounded, delta.chunk, delta.range, seq, version);
+            taken = kernels::take_rounded(
+                w,
+                last,
+                sent,
+                pos,
+                goes.as_mut_bytes(),
+                rounding,
+                portion,
+                journal,
+                common.writes(),
+            );
+            wire::pack(dtype, goes, payload);
+        });
+    if went {
+        narrow.note_outstanding(header.chunk, portion);
+        note_taken(state, version, Some(seq), common.exactly_once());
+        common.counters.deltas_sent += 1;
+        common.shares.answer_sent();
+    } else {
+        journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);
+        taken = kernels::take_keep(w, last, pos, journal, common.writes());
+        narrow.note_exact(header.chunk);
+        note_taken(state, version, None, false);
+        common.counters.deltas_kept += 1;
+    }
+    journal.end();
+    taken
+}
+
+/// As [`take_and_repeat`](Self::take_and_repeat): the same values again, whatever the portion
+/// is by now.
+fn take_and_repeat_narrow(
+    common: &mut Common<'_>,
+    narrow: &mut Narrow,
+    header: &Header,
+    pos: &[u8],
+    out: &mut impl Outbox,
+) -> Taken {
+    let (w, last, sent) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let (seq, version) = (state.seq.load(Relaxed), header.chunk_version);
+    // With the portion of now the values would not be ones that the payload can say, and what is
+    // cut off would be lost: it is in `sent` already, and so no longer in `w - last`.
+    let portion = narrow.portion_of(header.chunk);
+    let portion = portion.unwrap_or_else(|| common.portion());
+    let (dtype, goes) = narrow.repeat(common.config.precision, sent, portion);
+    let delta = header::delta(common, header, seq, dtype);
+    let went = common.shares.may_answer()
+        && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+            wire::pack(dtype, goes, delta.emit(slot).1);
+        });
+    let journal = common.state.journal();
+    journal.begin(
+        JournalOp::Unconfirmed,
+        delta.chunk,
+        delta.range,
+        seq,
+        version,
+    );
+    let taken = kernels::take_unconfirmed(w, last, sent, pos, None, 1.0, journal, common.writes());
+    if went {
+        common.counters.deltas_sent += 1;
+        common.shares.answer_sent();
+        common.counters.deltas_repeated += 1;
+    } else {
+        common.counters.deltas_kept += 1;
+    }
+    note_taken(state, version, None, true);
+    journal.end();
+    taken
+}
+
+/// The paper's original: what is sent is forgotten.
+fn take_and_forget(
+    common: &mut Common<'_>,
+    header: &Header,
+    pos: &[u8],
+    out: &mut impl Outbox,
+) -> Taken {
+    let (w, last, _) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let seq = state.seq.load(Relaxed).wrapping_add(1);
+    let delta = header::delta(common, header, seq, Dtype::F32);
+    let mut taken = Taken::default();
+    let went = common.shares.may_answer()
+        && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+            let (_, payload) = delta.emit(slot);
+            taken = kernels::take_forget(w, last, pos, payload, common.portion(), common.writes());
+        });
+    if went {
+        common.counters.deltas_sent += 1;
+        common.shares.answer_sent();
+    } else {
+        let journal = common.state.journal();
+        taken = kernels::take_keep(w, last, pos, journal, common.writes());
+        common.counters.deltas_kept += 1;
+    }
+    note_taken(state, header.chunk_version, went.then_some(seq), false);
+    taken
+}
