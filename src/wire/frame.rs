@@ -1,4 +1,4 @@
-//! The frame: fixed header, acks, payload, tag. See the module's table for the offsets.
+//! The frame: fixed header, acks, payload. See the module's table for the offsets.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,19 +11,15 @@ pub const VERSION: u8 = 2;
 pub const HEADER_LEN: usize = 48;
 /// Acks are padded to a multiple of this many bytes, which keeps the payload aligned.
 pub const ACK_ALIGN: usize = 16;
-/// Bytes of the authentication tag behind the payload of a sealed frame.
-pub const TAG_LEN: usize = 16;
 /// Largest payload that a frame may announce, bytes (16,384 weights).
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
 /// Bits of the header's `flags`.
 pub mod flags {
-    /// A tag of [`TAG_LEN`](super::TAG_LEN) bytes follows the payload.
-    pub const SEALED: u8 = 1;
     /// The sender has seen every foreign chunk and its solvers run.
     pub const READY: u8 = 2;
     /// All bits that this version knows.
-    pub const KNOWN: u8 = SEALED | READY;
+    pub const KNOWN: u8 = READY;
 }
 
 /// What a frame is for.
@@ -176,14 +172,9 @@ pub const fn acks_len(acks: u8) -> usize {
 }
 
 impl Header {
-    /// Bytes of the whole frame, tag included.
+    /// Bytes of the whole frame.
     pub fn frame_len(&self) -> usize {
-        let tag = if self.flags & flags::SEALED != 0 {
-            TAG_LEN
-        } else {
-            0
-        };
-        self.head_len() + self.payload_len as usize + tag
+        self.head_len() + self.payload_len as usize
     }
 
     /// Bytes of the frame before its payload.
@@ -338,14 +329,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let codes = (0usize..4, 0u8..4, any::<u8>(), any::<u8>());
+        let codes = (0usize..4, any::<bool>(), any::<u8>(), any::<u8>());
         let ids = (any::<u64>(), any::<u32>(), any::<u16>(), any::<u16>());
         let chunk = (any::<u32>(), any::<u32>(), any::<u64>(), 1u32..600);
         (codes, ids, chunk).prop_map(|(codes, ids, chunk)| {
             let kind = [Kind::Position, Kind::Delta, Kind::Hello, Kind::Restore][codes.0];
             Header {
                 kind,
-                flags: codes.1,
+                flags: if codes.1 { flags::READY } else { 0 },
                 dtype: if kind == Kind::Hello {
                     Dtype::None
                 } else {
@@ -434,6 +425,7 @@ mod tests {
         assert_eq!(with(2, 9), ParseError::Version(9));
         assert_eq!(with(3, 77), ParseError::Kind(77));
         assert_eq!(with(4, 0x80), ParseError::Reserved);
+        assert_eq!(with(4, 1), ParseError::Reserved);
         assert_eq!(with(5, 0), ParseError::Dtype(0));
         assert_eq!(with(40, 63), ParseError::Payload(63));
         assert_eq!(with(42, 255), ParseError::Payload(64 + (255 << 16)));

@@ -16,7 +16,6 @@
 //! 40 payload_len u32           44 content u16   46 part u8   47 held u8
 //! 48 acks bytes, padded with zeros to a multiple of 16
 //!    payload (payload_len bytes)
-//!    tag (16 bytes, only with flag SEALED)
 //! ```
 
 mod drop_reason;
@@ -27,7 +26,7 @@ mod pack;
 pub use drop_reason::DropReason;
 pub use frame::{
     ACK_ALIGN, Dtype, Frame, HEADER_LEN, HELD_UNIT_NS, Header, Kind, MAGIC, MAX_PAYLOAD,
-    ParseError, TAG_LEN, VERSION, acks_len, flags, of_any_version,
+    ParseError, VERSION, acks_len, flags, of_any_version,
 };
 pub use hello::{Hello, RangeSeen};
 pub use pack::{SCALE_BLOCK, pack, power_of_two, scale_exponent, unpack};
