@@ -12,6 +12,7 @@ mod doctor;
 mod exit;
 mod feed;
 pub mod gpu;
+mod hint;
 mod init;
 mod parse;
 mod pictures;
@@ -103,7 +104,11 @@ pub fn finish(program: &str, result: anyhow::Result<()>) -> ExitCode {
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            dogwild_lab::note!("{program}: {}", dogwild_lab::out::told(&*error));
+            let told = dogwild_lab::out::told(&*error);
+            match hint::of(&error) {
+                Some(hint) => dogwild_lab::note!("{program}: {told} ({hint})"),
+                None => dogwild_lab::note!("{program}: {told}"),
+            }
             ExitCode::from(exit::code_of(&error))
         }
     };

@@ -42,7 +42,7 @@ pub enum BufferError {
     #[error(transparent)]
     Model(#[from] NetError),
     /// The buffer.
-    #[error(transparent)]
+    #[error("{0}")]
     Create(#[from] CreateError),
     /// A buffer of another job.
     #[error(

@@ -9,13 +9,13 @@ use crate::weights::{OpenError, SlotError, StateError};
 #[derive(Debug, thiserror::Error)]
 pub enum SolverError {
     /// The buffer.
-    #[error(transparent)]
+    #[error("{0}")]
     Buffer(#[from] OpenError),
     /// The component slot.
     #[error(transparent)]
     Slot(#[from] SlotError),
     /// The solver's own state file.
-    #[error(transparent)]
+    #[error("{0}")]
     State(#[from] StateError),
     /// The model.
     #[error(transparent)]

@@ -193,14 +193,14 @@ impl fmt::Display for Difference {
             Self::Nodes { theirs, ours } => write!(f, "{theirs} nodes there, {ours} here"),
             Self::Masters { theirs, ours } => write!(
                 f,
-                "{theirs} masters there, {ours} here (give all nodes the same --masters)"
+                "{theirs} masters there, {ours} here (give all nodes the same number)"
             ),
             Self::Model { theirs, ours } => {
                 write!(f, "model {theirs:016x} there, {ours:016x} here")
             }
             Self::ChunkWeights { theirs, ours } => write!(
                 f,
-                "chunks of {theirs} weights there, of {ours} here (give all nodes the same --mtu and --precision)"
+                "chunks of {theirs} weights there, of {ours} here (they follow from MTU and precision: give all nodes the same)"
             ),
         }
     }
@@ -222,22 +222,22 @@ impl fmt::Display for Report {
             Self::OtherData { node, theirs, ours } => write!(
                 f,
                 "node {node} trains on other data ({theirs:016x} there, {ours:016x} here: kind, shape or classes \
-                 differ); nothing is taken from it: give all nodes the same --data"
+                 differ); nothing is taken from it: give all nodes the same data"
             ),
             Self::OtherFirstWeights { node, theirs, ours } => write!(
                 f,
                 "node {node} began with other weights ({theirs:016x} there, {ours:016x} here): each node's range keeps \
-                 its own; give all nodes the same --seed or --weights"
+                 its own; give all nodes the same seed, or the same weights to start from"
             ),
             Self::SameNode { node } => write!(
                 f,
-                "another process is node {node} of this session: two nodes have one --node, or two jobs one --session; \
+                "another process is node {node} of this session: two nodes have one index, or two jobs one session; \
                  stop one of them"
             ),
             Self::TwoLives { node } => write!(
                 f,
-                "two processes are node {node} of this session, or frames are forged: two nodes have one --node, or \
-                 two jobs one --session; stop one of them"
+                "two processes are node {node} of this session, or frames are forged: two nodes have one index, or \
+                 two jobs one session; stop one of them"
             ),
             Self::NewLife { node } => {
                 write!(f, "node {node} has begun again without its memory")

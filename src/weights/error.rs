@@ -40,7 +40,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another version of the layout.
-    #[error("{}: has layout version {found}, this program reads version {ours}; use the same dogwild for all components, or start again with --fresh", .path.display())]
+    #[error("{}: has layout version {found}, this program reads version {ours}; use the same dogwild for all components, or make the buffer anew", .path.display())]
     OtherVersion {
         /// The file.
         path: PathBuf,
@@ -50,7 +50,7 @@ pub enum OpenError {
         ours: u32,
     },
     /// Shorter than its header says.
-    #[error("{}: truncated: {has} bytes of {needs}; start again with --fresh", .path.display())]
+    #[error("{}: truncated: {has} bytes of {needs}; make the buffer anew", .path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum OpenError {
         needs: u64,
     },
     /// Its header contradicts itself.
-    #[error("{}: damaged: {what}; start again with --fresh", .path.display())]
+    #[error("{}: damaged: {what}; make the buffer anew", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum OpenError {
         pid: u32,
     },
     /// Its creator died half way.
-    #[error("{}: its creator, process {pid}, died before the weights were initialised; start again with --fresh", .path.display())]
+    #[error("{}: its creator, process {pid}, died before the weights were initialised; make the buffer anew", .path.display())]
     CreatorDied {
         /// The file.
         path: PathBuf,
@@ -84,7 +84,7 @@ pub enum OpenError {
         pid: u32,
     },
     /// Left by another session.
-    #[error("{}: stale: belongs to session {found:#018x}, not to {expected:#018x}; use --resume to go on with it or --fresh to start again", .path.display())]
+    #[error("{}: stale: belongs to session {found:#018x}, not to {expected:#018x}; resume it under that session, or make it anew", .path.display())]
     Stale {
         /// The file.
         path: PathBuf,
@@ -94,7 +94,7 @@ pub enum OpenError {
         expected: u64,
     },
     /// Made for another kind of data.
-    #[error("{}: was made for {found}, not for {expected}; give the --data that it was made for, or make it anew for this data (dogwild init --fresh)", .path.display())]
+    #[error("{}: was made for {found}, not for {expected}; use the data that it was made for, or make it anew for this data", .path.display())]
     OtherData {
         /// The file.
         path: PathBuf,
@@ -104,7 +104,7 @@ pub enum OpenError {
         expected: DataKind,
     },
     /// Holds another model.
-    #[error("{}: holds another model: {found_is} with fingerprint {found:#018x}, expected {expected:#018x}; name the buffer of this model, or start again with --fresh", .path.display())]
+    #[error("{}: holds another model: {found_is} with fingerprint {found:#018x}, expected {expected:#018x}; name the buffer of this model, or make it anew", .path.display())]
     OtherModel {
         /// The file.
         path: PathBuf,
@@ -121,14 +121,14 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The file is there already.
-    #[error("{}: exists already ({what}); use --resume to go on with it or --fresh to start again", .path.display())]
+    #[error("{}: exists already ({what}); resume it, or make it anew", .path.display())]
     Exists {
         /// The file.
         path: PathBuf,
         /// What it is.
         what: String,
     },
-    /// `--fresh` over a buffer that somebody still uses.
+    /// A process still uses the buffer that was to be replaced.
     #[error("{}: still in use by {by}; end that first", .path.display())]
     InUse {
         /// The file.
@@ -136,7 +136,7 @@ pub enum CreateError {
         /// Who uses it.
         by: String,
     },
-    /// `--fresh` over a file that is not a buffer.
+    /// The file that was to be replaced is not a buffer.
     #[error("{}: not a dogwild buffer ({why}), so it is not deleted; remove it yourself or give another name", .path.display())]
     NotOurs {
         /// The file.
@@ -234,7 +234,7 @@ pub enum StateError {
         why: String,
     },
     /// Another version of the layout.
-    #[error("{}: has layout version {found}, this program reads version {ours}; start again with --fresh", .path.display())]
+    #[error("{}: has layout version {found}, this program reads version {ours}; make the buffer anew", .path.display())]
     OtherVersion {
         /// The file.
         path: PathBuf,
@@ -244,7 +244,7 @@ pub enum StateError {
         ours: u32,
     },
     /// Not as long as its shape says.
-    #[error("{}: truncated: {has} bytes of {needs}; start again with --fresh", .path.display())]
+    #[error("{}: truncated: {has} bytes of {needs}; make the buffer anew", .path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -260,7 +260,7 @@ pub enum StateError {
         path: PathBuf,
     },
     /// Left by a buffer that is gone.
-    #[error("{}: belongs to a former buffer: {} was made anew since. Remove {} (a node then gets its range back from the others), or make both anew (dogwild init --fresh)", .path.display(), .buffer.display(), .path.display())]
+    #[error("{}: belongs to a former buffer: {} was made anew since. Remove {} (a node then gets its range back from the others), or make both anew", .path.display(), .buffer.display(), .path.display())]
     OtherBuffer {
         /// The file.
         path: PathBuf,
@@ -268,7 +268,7 @@ pub enum StateError {
         buffer: PathBuf,
     },
     /// Left by another session, model or shape of job.
-    #[error("{}: stale: it is of {field} {found:#x}, this job of {expected:#x}; start again with --fresh", .path.display())]
+    #[error("{}: stale: it is of {field} {found:#x}, this job of {expected:#x}; make the buffer anew", .path.display())]
     Stale {
         /// The file.
         path: PathBuf,

@@ -70,7 +70,7 @@ impl StreamStateSpec {
             ("number of nodes", self.nodes.into()),
             ("number of masters", self.masters.into()),
             (
-                "chunk size (from --mtu and --precision)",
+                "chunk size (from MTU and precision)",
                 self.chunk_weights.into(),
             ),
             ("number of chunks", self.chunks.into()),

@@ -59,13 +59,13 @@ pub struct GpuJob {
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// The buffer.
-    #[error(transparent)]
+    #[error("{0}")]
     Buffer(#[from] OpenError),
     /// The component slot.
     #[error(transparent)]
     Slot(#[from] SlotError),
     /// The component's own state file.
-    #[error(transparent)]
+    #[error("{0}")]
     State(#[from] StateError),
     /// The state file is damaged.
     #[error("{path}: {source}", path = path.display())]

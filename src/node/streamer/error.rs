@@ -7,13 +7,13 @@ use crate::weights::{OpenError, SlotError, StateError};
 #[derive(Debug, thiserror::Error)]
 pub enum StreamerError {
     /// The buffer.
-    #[error(transparent)]
+    #[error("{0}")]
     Buffer(#[from] OpenError),
     /// The component slot.
     #[error(transparent)]
     Slot(#[from] SlotError),
     /// The streamer's own state file.
-    #[error(transparent)]
+    #[error("{0}")]
     State(#[from] StateError),
     /// The transport.
     #[error(transparent)]

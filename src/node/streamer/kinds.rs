@@ -1,9 +1,9 @@
-//! Words for reports on data: the stream knows kinds by their hashes only, this node has names for
-//! them.
+//! Words for reports: the stream knows kinds of data by their hashes only and no options, this node
+//! has names for them.
 
 use super::super::model::data_kind;
 use crate::solver::data::Source;
-use crate::stream::Report;
+use crate::stream::{Difference, Report};
 use crate::weights::DataKind;
 
 /// What to say of `report` on a node whose buffer learns `own`.
@@ -14,7 +14,22 @@ pub(super) fn words(report: &Report, own: DataKind) -> String {
              same --data (`dogwild status --buffer FILE` shows what a buffer was made for)",
             name(theirs)
         ),
-        ref report => report.to_string(),
+        ref report => format!("{report}{}", options(report)),
+    }
+}
+
+/// The options of `dogwild stream` that a report is about, where there are such.
+fn options(report: &Report) -> &'static str {
+    match report {
+        Report::OtherShape { difference, .. } => match difference {
+            Difference::Nodes { .. } => " (--nodes)",
+            Difference::Masters { .. } => " (--masters)",
+            Difference::ChunkWeights { .. } => " (--mtu, --precision)",
+            Difference::Model { .. } => "",
+        },
+        Report::OtherFirstWeights { .. } => " (--seed or --weights of dogwild init)",
+        Report::SameNode { .. } | Report::TwoLives { .. } => " (--node, --session)",
+        _ => "",
     }
 }
 
@@ -60,6 +75,8 @@ mod tests {
         assert!(unknown.contains(&hash), "{unknown}");
         assert!(unknown.contains("dogwild status --buffer"), "{unknown}");
         let other = Report::SameNode { node: 1 };
-        assert_eq!(words(&other, own), other.to_string());
+        assert_eq!(words(&other, own), format!("{other} (--node, --session)"));
+        let new_life = Report::NewLife { node: 1 };
+        assert_eq!(words(&new_life, own), new_life.to_string());
     }
 }

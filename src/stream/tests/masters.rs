@@ -65,5 +65,5 @@ fn nodes_that_count_masters_otherwise_are_named() {
         difference,
     };
     assert_eq!(world.take_reports(0), [report]);
-    assert!(report.to_string().contains("--masters"), "{report}");
+    assert!(report.to_string().contains("masters there"), "{report}");
 }

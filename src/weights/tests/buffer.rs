@@ -222,7 +222,7 @@ fn damaged() {
             matches!(error, OpenError::Damaged { .. }),
             "{offset} {value}: {error}"
         );
-        assert!(error.to_string().contains("--fresh"), "{error}");
+        assert!(error.to_string().contains("make"), "{error}");
     }
     let error = Dir::refusal(|f| f.set_len(1 << 22).unwrap());
     assert!(
@@ -312,7 +312,7 @@ fn another_kind_of_data_is_refused_by_name() {
     ] {
         assert!(matches!(refused, OpenError::OtherData { .. }), "{refused}");
         let message = refused.to_string();
-        for part in ["digits 1x28x28/10", "mnist 1x28x28/10", "--data", "--fresh"] {
+        for part in ["digits 1x28x28/10", "mnist 1x28x28/10", "make it anew"] {
             assert!(message.contains(part), "{message}");
         }
     }
@@ -339,7 +339,7 @@ fn another_session_and_another_model() {
         }
     ));
     assert!(
-        stale.to_string().contains("--resume") && stale.to_string().contains("--fresh"),
+        stale.to_string().contains("resume it") && stale.to_string().contains("make it anew"),
         "{stale}"
     );
     let expect = Expect {
@@ -424,7 +424,7 @@ fn a_file_that_exists_is_never_reused_in_silence() {
     assert!(matches!(error, CreateError::Exists { .. }));
     let message = error.to_string();
     assert!(
-        message.contains("--resume") && message.contains("session 0x00000000000000ab"),
+        message.contains("resume it") && message.contains("session 0x00000000000000ab"),
         "{message}"
     );
 

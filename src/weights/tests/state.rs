@@ -180,7 +180,7 @@ fn another_job_is_refused_by_name() {
         let error = StreamState::open_or_create(&path, &other).unwrap_err();
         assert!(matches!(error, StateError::Stale { .. }), "{error}");
         assert!(
-            error.to_string().contains(name) && error.to_string().contains("--fresh"),
+            error.to_string().contains(name) && error.to_string().contains("make the buffer anew"),
             "{error}"
         );
     }
@@ -217,7 +217,7 @@ fn the_state_of_a_former_buffer_is_refused() {
         let message = error.to_string();
         let buffer = format!("{} was made anew", file.with_extension("").display());
         let remedy = format!("Remove {}", file.display());
-        for part in [&buffer, &remedy, "--fresh"] {
+        for part in [&buffer, &remedy, "make both anew"] {
             assert!(message.contains(part), "{message} lacks {part}");
         }
     }
