@@ -83,7 +83,7 @@ impl Default for AfXdpConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AfXdpError {
-    /// The interface, the group or the MTU will not do.
+    /// The interface, the group or the MTU cannot be used.
     #[error(transparent)]
     Port(#[from] crate::PortError),
     /// The MTU is more than XDP can carry.
@@ -94,20 +94,20 @@ pub enum AfXdpError {
     Mtu {
         /// What was asked for, or what the interface has.
         mtu: usize,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// This process may not.
     #[error(
         "cannot {what} on `{iface}`: not permitted. af_xdp needs the capability CAP_NET_RAW, and for receiving CAP_NET_ADMIN and CAP_BPF \
-         of the machine (those of a user namespace will not do): \
+         of the machine (those of a user namespace are not enough): \
          `sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep {}`, or run as root, or take the udp transport, which needs nothing",
         crate::own::program()
     )]
     NoPrivilege {
-        /// What was tried.
+        /// Call that failed, in words.
         what: &'static str,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// More memory than the limit on locked memory allows.
@@ -115,9 +115,9 @@ pub enum AfXdpError {
         "the kernel may not lock {bytes} bytes of frames for `{iface}`: raise the limit (`ulimit -l unlimited`), or ask for fewer frames"
     )]
     LockedMemory {
-        /// What was asked for.
+        /// Memory that was asked for, in bytes.
         bytes: usize,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// The kernel has no AF_XDP sockets.
@@ -130,19 +130,19 @@ pub enum AfXdpError {
         "network interface `{iface}` has no queue {queue} for {purpose}: it has {count}, counted from 0 (`ethtool -l {iface}`)"
     )]
     NoSuchQueue {
-        /// What was asked for.
+        /// Number of the queue that was asked for.
         queue: u32,
         /// `receiving` or `sending`.
         purpose: &'static str,
-        /// Those it has.
+        /// Number of queues that the interface has.
         count: u32,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// The settings name no queue.
     #[error("no queue of `{iface}` is named: name at least one, or leave the list out to take all")]
     NoQueue {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// Another socket has the queue.
@@ -150,9 +150,9 @@ pub enum AfXdpError {
         "queue {queue} of `{iface}` belongs to another AF_XDP socket: end the program that holds it (`ss --xdp -p`)"
     )]
     QueueTaken {
-        /// The queue.
+        /// Number of the queue.
         queue: u32,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// Another XDP program is on the interface.
@@ -160,15 +160,15 @@ pub enum AfXdpError {
         "`{iface}` has another XDP program (`ip link show {iface}`, `bpftool net`): end what put it there; one af_xdp receiver per interface"
     )]
     ProgramTaken {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// Another system call failed.
     #[error("cannot {what} on `{iface}`: {source}")]
     System {
-        /// What was tried.
+        /// Call that failed, in words.
         what: &'static str,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
         /// What the kernel said.
         source: io::Error,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::outbox::Room;
 
-/// The tokens.
+/// Rate, size and content of a bucket, in tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Bucket {
     per_ns: f64,
@@ -69,7 +69,7 @@ impl Bucket {
         self.burst = burst;
     }
 
-    /// What is there in frames of `tokens` each.
+    /// How many frames of `tokens` each may go: now, and at most at once.
     #[must_use]
     pub fn room(&self, tokens: f64) -> Room {
         // `as` saturates: without a limit any number may go, and with a debt none.

@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! - Frames pass untouched, whatever becomes of the file. When it is full, or cannot be written to,
-//!   the rest is counted as `skipped` and said once.
+//!   the rest is counted as `skipped` and one message is logged.
 //! - The file never grows beyond [`CaptureConfig::bytes_max`].
 //! - It is whole after the link is dropped, and whole up to a second ago while the link is idle.
 
@@ -58,7 +58,7 @@ pub struct CaptureConfig {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the capture file {}: {error}", path.display())]
 pub struct CaptureError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// What the system says.
     pub error: io::Error,
@@ -105,7 +105,7 @@ enum Direction {
     Sent = 2,
 }
 
-/// The file.
+/// The open file and its limits.
 struct Tape {
     writer: Option<PcapNgWriter<BufWriter<File>>>,
     room: u64,
@@ -184,7 +184,7 @@ impl Tape {
         Ok(())
     }
 
-    /// Hands what is buffered to the kernel, if that was long ago.
+    /// Hands what is buffered to the kernel, if the last time was long ago.
     fn settle(&mut self) {
         if self.flushed.elapsed() < FLUSH_EVERY {
             return;

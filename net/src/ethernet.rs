@@ -17,7 +17,7 @@ pub(crate) const ETHERNET_HEADER: usize = 14;
 /// Smallest payload that makes sense: what the shortest Ethernet frame carries.
 const MTU_MIN: usize = 46;
 
-/// Why an interface will not do for raw Ethernet.
+/// Why an interface cannot be used for raw Ethernet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
@@ -27,7 +27,7 @@ pub enum PortError {
     /// The interface is switched off.
     #[error("network interface `{iface}` is down: switch it on (`ip link set {iface} up`)")]
     Down {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// The interface has no Ethernet address.
@@ -36,7 +36,7 @@ pub enum PortError {
          the udp transport"
     )]
     NotEthernet {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// The group is the address of a single host.
@@ -44,17 +44,17 @@ pub enum PortError {
         "the group {group} is not an Ethernet multicast address: its first byte must be odd, as in 03:44:57:00:00:01"
     )]
     NotMulticast {
-        /// What was given.
+        /// Address that was given.
         group: Source,
     },
-    /// The MTU does not go with the interface.
+    /// The MTU does not fit the interface.
     #[error(
         "an MTU of {mtu} bytes does not fit network interface `{iface}`: it takes {least} to {most}"
     )]
     Mtu {
-        /// What was asked for.
+        /// MTU that was asked for, in bytes.
         mtu: usize,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
         /// The smallest that makes sense.
         least: usize,
@@ -122,7 +122,7 @@ pub(crate) fn join_group(socket: &Socket, index: u32, group: [u8; 6]) -> io::Res
     )
 }
 
-/// Where frames go, and the head that they get: what the sending halves have in common.
+/// Destinations and headers of frames: what the sending halves have in common.
 pub(crate) struct Heads {
     /// Largest payload, in bytes.
     pub(crate) mtu: usize,

@@ -1,8 +1,9 @@
 //! The `fault` wrapper: loses (one by one and in bursts), corrupts, repeats, swaps and delays
 //! frames, from a seed.
 //!
-//! It sits on the receiving half, so that every receiver of a group frame has its own fate, as on a
-//! real network. Touches the frames of the link it wraps and, if frames are held back, the clock.
+//! It sits on the receiving half, so that each receiver of a group frame loses or gets it on its
+//! own, as on a real network. Touches the frames of the link it wraps and, if frames are held back,
+//! the clock.
 //!
 //! Invariants:
 //! - The n-th frame to arrive draws the same numbers whatever the settings are, so two runs with
@@ -151,7 +152,7 @@ struct Faulty {
     bytes: u64,
 }
 
-/// The bad line: decides the fate of each frame and keeps those that are late.
+/// The bad line: decides what happens to each frame, and keeps those that are late.
 struct Line {
     config: FaultConfig,
     rng: Xoshiro256PlusPlus,
@@ -181,8 +182,8 @@ impl Draw {
 }
 
 impl Line {
-    /// One frame arrives: lends, holds or loses it and its copy. `room` is how many may still be
-    /// lent.
+    /// One frame arrives: lends, holds or loses it and its copy. `room` is the number of frames
+    /// that may still be lent.
     fn arrive(
         &mut self,
         source: Source,

@@ -7,7 +7,7 @@
 //!   was mounted in; the one exception, speed and driver, is checked against the interface's
 //!   address first.
 //! - The choice is a pure function of the list of interfaces, their speeds and the routed address;
-//!   of two that are equally good none is guessed.
+//!   of two that are equally good it takes neither.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -140,7 +140,7 @@ pub enum Need {
 /// The interface that was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// It.
+    /// The interface itself.
     pub iface: Interface,
     /// Why this one.
     pub why: String,
@@ -167,7 +167,7 @@ pub enum ChooseError {
          them, and none is the fastest; name one"
     )]
     Ambiguous {
-        /// Their names, with commas.
+        /// Names of these interfaces, separated by commas.
         names: String,
     },
 }

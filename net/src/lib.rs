@@ -131,7 +131,7 @@ impl fmt::Display for Source {
 
 /// The sending half of a transport. A half may live on a thread of its own.
 ///
-/// Call order: `send` as often as there is something to say, `flush` when there is not (or when it
+/// Call order: `send` as often as there is something to send, `flush` when there is not (or when it
 /// has to leave now), `learn` whenever a valid frame tells where a node is.
 pub trait Transmit: Send {
     /// The largest payload of one frame, in bytes.
@@ -158,15 +158,15 @@ pub trait Transmit: Send {
     /// source of another transport is ignored.
     fn learn(&mut self, node: u16, source: Source);
 
-    /// How long until a frame of [`mtu`](Self::mtu) bytes may go, as far as a [`pace`] wrapper has
-    /// a say in it. Zero: now, or there is no such wrapper. A loop sleeps that long when `send`
+    /// How long until a frame of [`mtu`](Self::mtu) bytes may go, as far as a [`pace`] wrapper
+    /// limits it. Zero: now, or there is no such wrapper. A loop sleeps that long when `send`
     /// refuses.
     fn ready_in(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// What a [`pace`] wrapper leaves room for, in frames of [`mtu`](Self::mtu) bytes; `None`:
-    /// there is none.
+    /// How many frames of [`mtu`](Self::mtu) bytes a [`pace`] wrapper lets go; `None`: there is no
+    /// such wrapper.
     fn room(&self) -> Option<Room> {
         None
     }
@@ -241,9 +241,9 @@ pub trait Receive: Send {
 
 /// Both halves of a transport, as one node holds them.
 pub struct Link {
-    /// The sending half.
+    /// Half that sends.
     pub tx: Box<dyn Transmit>,
-    /// The receiving half.
+    /// Half that receives.
     pub rx: Box<dyn Receive>,
 }
 

@@ -23,7 +23,7 @@ use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 pub struct Hub;
 
 impl Hub {
-    /// One [`Link`] per node, each with room for `slots` received frames of up to `mtu` bytes.
+    /// One [`Link`] per node, each with space for `slots` received frames of up to `mtu` bytes.
     ///
     /// Like any other transport, a link reaches the group at once and a node after
     /// [`Transmit::learn`]; the address of node `i` is `Source::Memory(i)`.
@@ -141,7 +141,7 @@ impl Tx {
         full == 0 || !self.reserved.is_empty()
     }
 
-    /// Some had room and get the frame: the others, which had none, have lost it.
+    /// Some had a free slot and get the frame; the others lose it.
     fn count_drops(&self, first: u16, last: u16) {
         for node in (first..=last).filter(|&node| node != self.node) {
             if self.reserved.iter().all(|(holder, _)| *holder != node) {

@@ -1,5 +1,5 @@
-//! What a sender says to a transport: where a frame goes, and how it is written. And what it is
-//! told: how many frames may go.
+//! What a sender tells a transport: where a frame goes, and how it is written. And what it learns:
+//! how many frames may go.
 //!
 //! Plain types without I/O, so that a state machine may name them where it may name nothing else of
 //! this crate.
@@ -17,11 +17,11 @@ pub enum To {
 /// the adapter where it lies.
 pub type FillLent<'a> = dyn FnMut(&mut [u8], Option<&mut [u8]>) + 'a;
 
-/// What a limit of rate leaves, in frames of one length.
+/// What a rate limit allows, in frames of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Frames that may go now.
     pub now: usize,
-    /// Frames that may go at once after a pause: no more is saved up.
+    /// Frames that may go at once after a pause, at most.
     pub most: usize,
 }

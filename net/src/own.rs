@@ -1,7 +1,7 @@
-//! The program that runs, for messages that tell what to do with it.
+//! The path of the running program, for messages that name it.
 
-/// The path of this program's own file, as a shell takes it: what `setcap` must be given, which
-/// `which dogwild` need not find (another build, another of our programs).
+/// The path of this program's own file, quoted for a shell. `setcap` needs it, and `which dogwild`
+/// may find another build or another of our programs.
 pub fn program() -> String {
     let Ok(path) = std::env::current_exe() else {
         return "$(which dogwild)".to_owned();

@@ -10,7 +10,8 @@
 //! Invariants:
 //! - The payload is written and read in the ring: no copy in user space.
 //! - Only frames for the group or for this interface are lent, whatever the network floods.
-//! - A link that goes down is counted and told once; frames wait in the ring until it is up again.
+//! - A link that goes down is counted and logged once; frames wait in the ring until it is up
+//!   again.
 //!
 //! Known limit of the kernel: a bridge or a capture that clones a frame of a transmit ring may
 //! still read it after the ring has it back. Layers above check what they receive.
@@ -71,7 +72,7 @@ impl Default for PacketMmapConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketMmapError {
-    /// The interface, the group or the MTU will not do.
+    /// The interface, the group or the MTU cannot be used.
     #[error(transparent)]
     Port(#[from] crate::PortError),
     /// Raw sockets are not allowed.
@@ -81,7 +82,7 @@ pub enum PacketMmapError {
         crate::own::program()
     )]
     NoPrivilege {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
     /// The kernel has no memory for a ring.
@@ -91,9 +92,9 @@ pub enum PacketMmapError {
     RingMemory {
         /// `transmit` or `receive`.
         which: &'static str,
-        /// What was asked for.
+        /// Memory that was asked for, in bytes.
         bytes: usize,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
         /// What the kernel said.
         source: io::Error,
@@ -101,9 +102,9 @@ pub enum PacketMmapError {
     /// Another system call failed.
     #[error("cannot {what} on `{iface}`: {source}")]
     System {
-        /// What was tried.
+        /// Call that failed, in words.
         what: &'static str,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
         /// What the kernel said.
         source: io::Error,

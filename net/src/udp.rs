@@ -74,7 +74,7 @@ pub enum UdpError {
         "{group} is not a multicast address with a port: take one like 239.68.87.1:6887 or [ff05::6887]:6887"
     )]
     NotMulticast {
-        /// What was given.
+        /// Address that was given.
         group: SocketAddr,
     },
     /// The interface does not exist or cannot be read.
@@ -83,7 +83,7 @@ pub enum UdpError {
     /// No interface has this address.
     #[error("no network interface has the address {local}; there are: {existing}")]
     NoSuchAddress {
-        /// What was given.
+        /// Address that was given.
         local: IpAddr,
         /// The addresses that exist, with commas.
         existing: String,
@@ -93,7 +93,7 @@ pub enum UdpError {
         "no route leads to the group {group}: name an interface (`lo` for nodes on this host); there are: {existing}"
     )]
     NoRoute {
-        /// The group.
+        /// Multicast address and port of the group.
         group: SocketAddr,
         /// The interfaces that exist, with commas.
         existing: String,
@@ -103,7 +103,7 @@ pub enum UdpError {
         "network interface `{iface}` has no {family} address: give it one (`ip address add ... dev {iface}`)"
     )]
     NoAddress {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
         /// IPv4 or IPv6.
         family: &'static str,
@@ -111,17 +111,17 @@ pub enum UdpError {
     /// The interface is switched off.
     #[error("network interface `{iface}` is down: switch it on (`ip link set {iface} up`)")]
     Down {
-        /// The interface.
+        /// Name of the interface.
         iface: String,
     },
-    /// The MTU does not go with the interface.
+    /// The MTU does not fit the interface.
     #[error(
         "an MTU of {mtu} bytes does not fit network interface `{iface}`: it takes {least} to {most}"
     )]
     Mtu {
-        /// What was asked for.
+        /// MTU that was asked for, in bytes.
         mtu: usize,
-        /// The interface.
+        /// Name of the interface.
         iface: String,
         /// The smallest that makes sense.
         least: usize,

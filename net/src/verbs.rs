@@ -114,7 +114,7 @@ pub enum VerbsError {
         /// What exists, with commas.
         existing: String,
     },
-    /// More than one port would do.
+    /// More than one port could be used.
     #[error("several RDMA ports would do: name one; there are: {existing}")]
     Several {
         /// What exists, with commas.
@@ -129,14 +129,14 @@ pub enum VerbsError {
         /// The address given.
         group: Ipv4Addr,
     },
-    /// The MTU leaves no room.
+    /// The MTU leaves no space for a payload.
     #[error("an MTU of {mtu} bytes is too small for verbs on `{device}`: {least} at least")]
     Mtu {
-        /// What was asked for.
+        /// MTU that was asked for, in bytes.
         mtu: usize,
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What is needed.
+        /// Smallest MTU that works, in bytes.
         least: usize,
     },
     /// Memory could not be locked.
@@ -145,9 +145,9 @@ pub enum VerbsError {
          memlock in /etc/security/limits.conf, LimitMEMLOCK= of a service)"
     )]
     LockedMemory {
-        /// What was asked for.
+        /// Memory that was asked for, in bytes.
         bytes: usize,
-        /// The device.
+        /// Name of the device.
         device: String,
         /// What the kernel said.
         source: io::Error,
@@ -155,9 +155,9 @@ pub enum VerbsError {
     /// Another call failed.
     #[error("cannot {what} on `{device}`: {source}")]
     System {
-        /// What was tried.
+        /// Call that failed, in words.
         what: &'static str,
-        /// The device.
+        /// Name of the device.
         device: String,
         /// What the kernel or the driver said.
         source: io::Error,

@@ -120,15 +120,10 @@ impl<T: Copy> Ring<T> {
 
     fn slot(&self, index: u32) -> *mut T {
         let slot = (index & (self.frames - 1)) as usize;
+        let start = self.memory.as_mut_ptr();
         // SAFETY: `slot` is below the number of entries that the mapping has behind `descs`, which
         // is aligned for them (checked in `map`).
-        unsafe {
-            self.memory
-                .as_mut_ptr()
-                .add(self.descs)
-                .cast::<T>()
-                .add(slot)
-        }
+        unsafe { start.add(self.descs).cast::<T>().add(slot) }
     }
 
     fn needs_wakeup(&self) -> bool {
@@ -157,9 +152,9 @@ impl<T: Copy> Producer<T> {
         self.head.wrapping_sub(taken)
     }
 
-    /// Writes an entry. There is room: a chunk comes back to us only after the kernel has read its
-    /// entry. (It may say so later: `xsk_flush` submits frames before it moves the fill ring's
-    /// consumer.)
+    /// Writes an entry. A slot is always free: a chunk comes back to us only after the kernel has
+    /// read its entry. (Its consumer index may follow later: `xsk_flush` submits frames before it
+    /// moves that of the fill ring.)
     fn push(&mut self, entry: T) {
         // SAFETY: the kernel has read this slot and leaves it alone until `publish`; plain
         // integers.
@@ -168,9 +163,10 @@ impl<T: Copy> Producer<T> {
     }
 
     fn publish(&mut self) {
-        self.ring
-            .word(self.ring.producer)
-            .store(self.head, Ordering::Release);
+        // Release: the entries are in the ring before the index that gives them to the kernel. One
+        // store per batch: each moves the cache line of the index from one core to another.
+        let producer = self.ring.word(self.ring.producer);
+        producer.store(self.head, Ordering::Release);
     }
 }
 
@@ -179,7 +175,7 @@ struct Consumer<T> {
     ring: Ring<T>,
     /// Where the next entry is read; the kernel sees it after `release`.
     tail: u32,
-    /// Where the kernel was when last looked.
+    /// The kernel's index when it was last loaded.
     seen: u32,
 }
 
@@ -202,6 +198,7 @@ impl<T: Copy> Consumer<T> {
 
     fn pop(&mut self) -> Option<T> {
         if self.tail == self.seen {
+            // The kernel writes that index: it is loaded only when everything known of is read.
             self.seen = self.produced();
             if self.tail == self.seen {
                 return None;
@@ -388,6 +385,9 @@ impl ReceiveRings {
         }
         if self.taken > 0 {
             self.taken = 0;
+            // Slots of the rx ring first, chunks second: the rings are as long as there are chunks,
+            // so each chunk in the fill ring has a slot to come back through. The other way round
+            // the kernel could fill a chunk, find the rx ring full and drop the frame.
             self.rx.release();
             self.fill.publish();
         }

@@ -2,7 +2,7 @@
 //!
 //! The order of calls: the program is attached with an empty map, which passes everything; then
 //! each queue gets a socket (UMEM, rings, filled fill ring, and last `bind`), and only then is the
-//! socket written into the map, so that nothing is taken before there is room for it.
+//! socket written into the map, so that no frame is taken before there is a chunk for it.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::Source;
 use crate::ethernet::{self, ETHERNET_HEADER, Port};
 use crate::syscalls::set_send_buffer;
 
-/// Room that the kernel leaves before each received frame (`XDP_PACKET_HEADROOM`).
+/// Space that the kernel leaves before each received frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
 /// Sizes of a chunk of UMEM: a page at most, so that frames never cross one.
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
@@ -29,8 +29,7 @@ const CHUNK_BYTES: [usize; 2] = [2048, 4096];
 const FRAMES_MIN: usize = 64;
 /// The kernel's bookkeeping of a frame being sent, in addition to the frame; generously.
 const SKB_BYTES: usize = 2048;
-/// The kernel frees a queue, or takes off a program, some time after the one that had it has
-/// closed.
+/// The kernel frees a queue, or detaches a program, some time after its owner has closed.
 const RELEASE_TIME: Duration = Duration::from_secs(1);
 
 /// What a socket is made for.

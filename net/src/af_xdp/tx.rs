@@ -60,7 +60,7 @@ impl Tx {
         }
     }
 
-    /// Makes the kernel look at the ring until it has taken everything or will not go on.
+    /// Makes the kernel look at the ring until it has taken everything or stops.
     fn kick(&mut self) {
         self.fresh = 0;
         self.rings.publish();

@@ -1,7 +1,7 @@
 //! Losses in bursts: a line that is good or bad for many frames on end.
 //!
 //! Touches nothing. Invariant: it has a generator of its own, seeded from the one seed, and draws
-//! for every frame that arrives, so that no other setting moves its decisions, nor it theirs.
+//! for every frame that arrives, so that no other setting changes its decisions, nor it theirs.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -12,7 +12,7 @@ const STREAM: u64 = 0xB0B5_7ED0;
 /// What makes losses come in bursts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Bursts {
-    /// Nothing does.
+    /// Losses are independent of each other.
     #[default]
     None,
     /// The line is good or bad, and turns with every frame that arrives (Gilbert 1960, Elliott

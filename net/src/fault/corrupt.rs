@@ -1,7 +1,7 @@
 //! Flipped bits.
 //!
 //! Touches nothing but the bytes it is given. Invariant: it has a generator of its own, seeded from
-//! the one seed, and draws for every frame that arrives, so that no other setting moves its
+//! the one seed, and draws for every frame that arrives, so that no other setting changes its
 //! decisions, nor it theirs.
 
 use rand::{RngExt, SeedableRng};
@@ -36,8 +36,8 @@ impl Corrupter {
         (share < self.share).then_some(Flips(flips))
     }
 
-    /// Copies `frame` into `damaged` and flips one bit or more there, all different; false if there
-    /// is no bit to flip.
+    /// Copies `frame` into `damaged` and flips one bit or more there, all different; false if the
+    /// frame is empty.
     pub(super) fn damage(&self, frame: &[u8], flips: Flips, damaged: &mut Vec<u8>) -> bool {
         if frame.is_empty() {
             return false;

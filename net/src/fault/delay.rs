@@ -49,7 +49,7 @@ impl Held {
         self.len() == 0
     }
 
-    /// Copies a frame in; false if there is no room. `overtaken_at` 0: by time alone.
+    /// Copies a frame in; false if all slots are taken. `overtaken_at` 0: by time alone.
     pub(super) fn push(
         &mut self,
         due: Instant,

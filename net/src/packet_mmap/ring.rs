@@ -53,7 +53,7 @@ fn map(socket: &Socket, layout: Layout) -> io::Result<MmapRaw> {
         .map_raw(socket.as_raw_fd())
 }
 
-/// What the kernel has made of a frame of the transmit ring.
+/// Who owns a frame of the transmit ring, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FrameState {
     /// Ours: free.
@@ -62,11 +62,11 @@ pub(super) enum FrameState {
     Waiting,
     /// The kernel's: on its way; the kernel still reads the memory.
     Sending,
-    /// The kernel would not send it and has stopped there.
+    /// The kernel has refused it and has stopped there.
     Refused,
 }
 
-/// The transmit ring.
+/// The transmit ring: filled frame by frame, read by the kernel in the same order.
 pub(super) struct TransmitRing {
     memory: MmapRaw,
     layout: Layout,
@@ -139,6 +139,8 @@ impl TransmitRing {
             (*header).tp_len = len as u32;
             (*header).tp_snaplen = len as u32;
         }
+        // Last, with Release: from this store on the frame is the kernel's. It may read at any
+        // time, and must find the whole payload and both lengths.
         let status = libc::TP_STATUS_SEND_REQUEST;
         self.status(index).store(status, Ordering::Release);
         true
@@ -163,7 +165,7 @@ pub(super) struct Received<'a> {
     pub(super) truncated: bool,
 }
 
-/// The receive ring.
+/// The receive ring: the kernel fills block after block, we read and give them back in order.
 pub(super) struct ReceiveRing {
     memory: MmapRaw,
     layout: Layout,
@@ -265,6 +267,8 @@ impl ReceiveRing {
     }
 
     fn give_back(&mut self) {
+        // Release: all our reads of the block come before this store, after which the kernel may
+        // fill it anew. It fills blocks in turn: the next one is the only one to look at.
         let status = libc::TP_STATUS_KERNEL;
         self.status().store(status, Ordering::Release);
         self.held = false;

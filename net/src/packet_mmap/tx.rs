@@ -71,11 +71,13 @@ impl Tx {
         }
     }
 
-    /// Takes note of the frames that the kernel has taken.
+    /// Counts off the frames that the kernel has taken.
     fn settle(&mut self) {
         while self.waiting > 0 {
             match self.ring.state(self.oldest) {
                 FrameState::Waiting | FrameState::Refused => return,
+                // A frame that is being sent needs no further kick. Its memory is still the
+                // kernel's: `send` looks at the state of the frame that it is about to fill.
                 FrameState::Free | FrameState::Sending => {
                     self.oldest = self.after(self.oldest);
                     self.waiting -= 1;
@@ -119,8 +121,8 @@ impl Tx {
     }
 
     /// The kernel has stopped at a frame that it will not send (the MTU of the interface was
-    /// lowered). It goes on only when a frame it likes is in that place: an empty one to this very
-    /// node, which leads nowhere.
+    /// lowered). It goes on only when a frame that it accepts is in that place: an empty one,
+    /// addressed to this node, which no receiver gets.
     fn replace_refused(&mut self, error: &io::Error) {
         self.settle();
         if self.waiting == 0 || self.ring.state(self.oldest) != FrameState::Refused {

@@ -28,10 +28,10 @@ impl fmt::Debug for Key {
 /// Why a key file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// It is not there, or not for us.
+    /// It does not exist, or this user may not open it.
     #[error("cannot open the key file {}: {error}; `head -c 32 /dev/urandom > FILE && chmod 600 FILE` makes one", path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the system says.
         error: io::Error,
@@ -39,7 +39,7 @@ pub enum KeyError {
     /// It cannot be read, or is a folder.
     #[error("cannot read the key file {}: {error}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the system says.
         error: io::Error,
@@ -47,7 +47,7 @@ pub enum KeyError {
     /// Others can read or write it.
     #[error("the key file {} has mode {mode:03o}: its group or others can read or write it; `chmod 600` it, and make a new key if another user may have read it", path.display())]
     Mode {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -55,7 +55,7 @@ pub enum KeyError {
     /// It is neither 32 bytes nor 64 hexadecimal digits.
     #[error("the key file {} is {problem}: a key is {KEY_BYTES} bytes, or {} hexadecimal digits", path.display(), 2 * KEY_BYTES)]
     Shape {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         problem: &'static str,

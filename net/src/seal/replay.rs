@@ -1,10 +1,11 @@
 //! Which frames of which link have been taken: a sliding window for each (RFC 6479).
 //!
-//! Memory of this process, or a file that its next life goes on with. Invariants: a number is taken
-//! at most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes to another link
-//! only after the link that had it was *closed*: closed links are remembered by number, and nothing
-//! of them is taken again. A process may be killed between any two stores: bits are cleared before
-//! the top that makes them count, a link is counted last, and closed before its window is cleared.
+//! Memory of this process, or a file that the next process of this node continues with. Invariants:
+//! a number is taken at most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes
+//! to another link only after the link that had it was *closed*: closed links are remembered by
+//! number, and nothing of them is taken again. A process may be killed between any two stores: bits
+//! are cleared before the top that makes them count, a link is counted last, and closed before its
+//! window is cleared.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -35,8 +36,8 @@ pub const TOO_MANY_LINKS: &str = "more links were opened under this key than a n
      refused: give all nodes a new key file and start their streamers again. Do not remove the .seal files \
      while the key is in use: frames recorded earlier could then be taken once more";
 
-/// A newcomer gets no window of another link before this process has listened for so long: links
-/// that live are heard by then, and keep theirs.
+/// A new link gets no window of another one before this process has listened for so long: links
+/// that live have sent something by then, and keep theirs.
 const LISTEN_FIRST: Duration = Duration::from_secs(10);
 
 /// Words of 64 numbers in a window.
@@ -60,7 +61,7 @@ pub enum ReplayError {
     /// The file cannot be made, opened or mapped.
     #[error("cannot use {}, which remembers the sealed frames that were taken: {error}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the system says.
         error: io::Error,
@@ -68,7 +69,7 @@ pub enum ReplayError {
     /// Not enough memory on the file system.
     #[error("{}, which remembers the sealed frames that were taken, needs {} KiB, {} KiB are free there; remove old buffers, or enlarge the file system (mount -o remount,size=...)", path.display(), needed.div_ceil(1024), free / 1024)]
     NoSpace {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes needed.
         needed: u64,
@@ -78,21 +79,22 @@ pub enum ReplayError {
     /// Another process has it.
     #[error("{} is in use: another process receives sealed frames for this node; stop it first", path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// The windows of all links heard so far.
+/// The windows of all links that frames have come from.
 pub struct ReplayWindows {
     map: MmapMut,
     /// Holds the lock.
     _file: Option<File>,
     /// Apart from the windows: looking for a link is one pass over this.
     links: Vec<u64>,
-    /// Where the last frame's link stands.
+    /// Index of the last frame's link.
     last: usize,
-    /// When each was last heard, in turns from one link to another in this process; 0: not yet.
+    /// When each link last sent something, counted in changes from one link to another in this
+    /// process; 0: not yet.
     heard: Vec<u64>,
     turn: u64,
     /// Links of which nothing is taken any more.
@@ -188,7 +190,7 @@ impl ReplayWindows {
         (known, LINKS_MAX + CLOSED_MAX)
     }
 
-    /// What to say if newcomers are refused, or soon will be.
+    /// What to log if new links are refused, or soon will be.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let (known, most) = self.links();
@@ -208,7 +210,7 @@ impl ReplayWindows {
             if self.closed.contains(&link) {
                 return Some(false);
             }
-            // From the back: links that are gone are in front.
+            // From the back: links that are gone are at the front.
             self.last = match self.links.iter().rposition(|known| *known == link) {
                 Some(at) => at,
                 None if self.links.len() < LINKS_MAX => self.add(link),
@@ -231,22 +233,26 @@ impl ReplayWindows {
         at
     }
 
-    /// Closes the link that was not heard for longest, and gives its window to another. `None` if
-    /// no more closed ones can be remembered, or it is too early to tell which links live.
+    /// Closes the link that was silent for longest, and gives its window to another. `None` if no
+    /// more closed ones can be remembered, or it is too early to tell which links live.
     fn replace(&mut self, link: u64) -> Option<usize> {
         let count = words(&mut self.map)[3] as usize;
         if count >= CLOSED_MAX || Instant::now() < self.gives_from {
             return None;
         }
-        // The last frame's link was heard in every turn since it became that.
+        // The last frame's link may have sent many frames since the last change: it is the newest.
         if let Some(heard) = self.heard.get_mut(self.last) {
             *heard = self.turn + 1;
         }
-        // Of those that this process never heard, the one that has had its window longest.
+        // Of those that were silent since this process began, the one that has had its window
+        // longest.
         let age = |at: usize| (at + LINKS_MAX - count % LINKS_MAX) % LINKS_MAX;
         let at = (0..LINKS_MAX).min_by_key(|&at| (self.heard[at], age(at)))?;
         let words = words(&mut self.map);
-        // Each step before the next, whenever this process is killed.
+        // The order matters, as this process may be killed between any two steps. The old link is
+        // closed before its window is cleared, so its frames are refused from then on; the window
+        // is cleared before it has its new name. No link ever has a cleared window while its
+        // earlier frames could still be taken.
         words[CLOSED + count] = self.links[at];
         compiler_fence(SeqCst);
         words[3] = count as u64 + 1;
@@ -405,7 +411,8 @@ mod tests {
         }
     }
 
-    /// What was taken once is never taken again, whatever links came since; who is heard stays.
+    /// What was taken once is never taken again, whatever links came since; links that send keep
+    /// their windows.
     #[test]
     fn newcomers_get_the_windows_of_links_that_are_gone() {
         let folder = tempfile::tempdir().expect("a folder");

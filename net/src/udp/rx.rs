@@ -35,7 +35,7 @@ pub(super) struct Rx {
     /// Where the first message begins in the buffer.
     origin: usize,
     skew: Skew,
-    /// Distance of messages in the buffer, and room for each.
+    /// Distance of messages in the buffer, and space for each.
     layout: (usize, usize),
     slots: Slots,
     incoming: Vec<Incoming>,

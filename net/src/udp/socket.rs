@@ -1,7 +1,7 @@
 //! Chooses the interface and makes the two sockets of a node.
 //!
-//! Invariant: what `open` returns is ready for use; all that can be wrong with the settings or the
-//! host was found and said.
+//! Invariant: what `open` returns is ready for use; everything that can be wrong with the settings
+//! or the host is an error before.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};

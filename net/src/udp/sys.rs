@@ -84,7 +84,7 @@ pub(super) fn drops(socket: &Socket) -> io::Result<u32> {
     Ok(info[SK_MEMINFO_DROPS])
 }
 
-/// Room for one control message that holds a `T`-sized value, aligned as the kernel wants it.
+/// Space for one control message that holds a `T`-sized value, aligned as the kernel wants it.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; 32]);
@@ -144,7 +144,7 @@ fn put_segment_size(header: &mut msghdr, control: &mut Control, segment: u16) {
     header.msg_control = control.0.as_mut_ptr().cast();
     // SAFETY: CMSG_SPACE only computes.
     header.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
-    // SAFETY: `msg_control` has room for CMSG_SPACE(2) = 24 of 32 bytes and is aligned for
+    // SAFETY: `msg_control` has space for CMSG_SPACE(2) = 24 of 32 bytes and is aligned for
     // `cmsghdr`, so the first header is not null and its data lies inside.
     unsafe {
         let first = libc::CMSG_FIRSTHDR(header);
@@ -175,8 +175,8 @@ struct Slot {
     control: Control,
 }
 
-/// Room for what the kernel writes about the messages of one call. It is made once: clearing it for
-/// each call costs more than a call that finds nothing.
+/// Space for what the kernel writes about the messages of one call. It is made once: clearing it
+/// for each call costs more than a call that finds nothing.
 pub(super) struct Slots {
     // Pointers in here are set before each call and mean nothing between calls.
     headers: Vec<mmsghdr>,

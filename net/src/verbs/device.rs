@@ -346,7 +346,7 @@ impl Context {
     /// The global identifiers of all ports.
     pub(super) fn gids(&self, most: usize) -> io::Result<Vec<GidEntry>> {
         let mut entries = vec![GidEntry::default(); most.max(1)];
-        // SAFETY: room for as many entries of this size as are announced.
+        // SAFETY: there is space for as many entries of this size as are announced.
         let found = unsafe {
             (self.library.query_gid_table)(
                 self.raw,

@@ -189,12 +189,12 @@ impl Queue {
             .try_for_each(|state| self.to_state(state))
     }
 
-    /// Starts the queue pair again; whatever was posted is forgotten.
+    /// Starts the queue pair again; all posted requests are dropped.
     pub(super) fn restart(&self) -> io::Result<()> {
         // One that is in error already refuses; nothing is left to be stopped then.
         let _ = self.to_state(QPS_ERR);
         self.to_state(QPS_RESET)?;
-        // What completed meanwhile belongs to what is forgotten.
+        // Completions that came meanwhile are of requests that are dropped.
         while !self.poll(&mut [Wc::default(); 32])?.is_empty() {}
         self.raise()
     }
@@ -280,13 +280,13 @@ impl Queue {
         }
     }
 
-    /// Asks for a sign at the channel when the next completion comes.
+    /// Asks for an event on the channel when the next completion comes.
     pub(super) fn arm(&self) -> io::Result<()> {
         // SAFETY: the completion queue is ours.
         check(unsafe { ((*(*self.cq).context).ops.req_notify_cq)(self.cq, 0) })
     }
 
-    /// Takes a sign that the channel has given (its descriptor can be read).
+    /// Takes an event from the channel (its descriptor can be read).
     pub(super) fn take_sign(&self) -> io::Result<()> {
         let (mut cq, mut user) = (ptr::null_mut(), ptr::null_mut());
         let get = self.context.library.get_cq_event;

@@ -34,7 +34,7 @@ pub(super) enum Next<'a> {
     Failed(u32),
 }
 
-/// The ring.
+/// Slots, their work requests, and the completions in hand.
 pub(super) struct ReceiveRing {
     pub(super) queue: Queue,
     requests: Vec<RecvWr>,
@@ -121,6 +121,8 @@ impl ReceiveRing {
             return Ok(Next::Failed(wc.status));
         }
         let slot = wc.wr_id as usize;
+        // On the list now, with the device only after the next `post`. That needs `&mut self`,
+        // which the datagram that is lent below keeps from being called.
         self.spent.push(slot);
         let len = (wc.byte_len as usize).clamp(GRH_BYTES, self.queue.slots.bytes);
         // SAFETY: the device has completed the slot, which is inside the memory (`slot` checks), at
@@ -139,6 +141,8 @@ impl ReceiveRing {
     /// Starts again after a failure: all slots are posted anew.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         self.queue.restart()?;
+        // The reset has dropped all requests, and with them what the completions in hand stand
+        // for: every slot is ours again.
         (self.next, self.taken) = (0, 0);
         self.spent = (0..self.requests.len()).collect();
         self.post()

@@ -133,7 +133,7 @@ impl Receive for Rx {
             if left.is_zero() {
                 return Ok(false);
             }
-            // Asked for before the last look: what comes in between gives a sign.
+            // Armed before the last look: a datagram that comes in between makes an event.
             self.ring.queue.arm()?;
             if self.ring.is_ready()? {
                 return Ok(true);

@@ -32,7 +32,7 @@ struct Lent {
     key: u32,
 }
 
-/// The ring.
+/// Slots, their work requests, and how far datagrams have got.
 pub(super) struct SendRing {
     pub(super) queue: Queue,
     qkey: u32,
@@ -138,7 +138,7 @@ impl SendRing {
             self.is_free() && len <= self.queue.slots.bytes,
             "no slot of {len} bytes"
         );
-        // SAFETY: the slot is free, so neither the device nor anybody else here looks at it; it is
+        // SAFETY: the slot is free, so neither the device nor other code here looks at it; it is
         // `slots.bytes` long and was zeroed by the kernel.
         fill(unsafe { std::slice::from_raw_parts_mut(self.queue.slot(index), len) });
         let pieces = &mut self.pieces[index];
@@ -180,6 +180,8 @@ impl SendRing {
             } else {
                 base.wrapping_add(at(number + 1))
             };
+            // A queue pair sends in order, so the completion of the last tells of all before it:
+            // one completion to poll per chain instead of one per datagram.
             request.send_flags = if last { SEND_SIGNALED } else { 0 };
         }
         let (qp, mut bad) = (self.queue.qp, ptr::null_mut());
@@ -187,6 +189,8 @@ impl SendRing {
         // SAFETY: the queue pair is ours; the chain from `first` on ends with a null pointer, and
         // slots, pieces and lent memory stay until the device is done with them.
         let result = check(unsafe { ((*(*qp).context).ops.post_send)(qp, first, &raw mut bad) });
+        // After an error too: the device may have taken a part of the chain, so nothing of it is
+        // posted again. What did not leave is counted by `restart`.
         self.posted = self.filled;
         result
     }

@@ -1,5 +1,6 @@
 //! Joins a multicast group of an InfiniBand fabric: its subnet administrator gives the group a
-//! local identifier, makes it if need be, and tells the switches that this port is a member.
+//! local identifier, makes it if it does not exist, and tells the switches that this port is a
+//! member.
 //!
 //! Holds the one request that is made, as bytes (`InfiniBand Architecture Specification` volume 1,
 //! 13.4 management datagrams, 15.2.5.17 MCMemberRecord), and its way through the kernel's `ib_umad`
@@ -46,7 +47,7 @@ pub(super) const LENGTH: usize = 16;
 pub(super) const QPN: usize = 20;
 const QKEY: usize = 24;
 pub(super) const LID: usize = 28;
-/// The administrator listens on queue pair 1, whose key everybody knows.
+/// The administrator listens on queue pair 1, whose key is the same everywhere.
 const ADMINISTRATOR_QPN: u32 = 1;
 const ADMINISTRATOR_QKEY: u32 = 0x8001_0000;
 const WAIT_MS: u32 = 1000;

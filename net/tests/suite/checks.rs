@@ -268,8 +268,8 @@ pub(crate) fn a_node_starts_again(net: &Net) {
     drop(gone);
     // No receiver is there: the sender goes on.
     for _ in 0..200 {
-        send(&mut *links[0].tx, To::Node(1), b"anybody there?");
-        send(&mut *links[0].tx, To::Group, b"anybody there?");
+        send(&mut *links[0].tx, To::Node(1), b"is a peer here");
+        send(&mut *links[0].tx, To::Group, b"is a peer here");
         links[0].tx.flush().expect("flush");
     }
     let Some(again) = net.open_one(1) else {
@@ -303,7 +303,7 @@ pub(crate) fn the_interface_goes_down_and_up(net: &Net) {
         links[0]
             .tx
             .flush()
-            .expect("a link that is down mends by itself");
+            .expect("a link that is down recovers by itself");
     }
     assert!(
         !links[0]
