@@ -1,7 +1,7 @@
 //! Gradients on their way: down from each device, and the sums up to all.
 //!
-//! Per device one stream down and one up, beside those of whoever computes, and its gradients in
-//! its own memory, where the sums take their place. The thread that acts for a device calls
+//! Each device has one stream down and one up, in addition to those that compute. Its gradients are
+//! in its own memory, where the sums replace them. The thread that acts for a device calls
 //! [`Accumulate::give`] when the backward pass of a layer is put on a stream or done, goes on with
 //! its pass, and calls [`Accumulate::wait`] at the end. Invariant: a layer of the total is not
 //! written before the last sum of it has arrived on every device, nor a gradient on the host before
@@ -25,7 +25,7 @@ struct Down<D: Device> {
     there: D::Event,
 }
 
-/// One device.
+/// A device with its two streams and its gradients.
 struct Lane<D: Device> {
     gradient: D::Memory,
     down: D::Stream,
@@ -105,7 +105,7 @@ impl<D: Device> Accumulate<D> {
         ready: &D::Event,
     ) -> Result<(), AccumulateError> {
         let lane = &self.lanes[device];
-        // Else somebody might overwrite the sum that is on its way up here.
+        // Else the next sum could overwrite the one that is on its way up.
         let last = lane.done[layer].lock();
         let last = last.unwrap_or_else(PoisonError::into_inner).take();
         let down = || -> Result<D::Event, DeviceError> {
@@ -157,7 +157,7 @@ impl<D: Device> Accumulate<D> {
         self.sum.total()
     }
 
-    /// Ends the threads that work; whoever waits is told so.
+    /// Ends the threads that work; each thread that waits gets an error.
     pub fn close(&self) {
         self.sum.close();
     }

@@ -5,7 +5,7 @@ use thiserror::Error;
 /// Why there is no sum.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AccumulateError {
-    /// Nobody gives a gradient.
+    /// There are no devices.
     #[error("no devices: gradients of at least one device are needed")]
     NoDevices,
     /// Nothing to add up.
@@ -27,12 +27,12 @@ pub enum AccumulateError {
     Short {
         /// Its number, from 0.
         device: usize,
-        /// Its words.
+        /// Length of the memory, in words of 32 bits.
         words: usize,
         /// What the layers need.
         needed: usize,
     },
-    /// A device or its thread has failed; nobody waits for it.
+    /// A device or its thread has failed; the others do not wait for it.
     #[error("device {device} has failed: {why}")]
     Device {
         /// Its number, from 0.
@@ -40,12 +40,12 @@ pub enum AccumulateError {
         /// What it said.
         why: String,
     },
-    /// Somebody has ended the accumulation.
+    /// The accumulation was ended.
     #[error("ended while device {device} was waiting for the sum of layer {layer}")]
     Ended {
-        /// Who was waiting.
+        /// Number of the device that was waiting.
         device: usize,
-        /// For what.
+        /// Name of the layer.
         layer: String,
     },
 }

@@ -3,16 +3,16 @@
 //! Each device has memory of its own for what it gives, and there is one total. One counter per
 //! layer says how many devices have given theirs. In [`Order::Parts`] the thread that brings the
 //! last one cuts the layer into parts; every thread that has nothing else to do takes parts from
-//! the queue and adds all devices' gradients there, the first device's first. So nobody waits for
-//! a turn, a large layer is added by all threads at once, and every float is the same sum in the
-//! same order whatever the timing. In [`Order::Turns`] the counter says whose turn it is: each
+//! the queue and adds all devices' gradients there, the first device's first. So no thread waits
+//! for a turn, a large layer is added by all threads at once, and every float is the same sum in
+//! the same order whatever the timing. In [`Order::Turns`] the counter says whose turn it is: each
 //! device's thread waits for those before it and adds its gradient to the total.
 //!
 //! Who writes what: a device's floats of a layer are its own from [`Sum::claim`] to
-//! [`Sum::arrive`]; from then on nobody writes them until the layer's sum is handed on, which the
+//! [`Sum::arrive`]; from then on nothing writes them until the layer's sum is handed on, which the
 //! next claim waits for. A part of the total belongs to the thread that took it from the queue,
-//! until it is handed on. Sums begin at +0, so that none is ever -0. May start no thread: whoever
-//! uses it lends some ([`Sum::work`]).
+//! until it is handed on. Sums begin at +0, so that none is ever -0. Starts no thread: its user
+//! lends some ([`Sum::work`]).
 
 mod add;
 mod wait;
@@ -30,7 +30,7 @@ use crate::weights::kernels;
 use add::view;
 pub use wait::Watch;
 
-/// Floats of a part: enough that taking it from the queue costs nothing beside adding it.
+/// Floats of a part: enough that taking it from the queue costs little compared with adding it.
 const PART: usize = 1 << 17;
 
 /// A layer: where its gradient lies.
@@ -96,7 +96,7 @@ struct Queue<N> {
     closed: bool,
 }
 
-/// See the module. `N` is what a device's thread is told besides.
+/// See the module. `N` is what else a device's thread is told.
 pub struct Sum<N = std::convert::Infallible> {
     arch: Arch,
     order: Order,
@@ -107,7 +107,7 @@ pub struct Sum<N = std::convert::Infallible> {
     queue: Mutex<Queue<N>>,
     /// By thread: something to do.
     more: Vec<Condvar>,
-    /// A layer's counter has moved, or all is over.
+    /// A layer's counter has moved, or the accumulation has ended.
     moved: Condvar,
 }
 
@@ -176,7 +176,7 @@ impl<N> Sum<N> {
         self.gradients.len()
     }
 
-    /// Layers.
+    /// Number of layers.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
@@ -186,7 +186,7 @@ impl<N> Sum<N> {
     /// added yet, waits for that first.
     ///
     /// # Errors
-    /// Somebody has failed, or all is over.
+    /// A device has failed, or the accumulation has ended.
     ///
     /// # Panics
     /// If there is no such device or layer, or `gradient` is not as long.
@@ -215,7 +215,7 @@ impl<N> Sum<N> {
         let claimed = &counters.claimed[device];
         loop {
             let round = self.wait_for(device, layer, claimed.load(Ordering::Relaxed))?;
-            // Fails if somebody else has claimed for the same device meanwhile.
+            // Fails if another thread has claimed for the same device meanwhile.
             let next =
                 claimed.compare_exchange(round, round + 1, Ordering::Relaxed, Ordering::Relaxed);
             if next.is_ok() {
@@ -253,8 +253,8 @@ impl<N> Sum<N> {
         if self.order == Order::Turns {
             return self.add_in_turn(device, layer, sink);
         }
-        // Release: the gradient is there before it is counted. Acquire: whoever counts the last one
-        // sees all of them.
+        // Release: the gradient is there before it is counted. Acquire: the thread that counts the
+        // last one sees all of them.
         let before = counters.arrived.fetch_add(1, Ordering::AcqRel);
         if !(before + 1).is_multiple_of(self.devices() as u64) {
             return Ok(());
@@ -265,7 +265,8 @@ impl<N> Sum<N> {
             range: from..end.min(from + PART),
         });
         lock(&self.queue).parts.extend(parts);
-        // Whoever came here goes on to take parts as well; the others help with what there is more.
+        // This thread goes on to take parts as well, so one of the threads that are woken may find
+        // none.
         let others = self.more.iter().take(counters.parts);
         others.for_each(Condvar::notify_one);
         Ok(())
@@ -353,8 +354,8 @@ impl<N> Sum<N> {
         let counters = &self.layers[*layer];
         self.add(range, &self.gradients, true);
         sink.part(*layer, range)?;
-        // Release: this part is there before it is counted. Acquire: whoever counts the last one
-        // sees the whole layer.
+        // Release: this part is there before it is counted. Acquire: the thread that counts the
+        // last one sees the whole layer.
         if counters.handed.fetch_add(1, Ordering::AcqRel) + 1 < counters.parts {
             return Ok(());
         }

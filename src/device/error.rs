@@ -3,12 +3,14 @@
 /// Why a device did not do what it was asked. `device` is [`Device::name`](super::Device::name).
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// No room on it.
-    #[error("{device} has no room for {bytes} bytes: {why}; use a smaller batch or another device")]
+    /// The device has too little memory.
+    #[error(
+        "{device} has too little memory for {bytes} bytes: {why}; use a smaller batch or another device"
+    )]
     NoMemory {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What was asked for.
+        /// Memory that was asked for, in bytes.
         bytes: usize,
         /// What the system says.
         why: String,
@@ -24,7 +26,7 @@ pub enum DeviceError {
     /// No such device.
     #[error("no CUDA device {index}; there are: {}", list(there))]
     NoSuch {
-        /// What was asked for.
+        /// Number of the device that was asked for.
         index: usize,
         /// The devices there are.
         there: Vec<String>,
@@ -34,13 +36,13 @@ pub enum DeviceError {
         "{device} has no memory that other processes can open: only CUDA devices have (--device 0)"
     )]
     NotShared {
-        /// The device.
+        /// Name of the device.
         device: String,
     },
     /// A stream could not be made.
     #[error("{device}: no further stream: {why}; raise the limit of threads (ulimit -u)")]
     NoStream {
-        /// The device.
+        /// Name of the device.
         device: String,
         /// What the system says.
         why: String,
@@ -48,7 +50,7 @@ pub enum DeviceError {
     /// Something on a stream failed; nothing later on it can be trusted.
     #[error("{device} failed: {why}; start the component again")]
     Failed {
-        /// The device.
+        /// Name of the device.
         device: String,
         /// What failed, and how.
         why: String,

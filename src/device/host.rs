@@ -2,7 +2,7 @@
 //!
 //! Each stream is a thread with a queue; its memory is memory of the process that only copies and
 //! kernels reach. Invariant: a thread never ends before its queue is empty, and never leaves an
-//! event unsignalled, so that nobody waits for ever.
+//! event unsignalled, so that no thread waits for ever.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::weights::WeightsView;
 
-/// A device on the host. Several are several.
+/// A device on the host. Devices share nothing with each other.
 #[derive(Clone, Debug)]
 pub struct HostDevice {
     index: usize,
@@ -148,7 +148,8 @@ impl Worker {
     }
 
     fn work(&self, command: Command) {
-        // What a kernel panics at is a bug, and stays one; but those who wait must hear of it.
+        // A panic in a kernel is a bug. The stream reports it as its error, so that threads that
+        // wait do not wait for ever.
         let done = catch_unwind(AssertUnwindSafe(|| match &command {
             Command::Copy { from, to } => copy(from.view(), to.view()),
             Command::Launch {

@@ -5,17 +5,17 @@
 
 use crate::weights::WeightsView;
 
-/// A number that a kernel takes besides memory.
+/// A number that a kernel takes in addition to memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// A size or a count.
     U(u32),
-    /// A value.
+    /// A factor or another value.
     F(f32),
 }
 
 impl Number {
-    /// The count.
+    /// Returns a count.
     ///
     /// # Panics
     /// If it is a value.
@@ -26,7 +26,7 @@ impl Number {
         }
     }
 
-    /// The value.
+    /// Returns a value.
     ///
     /// # Panics
     /// If it is a count.
@@ -41,7 +41,7 @@ impl Number {
 /// How many threads CUDA runs: blocks, and threads of a block, each in three directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Blocks.
+    /// Number of blocks in each direction.
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],

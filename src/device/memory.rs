@@ -143,7 +143,7 @@ impl HostMemory {
         }))
     }
 
-    /// The words.
+    /// A view of all words.
     pub fn view(&self) -> WeightsView<'_> {
         // SAFETY: they come from a view that holds as long as the owner is borrowed, and the
         // owner lives, behind a shared `Arc`, as long as `self`.

@@ -1,4 +1,4 @@
-//! Devices with a memory of their own: what a GPU can do, as a trait, and who can do it.
+//! Devices with a memory of their own: what a GPU can do, as a trait, and its implementations.
 //!
 //! Holds [`Device`], [`Stream`] and [`Event`], memory of both sides ([`HostMemory`], [`Part`]), the
 //! [`kernels`] by name, and the implementations: [`host`] (threads and memcpy, on any machine) and,
@@ -13,7 +13,7 @@
 //!   from a caller.
 //! - Memory is 32-bit words that others may change at any time
 //!   ([`WeightsView`](crate::weights::WeightsView)): a race decides what is read, never whether the
-//!   program is sound. Who wants a definite result orders by events.
+//!   program is sound. A caller that needs a definite result orders by events.
 //! - After an error of a stream everything later on it, and on streams that wait for it, fails too.
 #![allow(unsafe_code)]
 
@@ -45,19 +45,19 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// `words` words of device memory, all zero.
     ///
     /// # Errors
-    /// The device has no room for them, or has failed.
+    /// The device has no memory for them, or has failed.
     fn alloc(&self, words: usize) -> Result<Self::Memory, DeviceError>;
 
-    /// A new stream. It runs beside all others.
+    /// A new stream. It runs in parallel with all others.
     ///
     /// # Errors
-    /// No thread, or the driver's word.
+    /// The system gives no thread, or the driver refuses.
     fn stream(&self) -> Result<Self::Stream, DeviceError>;
 
     /// Makes host memory known to the device (CUDA: registers it as pinned), so that copies of it
-    /// run beside everything else. Without it they are right too, but slower, and the call that
-    /// starts one may wait for it. Once is enough for all devices; the memory stays known until its
-    /// last clone is gone.
+    /// run in parallel with everything else. Without it copies are correct but slower, and the call
+    /// that starts one may wait for it. Once is enough for all devices; the memory stays known
+    /// until its last clone is gone.
     ///
     /// # Errors
     /// The driver refuses (`ulimit -l`, or a kind of memory it cannot pin).

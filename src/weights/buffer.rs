@@ -1,8 +1,8 @@
 //! The buffer: creating it without races, opening it with every check, using it.
 //!
-//! Touches the file it is given; removes state files beside it that have lost their buffer.
-//! Invariants: a buffer that has a name has a whole header; whoever has it open holds
-//! a shared lock on it; it is used only in state `ready`, or by its creator.
+//! Touches the file it is given; removes state files next to it that have lost their buffer.
+//! Invariants: a buffer that has a name has a whole header; each process that has it open holds a
+//! shared lock on it; it is used only in state `ready`, or by its creator.
 
 mod initialising;
 
@@ -50,7 +50,7 @@ pub enum Existing {
     Refuse,
     /// Go on with it, if it is a buffer of the same model. It keeps its session.
     Resume,
-    /// Delete it and the state files beside it, if it is a buffer that nobody uses.
+    /// Delete it and its state files, if it is a buffer that no process uses.
     Fresh,
 }
 
@@ -101,7 +101,7 @@ impl SharedWeights {
             path: path.into(),
             source,
         };
-        // Each round ends, or finds that somebody else created or removed the file meanwhile.
+        // Each round ends, or finds that another process created or removed the file meanwhile.
         for _ in 0..1000 {
             let file = match open_regular(path) {
                 Err(None) => match Self::make(path, spec)? {
@@ -143,7 +143,7 @@ impl SharedWeights {
         )))
     }
 
-    /// Makes a new file; `None` if somebody else was faster.
+    /// Makes a new file; `None` if another process was faster.
     fn make(path: &Path, spec: &BufferSpec) -> Result<Option<Self>, CreateError> {
         let io = |source| CreateError::Io {
             path: path.into(),
@@ -230,7 +230,7 @@ impl SharedWeights {
         self.head.padded as usize
     }
 
-    /// The tensors.
+    /// Names, shapes and offsets of the tensors.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -251,7 +251,7 @@ impl SharedWeights {
         self.head.identity
     }
 
-    /// What the files beside it must be of.
+    /// What its state files must belong to.
     pub fn id(&self) -> BufferId {
         BufferId {
             session: self.head.session,
@@ -275,7 +275,7 @@ impl SharedWeights {
         self.head.first_weights
     }
 
-    /// The file.
+    /// Path of the buffer's file.
     pub fn path(&self) -> &Path {
         &self.path
     }

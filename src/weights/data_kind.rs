@@ -1,8 +1,8 @@
 //! What kind of data a buffer's model learns: a short text and its hash.
 //!
-//! Pure data. The kind counts, not where the data lies nor how much of it there is: nodes may
-//! hold different shares of one data set. Invariant: hash 0 means that nothing is known, and
-//! such a buffer takes any data.
+//! Pure data. Only the kind counts, neither the place nor the amount of the data: nodes may hold
+//! different shares of one data set. Invariant: hash 0 means that nothing is known, and such a
+//! buffer takes any data.
 
 use std::fmt;
 

@@ -14,13 +14,13 @@ pub enum OpenError {
     /// No such file.
     #[error("{}: no such buffer; start the job that creates it first", .path.display())]
     NotFound {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The kernel refused.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
@@ -28,7 +28,7 @@ pub enum OpenError {
     /// Some other file.
     #[error("{}: not a dogwild buffer ({why}); give the name of another file", .path.display())]
     NotOurs {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// How that was seen.
         why: String,
@@ -36,23 +36,23 @@ pub enum OpenError {
     /// Written on a machine of the other byte order.
     #[error("{}: written on a big-endian machine; weights are little-endian here", .path.display())]
     ByteOrder {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Another version of the layout.
     #[error("{}: has layout version {found}, this program reads version {ours}; use the same dogwild for all components, or make the buffer anew", .path.display())]
     OtherVersion {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// Ours.
+        /// Version that this program reads.
         ours: u32,
     },
     /// Shorter than its header says.
     #[error("{}: truncated: {has} bytes of {needs}; make the buffer anew", .path.display())]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes it has.
         has: u64,
@@ -62,33 +62,33 @@ pub enum OpenError {
     /// Its header contradicts itself.
     #[error("{}: damaged: {what}; make the buffer anew", .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The contradiction.
+        /// What contradicts what.
         what: String,
     },
     /// Its creator is still at work.
     #[error("{}: still being initialised by process {pid}; try again shortly", .path.display())]
     Initialising {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The creator.
+        /// PID of the creator.
         pid: u32,
     },
     /// Its creator died half way.
     #[error("{}: its creator, process {pid}, died before the weights were initialised; make the buffer anew", .path.display())]
     CreatorDied {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The creator.
+        /// PID of the creator.
         pid: u32,
     },
     /// Left by another session.
     #[error("{}: stale: belongs to session {found:#018x}, not to {expected:#018x}; resume it under that session, or make it anew", .path.display())]
     Stale {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its session.
+        /// Session of the buffer.
         found: u64,
         /// The one expected.
         expected: u64,
@@ -96,7 +96,7 @@ pub enum OpenError {
     /// Made for another kind of data.
     #[error("{}: was made for {found}, not for {expected}; use the data that it was made for, or make it anew for this data", .path.display())]
     OtherData {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What it was made for.
         found: DataKind,
@@ -106,9 +106,9 @@ pub enum OpenError {
     /// Holds another model.
     #[error("{}: holds another model: {found_is} with fingerprint {found:#018x}, expected {expected:#018x}; name the buffer of this model, or make it anew", .path.display())]
     OtherModel {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its fingerprint.
+        /// Fingerprint of the model in the buffer.
         found: u64,
         /// The one expected.
         expected: u64,
@@ -123,7 +123,7 @@ pub enum CreateError {
     /// The file is there already.
     #[error("{}: exists already ({what}); resume it, or make it anew", .path.display())]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What it is.
         what: String,
@@ -131,7 +131,7 @@ pub enum CreateError {
     /// A process still uses the buffer that was to be replaced.
     #[error("{}: still in use by {by}; end that first", .path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Who uses it.
         by: String,
@@ -139,7 +139,7 @@ pub enum CreateError {
     /// The file that was to be replaced is not a buffer.
     #[error("{}: not a dogwild buffer ({why}), so it is not deleted; remove it yourself or give another name", .path.display())]
     NotOurs {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// How that was seen.
         why: String,
@@ -150,7 +150,7 @@ pub enum CreateError {
     /// Not enough memory on the file system.
     #[error("{}: needs {} MiB, {} MiB free on {}; remove old buffers there, or enlarge it (mount -o remount,size=...)", .path.display(), mib(*.needed, true), mib(*.free, false), dir(.path))]
     NoSpace {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes needed.
         needed: u64,
@@ -160,7 +160,7 @@ pub enum CreateError {
     /// The kernel refused.
     #[error("cannot make the buffer {}: {source}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
@@ -173,11 +173,11 @@ pub enum SlotError {
     /// That component runs already.
     #[error("{role} {index} runs already, as process {pid}; end it first, or take another index")]
     Held {
-        /// Its role.
+        /// Role of the component.
         role: Role,
-        /// Its index.
+        /// Index of the component among those of its role.
         index: u32,
-        /// Its process.
+        /// PID of the process that runs it.
         pid: u32,
     },
     /// All slots were used by other components.
@@ -202,7 +202,7 @@ pub enum StateError {
     /// The kernel refused.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
@@ -210,7 +210,7 @@ pub enum StateError {
     /// Not enough memory on the file system.
     #[error("{}: needs {} MiB, {} MiB free on {}; remove old buffers there, or enlarge it (mount -o remount,size=...)", .path.display(), mib(*.needed, true), mib(*.free, false), dir(.path))]
     NoSpace {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes needed.
         needed: u64,
@@ -220,7 +220,7 @@ pub enum StateError {
     /// The specification makes no sense.
     #[error("{}: {what}", .path.display())]
     BadSpec {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
@@ -228,7 +228,7 @@ pub enum StateError {
     /// Some other file.
     #[error("{}: not a dogwild state file of this kind ({why}); remove it yourself", .path.display())]
     NotOurs {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// How that was seen.
         why: String,
@@ -236,17 +236,17 @@ pub enum StateError {
     /// Another version of the layout.
     #[error("{}: has layout version {found}, this program reads version {ours}; make the buffer anew", .path.display())]
     OtherVersion {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// Ours.
+        /// Version that this program reads.
         ours: u32,
     },
     /// Not as long as its shape says.
     #[error("{}: truncated: {has} bytes of {needs}; make the buffer anew", .path.display())]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes it has.
         has: u64,
@@ -256,23 +256,23 @@ pub enum StateError {
     /// A bit of its header is not as it was written.
     #[error("{}: damaged: its header does not have the checksum it was written with; remove this file, and the component begins without it (docs/guide/two-hosts.md, \"Files next to a buffer\")", .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Left by a buffer that is gone.
     #[error("{}: belongs to a former buffer: {} was made anew since. Remove {} (a node then gets its range back from the others), or make both anew", .path.display(), .buffer.display(), .path.display())]
     OtherBuffer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The buffer beside which it lies.
+        /// Path of the buffer that it lies next to.
         buffer: PathBuf,
     },
     /// Left by another session, model or shape of job.
     #[error("{}: stale: it is of {field} {found:#x}, this job of {expected:#x}; make the buffer anew", .path.display())]
     Stale {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What differs.
+        /// Name of the number that differs.
         field: &'static str,
         /// Its value there.
         found: u64,
@@ -282,7 +282,7 @@ pub enum StateError {
     /// Another live process works on it.
     #[error("{}: in use by process {pid}; end it first", .path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// That process.
         pid: u32,

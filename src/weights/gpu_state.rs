@@ -1,7 +1,7 @@
 //! What a GPU syncer must not forget when it is killed: deltas that have come down from the device
 //! and are not yet, or not wholly, in the buffer.
 //!
-//! One file beside the buffer, used by one live syncer at a time. Layout: header; number of landed
+//! One file next to the buffer, used by one live syncer at a time. Layout: header; number of landed
 //! deltas; journal; landing slots; their words, which the device writes itself. Invariant: a delta
 //! *has landed* once its slot says so; from then on it gets into the buffer exactly once, whatever
 //! is killed when. What has not landed has died with the device.
@@ -229,7 +229,7 @@ impl GpuState {
     }
 }
 
-/// The file says what cannot be.
+/// The file contradicts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the GPU syncer's state file names weights that the buffer does not have: it is damaged. Delete it; \

@@ -1,7 +1,7 @@
 //! Reading the header of a file that may be anything: every refusal in one place.
 //!
-//! Reads by `pread` only, so that no content and no length can hurt; hands out a header
-//! whose every field was checked against the file's real length.
+//! Reads by `pread` only, so that no content and no length does harm; returns a header whose every
+//! field was checked against the file's real length.
 
 use std::fs::File;
 use std::io;
@@ -133,7 +133,7 @@ fn read_manifest(file: &File, head: &Head, has: u64) -> Result<Manifest, String>
     Ok(manifest)
 }
 
-/// Refuses a buffer that nobody has finished initialising.
+/// Refuses a buffer whose creator has not finished initialising it.
 pub(super) fn check_state(path: &Path, head: &Head) -> Result<(), OpenError> {
     let (path, pid) = (path.to_path_buf(), head.creator_pid);
     match head.state {

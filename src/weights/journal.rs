@@ -58,13 +58,13 @@ impl JournalOp {
 pub struct Interrupted {
     /// Which kernel it was in.
     pub kind: JournalOp,
-    /// On which chunk.
+    /// Index of the chunk.
     pub chunk: u32,
-    /// For which peer.
+    /// Index of the peer: the node that sent the position or the delta.
     pub peer: u16,
-    /// With which sequence number.
+    /// Sequence number of the delta, sent or received.
     pub seq: u8,
-    /// And which version of the chunk.
+    /// Version of the chunk.
     pub version: u32,
     /// Weights of the chunk that are done, from its start (after `recover`; before, those begun).
     pub progress: u32,
@@ -221,6 +221,8 @@ impl Journal {
         let progress = (found.progress as usize).min(w.len());
         found.progress = progress as u32;
         if matches!(unit, 1 | BLOCK) && progress >= unit && progress.is_multiple_of(unit) {
+            // The dead process has made any prefix of its stores to this unit. So each word is
+            // stored again, whether it was or not; only `w` needs care, as solvers write it too.
             for i in progress - unit..progress {
                 let entry = self.entry(i, unit);
                 let [before, after, third] =
@@ -277,6 +279,7 @@ fn finish<M: Memory>(word: &AtomicU32, before: u32, after: u32) {
             // left to the next position, which heals it.)
             return;
         } else {
+            // Not written, but moved on by a solver: what it added stays, and ours is added to it.
             (now + (new - old)).to_bits()
         };
         if M::exchange(word, bits, next) {

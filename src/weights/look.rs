@@ -2,7 +2,7 @@
 //!
 //! Touches nothing but the lock of the file, for a moment. Whether a buffer is in use is decided by
 //! that lock: a process that has the buffer open holds it, in whatever PID namespace it runs, and
-//! the kernel drops it when the process dies. The slots only name who it is.
+//! the kernel drops it when the process dies. The slots only tell which process it is.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -43,9 +43,9 @@ pub enum Look {
 /// A buffer as [`look`] saw it at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferInfo {
-    /// Its session.
+    /// Number of the job that it belongs to.
     pub session: u64,
-    /// Its identity.
+    /// Random number of the buffer, drawn when it was made.
     pub identity: u64,
     /// Weights of its model.
     pub weights: usize,
@@ -70,7 +70,7 @@ impl BufferInfo {
         self.ready && self.iterations > self.saved_iterations
     }
 
-    /// Who uses it, in words; empty if it is free.
+    /// The components that use it, in words; empty if it is free.
     pub fn users_text(&self) -> String {
         match (self.in_use, self.users.is_empty()) {
             (false, _) => String::new(),

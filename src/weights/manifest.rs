@@ -51,17 +51,17 @@ pub enum ManifestError {
     /// A shape with a zero in it.
     #[error("tensor {name:?} has shape {shape:?}, which holds no weight; leave it out")]
     Empty {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor, outermost dimension first.
         shape: Vec<usize>,
     },
     /// More weights than can be addressed.
     #[error("tensor {name:?} of shape {shape:?} takes the model beyond {MAX_WEIGHTS} weights")]
     TooLarge {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor, outermost dimension first.
         shape: Vec<usize>,
     },
     /// No tensor at all.
@@ -73,9 +73,9 @@ pub enum ManifestError {
     /// A dtype other than F32.
     #[error("tensor {name:?} has dtype {dtype:?}; the buffer holds F32 only")]
     Dtype {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// What was found.
+        /// dtype in the JSON.
         dtype: String,
     },
     /// Offsets that the packing rule does not give.
@@ -83,7 +83,7 @@ pub enum ManifestError {
         "tensor {name:?} lies at bytes {found:?}, but packing by 16 weights puts it at {expected:?}"
     )]
     Offsets {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// What the JSON says.
         found: [u64; 2],

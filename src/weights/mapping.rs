@@ -1,9 +1,9 @@
 //! A file mapped into memory, and checked ways into it.
 //!
-//! The only place that turns offsets into pointers: every access is checked against the
-//! length of the mapping and the alignment of the type, so callers need no `unsafe`.
-//! A mapping never grows or shrinks; a file truncated by somebody else afterwards is
-//! beyond help (files are 0600 for that reason).
+//! The only place that turns offsets into pointers: every access is checked against the length of
+//! the mapping and the alignment of the type, so callers need no `unsafe`. A mapping never grows or
+//! shrinks; if another program truncates the file afterwards, access ends in SIGBUS (files are 0600
+//! for that reason).
 
 use std::fs::File;
 use std::io;
@@ -77,9 +77,9 @@ impl Mapping {
         WeightsView::of(self.slice(offset, n))
     }
 
-    /// Locks one byte of the file against other processes, until the guard is dropped or
-    /// the process dies. Independent of the lock on the whole file. Threads that share this
-    /// mapping are not kept apart: they need a mutex beside it.
+    /// Locks one byte of the file against other processes, until the guard is dropped or the
+    /// process dies. Independent of the lock on the whole file. Threads that share this mapping are
+    /// not kept apart: they need a mutex as well.
     pub(super) fn lock_byte(&self, offset: usize) -> io::Result<ByteLock<'_>> {
         byte_lock(&self.file, offset, libc::F_WRLCK as i16)?;
         Ok(ByteLock {

@@ -1,9 +1,9 @@
 //! The shared weight buffer: one file, mapped by every component of a job on a host.
 //!
-//! Holds the buffer ([`SharedWeights`]), the files beside it that must survive a killed
-//! process ([`StreamState`], [`SolverState`], [`GpuState`]), the view through which weights are
-//! touched ([`WeightsView`]) and the bulk [`kernels`]. It knows no network, no solver and
-//! no clock but the wall clock of the heartbeats.
+//! Holds the buffer ([`SharedWeights`]), the files next to it that must survive a killed process
+//! ([`StreamState`], [`SolverState`], [`GpuState`]), the view through which weights are touched
+//! ([`WeightsView`]) and the bulk [`kernels`]. It knows no network, no solver and no clock but the
+//! wall clock of the heartbeats.
 //!
 //! Invariants:
 //! - A weight is 32 bits, read and written with relaxed ordering. No `&[f32]` and no

@@ -1,7 +1,7 @@
 //! Who a process is, and whether it still lives.
 //!
-//! Reads `/proc` and asks the kernel with signal 0; never signals anybody. A pid alone is
-//! reused by the kernel, so a process is named by its pid and its start time.
+//! Reads `/proc` and asks the kernel with signal 0; never signals a process. A pid alone is reused
+//! by the kernel, so a process is named by its pid and its start time.
 
 /// One process on this host: pid and start time (clock ticks since boot; 0 if unknown).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

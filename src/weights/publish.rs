@@ -1,10 +1,10 @@
 //! Making a file that others see only when it is whole, and finding one that is there.
 //!
-//! A file is built without a name (`O_TMPFILE`), its memory reserved, its header written,
-//! and only then linked under its name, which fails if that name is taken: so creation is
-//! free of races, nobody sees half a header, and a killed creator leaves nothing behind.
-//! A whole-file lock (flock) is held, shared, by everybody who has the file open: whoever
-//! gets it exclusively knows that nobody uses the file. The kernel drops it on any death.
+//! A file is built without a name (`O_TMPFILE`), its memory reserved, its header written, and only
+//! then linked under its name, which fails if that name is taken: so creation is free of races, no
+//! process sees half a header, and a killed creator leaves nothing behind. Each process that has
+//! the file open holds a shared whole-file lock (flock): the one that gets it exclusively knows
+//! that no other uses the file. The kernel drops it on any death.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -90,7 +90,7 @@ impl Unpublished {
         Ok(())
     }
 
-    /// The file.
+    /// The open file, to be written before `publish`.
     pub(super) fn file(&self) -> &File {
         self.file
             .as_ref()
@@ -99,6 +99,8 @@ impl Unpublished {
 
     /// Gives the file its name. `None`: that name is taken (and the file is gone).
     pub(super) fn publish(mut self) -> io::Result<Option<File>> {
+        // Linking, not renaming: it fails if the name is taken, so of two creators one gets the
+        // name and the other learns of it. A rename would replace a buffer in use.
         let linked = match &self.temporary {
             Some(temporary) => std::fs::hard_link(temporary, &self.path),
             None => link_unnamed(self.file(), &self.path),
@@ -175,9 +177,9 @@ fn free_bytes(file: &File) -> io::Result<u64> {
     Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
 }
 
-/// Opens a regular file for reading and writing, following no symbolic link and waiting
-/// for no FIFO. `Err(None)`: there is none. `Err(Some(why))` of kind `InvalidInput`: it
-/// is no regular file.
+/// Opens a regular file for reading and writing, following no symbolic link and waiting for no
+/// FIFO. `Err(None)`: there is none. `Err(Some(why))` of kind `InvalidInput`: it is not a regular
+/// file.
 pub(super) fn open_regular(path: &Path) -> Result<File, Option<io::Error>> {
     let mut options = OpenOptions::new();
     options
@@ -197,8 +199,8 @@ pub(super) fn open_regular(path: &Path) -> Result<File, Option<io::Error>> {
     Ok(file)
 }
 
-/// The exclusive lock on a file; false if somebody else uses it. Patient for a moment: a
-/// process that was just killed, or forked, holds its locks a little longer.
+/// The exclusive lock on a file; false if another process uses it. Tries for a moment: a process
+/// that was just killed, or forked, holds its locks a little longer.
 pub(super) fn lock_exclusively(file: &File) -> io::Result<bool> {
     lock_exclusively_within(file, 100)
 }

@@ -1,7 +1,7 @@
-//! Removing a buffer and what lies beside it, unless it is in use.
+//! Removing a buffer and its state files, unless it is in use.
 //!
-//! Touches the file it is given and the state files beside it. Invariant: a file goes only while
-//! its exclusive lock is held, which nobody gets while a process has it open.
+//! Touches the file it is given and the state files next to it. Invariant: a file goes only while
+//! its exclusive lock is held, which no process gets while another has it open.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -13,8 +13,8 @@ use super::look::users;
 use super::publish::{is_at, lock_exclusively, open_regular};
 use super::state_file::{files_beside, holder};
 
-/// Removes the buffer `path` and the state files beside it, or only these if the buffer is gone.
-/// Gives the files that went.
+/// Removes the buffer `path` and its state files, or only these if the buffer is gone. Returns the
+/// files that it removed.
 ///
 /// # Errors
 /// It is in use, or not ours, or the kernel refused; see [`CreateError`].
@@ -33,7 +33,7 @@ pub fn remove_buffer(path: &Path) -> Result<Vec<PathBuf>, CreateError> {
     }
 }
 
-/// Removes a buffer that nobody uses, and the state files beside it.
+/// Removes a buffer that no process uses, and its state files.
 pub(super) fn remove(path: &Path, file: &File) -> Result<Vec<PathBuf>, CreateError> {
     let io = |source| CreateError::Io {
         path: path.into(),

@@ -26,7 +26,7 @@ pub const METERS: usize = 96;
 /// What a component does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Trains.
+    /// Trains on the weights.
     Solver,
     /// Keeps the buffer in step with other nodes.
     Stream,
@@ -149,7 +149,7 @@ impl Slot<'_> {
         &self.record.meters
     }
 
-    /// Says that the component works.
+    /// Notes that the component works: its heartbeat.
     pub fn heartbeat(&self) {
         self.record.heartbeat_unix_ns.store(unix_ns(), Relaxed);
     }

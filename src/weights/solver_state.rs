@@ -1,8 +1,8 @@
 //! What a solver must not forget when it is killed: momentum, iteration, place in the data.
 //!
-//! One file beside the buffer, used by one live solver at a time. Plain shared memory
-//! without a journal: a solver killed half way through an update has done half an update,
-//! which is what Hogwild means.
+//! One file next to the buffer, used by one live solver at a time. Plain shared memory without a
+//! journal: a solver killed half way through an update has done half an update, which is what
+//! Hogwild means.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,7 +1,7 @@
 //! What a streamer must not forget when it is killed: `last`, `sent`, sequence numbers,
 //! acknowledgements and the journal of the chunk it was working on.
 //!
-//! One file beside the buffer, used by one live streamer at a time.
+//! One file next to the buffer, used by one live streamer at a time.
 //!
 //! Layout: header; epoch; journal; interrupted deltas; one `ChunkState` per chunk; one
 //! acknowledged sequence number per chunk and node; `last`; `sent`. Invariant: `last` and

@@ -1,4 +1,4 @@
-//! What the files beside the buffer have in common: a checked header, one live user.
+//! What the state files of a buffer have in common: a checked header, one live user.
 //!
 //! Touches the file it is given. Invariants as for the buffer: a file that has a name has
 //! a whole header and reserved memory; its user holds an exclusive lock, which the kernel
@@ -141,7 +141,7 @@ impl StateFile<'_> {
         )))
     }
 
-    /// Opens a file that is there, for looking: whoever holds its lock goes on.
+    /// Opens a file that is there, for reading only: the process that holds its lock goes on.
     pub(super) fn look(&self, path: &Path) -> Result<Mapping, StateError> {
         let io = |source| StateError::Io {
             path: path.into(),
@@ -338,7 +338,7 @@ pub(super) fn files_beside(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether the name of a state file ends like that. `.seal` is none: it belongs to a key.
+/// Whether the name of a state file ends like that. `.seal` is not one: it belongs to a key.
 fn is_state(suffix: &str) -> bool {
     let number = |k: &str| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit());
     let gpu = |k: &str| {

@@ -12,7 +12,7 @@ pub enum DropReason {
     Version,
     /// Another job.
     Session,
-    /// An index that this session does not have, or a chunk that is not the sender's to speak of.
+    /// An index that this session does not have, or a chunk that the sender does not master.
     Foreign,
     /// Another model, other data, another chunk size or number of nodes.
     Shape,
@@ -30,7 +30,7 @@ pub enum DropReason {
     NotReady,
     /// A delta of a chunk whose last position the adapter has yet to read; it comes again.
     Unread,
-    /// A piece in f32 of a position whose whole was not taken; that comes again.
+    /// A piece in f32 of a position that was not taken; that position comes again.
     Piece,
 }
 

@@ -91,11 +91,11 @@ pub enum ParseError {
     /// Unknown flags.
     #[error("unknown flags are set")]
     Reserved,
-    /// Unknown dtype, or one that does not go with the kind.
+    /// Unknown dtype, or one that does not fit the kind.
     #[error("dtype {0} does not go with this kind of frame")]
     Dtype(u8),
-    /// Payload longer than any chunk, or no whole number of weights.
-    #[error("payload of {0} bytes is no whole chunk")]
+    /// Payload longer than any chunk, or not a whole number of weights.
+    #[error("payload of {0} bytes is not a whole chunk")]
     Payload(u32),
 }
 
@@ -204,7 +204,7 @@ impl Header {
         assert_eq!(
             head.len(),
             self.head_len(),
-            "room of another size than the head of the frame"
+            "the slice is not as long as the head of the frame"
         );
         let (raw, acks) =
             RawHeader::mut_from_prefix(head).expect("as long as the head, checked above");
@@ -238,11 +238,11 @@ impl Header {
 /// A frame whose lengths and codes have been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'b> {
-    /// The header.
+    /// Fixed header, decoded.
     pub header: Header,
     /// One byte for each node: the last delta that the master applied to this chunk.
     pub acks: &'b [u8],
-    /// The payload.
+    /// Payload: weights in the encoding of the header.
     pub payload: &'b [u8],
 }
 

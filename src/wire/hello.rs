@@ -1,8 +1,8 @@
 //! The payload of a hello: who the sender is, the shape of its job, what it has seen of each range.
 //!
 //! Nodes compare shapes before they take anything from each other, so that a node with another
-//! model, other data, another number of nodes or another chunk size is named instead of guessed at;
-//! so is a second process with the index of the first.
+//! model, other data, another number of nodes or another chunk size is found and named. So is a
+//! second process with the index of the first.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -136,7 +136,7 @@ mod tests {
             prop_assert!(out[42..44] == masters.to_le_bytes());
             prop_assert_eq!(out.len(), 48 + hello.seen.len());
             prop_assert_eq!(Hello::parse(&out), Some(hello));
-            // One byte less or more is no hello, nor is one of version 1.
+            // One byte less or more is not a hello, nor is one of version 1.
             prop_assert_eq!(Hello::parse(&out[..out.len() - 1]), None);
             out.push(0);
             prop_assert_eq!(Hello::parse(&out), None);

@@ -3,8 +3,8 @@
 //! Holds the frame format, version 2 (`docs/reference/stream-protocol.md`), as a checked view over
 //! received bytes ([`Frame::parse`]) and as headers written into transmit slots ([`Header::emit`]).
 //! Touches no sockets, clocks or weights. `parse` never panics, whatever the bytes, and checks
-//! every length before anybody looks at the payload; what needs to know the job (is this my
-//! session? is this chunk that sender's?) is checked by `stream`.
+//! every length before the payload is read; what needs to know the job (is this my session? is this
+//! chunk that sender's?) is checked by `stream`.
 //!
 //! ```text
 //!  0 magic u16   2 version u8   3 kind u8

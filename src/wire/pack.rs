@@ -111,7 +111,7 @@ fn pack_block(values: &[f32], out: &mut [u8]) {
     let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let exponent = scale_exponent(largest);
     scale.copy_from_slice(&(exponent as i16).to_le_bytes());
-    // Twice, because the inverse of the least scales is no f32.
+    // Twice, because the inverse of the smallest scales is not an f32.
     let [half, rest] = [-exponent / 2, -exponent - -exponent / 2].map(power_of_two);
     for (byte, value) in bytes.iter_mut().zip(values) {
         let q = (value * half * rest).round_ties_even();

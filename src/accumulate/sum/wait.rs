@@ -1,4 +1,4 @@
-//! Waiting for sums: nobody waits in silence, nor for somebody who has failed.
+//! Waiting for sums. A long wait is logged, and no thread waits for a device that has failed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, PoisonError};
@@ -14,7 +14,7 @@ impl<N> Sum<N> {
     /// Waits until everything that `device` has given is added and handed on.
     ///
     /// # Errors
-    /// Somebody has failed, or all is over.
+    /// A device has failed, or the accumulation has ended.
     ///
     /// # Panics
     /// If there is no such device.
@@ -44,6 +44,9 @@ impl<N> Sum<N> {
         layer: usize,
         there: impl Fn() -> bool,
     ) -> Result<(), AccumulateError> {
+        // `there` reads counters that change without the lock. It is called under the lock, and a
+        // thread that changes a counter takes the lock once before it notifies. So no notification
+        // falls between a look and the sleep that follows.
         let mut queue = lock(&self.queue);
         loop {
             if let Some(error) = &queue.error {
@@ -69,7 +72,7 @@ impl<N> Sum<N> {
         }
     }
 
-    /// Whom the sum of a layer waits for.
+    /// Which devices the sum of a layer waits for.
     pub(in crate::accumulate) fn missing(&self, layer: usize) -> String {
         let layer = &self.layers[layer];
         let rounds = layer.rounds.load(Ordering::Relaxed);
@@ -85,7 +88,7 @@ impl<N> Sum<N> {
         }
     }
 
-    /// Ends everything because `device` has failed: everybody who waits is told so.
+    /// Ends everything because `device` has failed: each thread that waits gets the error.
     pub fn fail(&self, device: usize, why: impl Into<String>) {
         let why = why.into();
         self.end(AccumulateError::Device { device, why });
@@ -96,7 +99,7 @@ impl<N> Sum<N> {
         self.wake_all();
     }
 
-    /// Ends the threads that work; whoever waits is told so.
+    /// Ends the threads that work; each thread that waits gets an error.
     pub fn close(&self) {
         lock(&self.queue).closed = true;
         self.wake_all();
@@ -113,7 +116,7 @@ impl<N> Sum<N> {
     }
 
     /// For a thread that acts for `device`: if it ends without having said that it is done (an
-    /// error, a panic), the device has failed, and nobody waits for it.
+    /// error, a panic), the device has failed, and the others do not wait for it.
     pub fn watch(&self, device: usize) -> Watch<'_> {
         Watch {
             sum: Some(self),

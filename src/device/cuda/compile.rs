@@ -11,7 +11,7 @@ use crate::device::DeviceError;
 /// Compiles `text`, the contents of `source`, for `arch` (`compute_90`).
 ///
 /// # Errors
-/// The compiler is missing, or does not like the text; then with what it says, lines and all.
+/// The compiler is missing, or refuses the text; then with its messages and line numbers.
 pub fn compile(source: &str, text: &str, arch: &str) -> Result<Ptx, DeviceError> {
     compiler_present()?;
     let options = CompileOptions {

@@ -90,7 +90,7 @@ impl Drop for Allocation {
     }
 }
 
-/// Host memory that the driver knows, until this is dropped.
+/// Host memory that is registered with the driver until this is dropped.
 struct Registered {
     context: Arc<CudaContext>,
     ptr: *mut c_void,

@@ -2,8 +2,8 @@
 //!
 //! Touches the driver through `cudarc`. Several logical devices may be one GPU: they share its
 //! context. Invariants: nothing of `cudarc` is called before [`present`] found the libraries (it
-//! panics without them); every stream and event is used in the context it was made in; whatever is
-//! on a stream is held by the stream until its work is known to be done.
+//! panics without them); every stream and event is used in the context it was made in; memory that
+//! work on a stream uses is held by the stream until that work is known to be done.
 
 mod compile;
 mod memory;
@@ -29,7 +29,7 @@ const GET_DRIVER: &str = "install NVIDIA's driver (Debian: apt install nvidia-dr
 const GET_NVRTC: &str = "install it (`pip install nvidia-cuda-nvrtc-cu12`, or NVIDIA's cuda-nvrtc package) and put the \
      folder of libnvrtc.so.12 on LD_LIBRARY_PATH; --device host works without";
 
-/// A CUDA device. Clones are the same one.
+/// A CUDA device. Clones are the same device.
 #[derive(Clone)]
 pub struct CudaDevice(Arc<Inner>);
 

@@ -202,7 +202,7 @@ impl Stream for CudaStream {
     }
 
     fn finish(&self) -> Result<(), DeviceError> {
-        // Held while it waits: what others put here meanwhile is not let go.
+        // Locked until the wait is over, so that memory of work put here meanwhile is not released.
         let mut held = self.held.lock().unwrap_or_else(|e| e.into_inner());
         let done = self.stream.synchronize();
         *held = Held::default();
@@ -212,8 +212,8 @@ impl Stream for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // Before the memory that its work uses is let go. A failure has been, or will be, told by
-        // others.
+        // Waits before the memory that its work uses is released. A failure is returned by other
+        // calls.
         let _ = self.stream.synchronize();
     }
 }

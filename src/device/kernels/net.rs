@@ -18,7 +18,7 @@ pub struct Geometry {
     pub image: [usize; 3],
     /// Height, width.
     pub kernel: [usize; 2],
-    /// Steps.
+    /// Step from one window to the next: rows, columns.
     pub stride: [usize; 2],
     /// Pixels added on each side.
     pub pad: [usize; 2],

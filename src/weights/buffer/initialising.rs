@@ -1,6 +1,6 @@
 //! A new buffer until its weights are set.
 //!
-//! Touches the new buffer, and removes state files beside it. Invariant: the head is complete, and
+//! Touches the new buffer, and removes state files next to it. Invariant: the head is complete, and
 //! has its checksum, before `state` says `ready`.
 
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ pub struct Initialising {
 }
 
 impl Initialising {
-    /// Removes what a former buffer of this name has left. Nobody can open the new one yet, so all
-    /// state files there are of a former one.
+    /// Removes what a former buffer of this name has left. No process can open the new one yet, so
+    /// all state files there are of a former one.
     pub(super) fn new(weights: SharedWeights) -> Result<Self, CreateError> {
         match remove_beside(weights.path()) {
             Ok(removed) => Ok(Self { weights, removed }),
@@ -46,12 +46,12 @@ impl Initialising {
         self.weights.view()
     }
 
-    /// The tensors.
+    /// Names, shapes and offsets of the tensors.
     pub fn manifest(&self) -> &Manifest {
         self.weights.manifest()
     }
 
-    /// State files of a former buffer of this name, which had lost it. They were removed.
+    /// State files of a former buffer of this name, which were removed.
     pub fn removed(&self) -> &[PathBuf] {
         &self.removed
     }
@@ -80,7 +80,7 @@ impl Initialising {
     }
 }
 
-/// A hash (xxh3) of weights that nobody changes meanwhile.
+/// A hash (xxh3) of weights that do not change meanwhile.
 fn hash(weights: WeightsView<'_>) -> u64 {
     const PART: usize = 1 << 14;
     let mut bytes = vec![0; 4 * PART];

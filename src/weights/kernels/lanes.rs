@@ -89,7 +89,8 @@ pub(crate) trait Lanes: Arith {
     /// # Safety
     /// `p` is valid for writes of 64 bytes, aligned or not.
     unsafe fn store_bytes(self, p: *mut u8);
-    /// Stores the mark of the journal; never before, and never after, any store beside it.
+    /// Stores the mark of the journal: after all stores before it, and before all stores behind it,
+    /// in program order.
     fn store_mark(word: &AtomicU32, value: u32);
     /// Zero in place of lanes that are NaN or infinite, and which those were, one bit each.
     fn finite_or_zero(self) -> (Self, u32);

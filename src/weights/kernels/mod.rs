@@ -11,11 +11,10 @@
 //!
 //! # -0.0
 //!
-//! `pos + 0.0` must be `pos`, bit for bit, or replicas that nobody moves would drift apart
-//! in the sign of a zero. Adding 0.0 changes exactly one value, -0.0, so **weights never
-//! hold -0.0**: `copy_in*`, `adopt` and [`WeightsView::store`] store `x + 0.0`. No kernel
-//! can then make one, in round-to-nearest (the only mode Rust knows; flushing of
-//! denormals must stay off):
+//! `pos + 0.0` must be `pos`, bit for bit, or replicas at rest would drift apart in the sign of a
+//! zero. Adding 0.0 changes exactly one value, -0.0, so **weights never hold -0.0**: `copy_in*`,
+//! `adopt` and [`WeightsView::store`] store `x + 0.0`. No kernel can then make one, in
+//! round-to-nearest (the only mode Rust knows; flushing of denormals must stay off):
 //! - a sum is -0.0 only if both terms are, because x + (-x) is +0.0 and a sum that is
 //!   not zero never rounds to zero (it is a multiple of the least denormal);
 //! - a difference `x - last` is -0.0 only if x is -0.0 and last +0.0; x is a weight, so it is not;
@@ -90,14 +89,14 @@ trait Kernel {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn on_avx512<K: Kernel>(kernel: K) -> K::Out {
-    // SAFETY: whoever may call this function has AVX-512F.
+    // SAFETY: a caller of this function has AVX-512F.
     unsafe { kernel.run::<x86::Avx512>() }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn on_avx2<K: Kernel>(kernel: K) -> K::Out {
-    // SAFETY: whoever may call this function has AVX2.
+    // SAFETY: a caller of this function has AVX2.
     unsafe { kernel.run::<x86::Avx2>() }
 }
 

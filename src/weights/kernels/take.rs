@@ -53,7 +53,7 @@ impl Rule for Confirmed {
     }
 }
 
-/// It does not: send the same again.
+/// The position does not include what was sent: send the same again.
 #[derive(Clone, Copy)]
 pub(super) struct Unconfirmed;
 impl Rule for Unconfirmed {
@@ -73,7 +73,8 @@ impl Rule for Unconfirmed {
     }
 }
 
-/// It does, but there is no slot to send from: keep the delta for later.
+/// The position includes what was sent, but there is no slot to send from: keep the delta for
+/// later.
 #[derive(Clone, Copy)]
 pub(super) struct Keep;
 impl Rule for Keep {
@@ -119,7 +120,7 @@ pub(super) struct Take<'a, R> {
     /// Empty for a rule that neither reads nor writes it.
     sent: WeightsView<'a>,
     pos: &'a [u8],
-    /// Null: nobody wants the delta.
+    /// Null: the delta is not wanted.
     out: *mut u8,
     /// What the delta is multiplied by on its way out.
     scale: f32,
@@ -160,8 +161,8 @@ impl<'a, R: Rule> Take<'a, R> {
         }
     }
 
-    /// The same with a delta that leaves multiplied by `scale`; `w`, `last` and `sent` do not know
-    /// it.
+    /// The same with a delta that leaves multiplied by `scale`; `w`, `last` and `sent` do not
+    /// depend on it.
     pub(super) fn scaled(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
@@ -190,9 +191,13 @@ impl<'a, R: Rule> Take<'a, R> {
                 if let Some(journal) = self.journal {
                     let third = if R::LAST_IS_W { next.sent } else { next.last };
                     if R::WRITES_SENT && !R::LAST_IS_W {
-                        // The journal has no room for it: before the mark, as in a block.
+                        // The journal has no word for `sent` here, so it is stored before the mark,
+                        // as in a block.
                         M::store(self.sent.word(i), next.sent.to_bits());
                     }
+                    // Before each try: once the exchange succeeds, only this entry has the `last`
+                    // (or `sent`) that belongs to the new weight. If it fails, the next round notes
+                    // what it reads.
                     note_one::<M>(journal, i, [bits, next.w.to_bits(), third.to_bits()]);
                 }
                 if M::exchange(word, bits, next.w.to_bits()) {

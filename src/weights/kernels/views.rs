@@ -53,7 +53,7 @@ impl Kernel for TakeView<'_> {
                 // Last of all loads: from here to the store of `w`, what solvers add is lost.
                 let x = V::load(self.w.as_ptr().add(i));
                 let (d, bad) = x.minus(last).finite_or_zero();
-                // Plus zero: who trains on a device may leave -0.0 in its weights.
+                // Plus zero: a solver on the device may leave -0.0 in its weights.
                 let d = d.plus(zero);
                 let next = pos.plus(d);
                 next.store(self.w.as_ptr().add(i));

@@ -17,8 +17,8 @@ const MAGNITUDE: i32 = 0x7fff_ffff;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
-// SAFETY (all blocks below): intrinsics need the processor to have AVX-512F, which the
-// contract of `Kernel::run` demands of whoever chooses this type; the pointers are the callers'.
+// SAFETY (all blocks below): intrinsics need the processor to have AVX-512F, which the contract of
+// `Kernel::run` demands of the caller that chooses this type; the pointers are the callers'.
 impl Arith for Avx512 {
     #[inline(always)]
     fn plus(self, other: Self) -> Self {

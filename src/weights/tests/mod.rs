@@ -1,4 +1,4 @@
-//! Tests of the room as a whole: files, processes, kills.
+//! Tests of the module as a whole: files, processes, kills.
 
 mod buffer;
 mod child;

@@ -371,7 +371,7 @@ fn a_solvers_state_survives_it() {
     state.progress().iteration.store(10, Relaxed);
     state.progress().cursor.store(640, Relaxed);
     state.progress().caution[2].store(1, Relaxed);
-    // Who looks disturbs nobody, and sees what is written meanwhile.
+    // A look disturbs no other process, and sees what is written meanwhile.
     let look = SolverState::look(&path, ID, 431_080).unwrap();
     state.progress().cursor.store(704, Relaxed);
     assert_eq!(look.progress().cursor.load(Relaxed), 704);
