@@ -1,16 +1,16 @@
 //! Notices that a training begins to diverge, and shortens the steps until it does not.
 //!
-//! Arithmetic over losses. What is watched is the loss of the last few batches beside that of the
-//! last hundred: a rise by a quarter of the first loss is none that batches differ by. Steps are
-//! halved at once, and again after a pause in which that can show; without trouble they grow again
-//! little by little.
+//! Arithmetic over losses. It compares the loss of the last few batches with that of the last
+//! hundred: batches alone do not differ by as much as a quarter of the first loss. Steps are halved
+//! at once, and again after a pause in which that can show; without trouble they grow again little
+//! by little.
 
-/// Share of the newest batch in the loss of late, and in the loss that it is held against.
+/// Share of the newest batch in the recent loss, and in the longer mean that it is compared with.
 const FAST: f32 = 0.4;
 const SLOW: f32 = 0.01;
-/// The rise that is none by chance, as a share of the first loss.
+/// The rise that does not happen by chance, as a share of the first loss.
 const RISE: f32 = 0.25;
-/// Iterations after a change before the next, so that it can show.
+/// Iterations from one change to the next, so that its effect can show.
 const PAUSE: u32 = 4;
 /// What steps grow by in an iteration without trouble.
 const RECOVERY: f32 = 1.01;
@@ -84,7 +84,7 @@ impl Caution {
             return false;
         };
         self.fast += FAST * (loss - self.fast);
-        // What falls is followed at once: a rise counts from where it began.
+        // A falling loss is followed at once: a rise counts from its beginning.
         self.slow = (self.slow + SLOW * (loss - self.slow)).min(self.fast);
         self.pause = self.pause.saturating_sub(1);
         if self.pause > 0 {

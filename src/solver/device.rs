@@ -24,7 +24,7 @@ pub enum DeviceNetError {
     /// The net has what devices cannot do.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The device.
+    /// The device has failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -143,7 +143,7 @@ impl<D: Device> DeviceNet<D> {
 
     /// The gradients of one whole batch (NCHW), overwriting those before, or added to them if
     /// `keep`; gives the mean loss. `weights` are read as they are at that moment, racing with
-    /// whoever writes them.
+    /// their writers.
     ///
     /// # Errors
     /// The device has failed.
@@ -248,7 +248,7 @@ impl<D: Device> DeviceNet<D> {
     ) -> Result<(), DeviceError> {
         let stream = &self.stream;
         let (bottom, top) = (&self.blobs[stage.bottom], &self.blobs[stage.top]);
-        // Nobody wants the gradient of the pictures.
+        // The gradient of the pictures is not needed.
         let wanted = stage.bottom > 0;
         match &stage.op {
             Op::Convolution {
@@ -261,8 +261,8 @@ impl<D: Device> DeviceNet<D> {
                 if !wanted {
                     return Ok(());
                 }
-                // The matrix of the way there is not needed any more: its place takes that of the
-                // way back.
+                // The matrix of the forward pass is not needed any more: that of the backward pass
+                // replaces it.
                 self.back_through(weights, places, &top.diff, columns, sizes)?;
                 kernels::col2im(stream, columns.all(), bottom.diff.all(), geometry)
             }
@@ -282,7 +282,7 @@ impl<D: Device> DeviceNet<D> {
                 let (dy, dx) = (top.diff.all(), bottom.diff.all());
                 kernels::relu_back(stream, top.data.all(), dy, dx, *slope)
             }
-            // The loss has left its gradient on the way there.
+            // The forward pass of the loss has left its gradient.
             Op::MaxPool { .. } | Op::Relu { .. } | Op::Loss => Ok(()),
         }
     }

@@ -51,7 +51,7 @@ pub enum ModelError {
     /// A net where a solver was wanted, or the reverse.
     #[error("{file} is {is}: {advice}")]
     OtherKind {
-        /// The file.
+        /// Path of the file.
         file: String,
         /// What it is and is not.
         is: &'static str,
@@ -99,7 +99,7 @@ pub enum ModelError {
         "there is no built-in model \"{name}\" and no such file{hint}; built in are: {known}. For a file give its path, e.g. models/lenet_solver.prototxt"
     )]
     NoBuiltin {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
         /// What there is.
         known: String,

@@ -20,7 +20,7 @@ pub enum VarianceNorm {
 pub enum Filler {
     /// One value.
     Constant {
-        /// The value.
+        /// Value of all weights.
         value: f32,
     },
     /// Uniform from `min` to `max`.
@@ -30,9 +30,9 @@ pub enum Filler {
         /// Upper end.
         max: f32,
     },
-    /// Normal.
+    /// Normal distribution.
     Gaussian {
-        /// Mean.
+        /// Mean of the distribution.
         mean: f32,
         /// Standard deviation.
         std: f32,

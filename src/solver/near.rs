@@ -2,7 +2,7 @@
 
 /// The one of `known` that `name` was probably meant to be.
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    // A third of the letters may be wrong, case aside; what is further off is no slip of a finger.
+    // A third of the letters may be wrong, case aside; what differs more is another name.
     let limit = (name.chars().count() / 3).max(1);
     let name = name.to_lowercase();
     known

@@ -1,8 +1,8 @@
 //! A net with shapes: built from a [`NetSpec`] for one phase, one batch size and one input.
 //!
-//! It owns what one solver needs beside the weights (activations, gradients with respect to
-//! them) and reads the weights from a [`WeightsView`] that others change meanwhile. All
-//! memory is taken here; a step allocates nothing. `run.rs` has the passes.
+//! It owns what one solver needs in addition to the weights (activations, gradients with respect to
+//! them) and reads the weights from a [`WeightsView`] that others change meanwhile. All memory is
+//! taken here; a step allocates nothing. `run.rs` has the passes.
 
 mod builder;
 
@@ -101,7 +101,7 @@ impl Net {
     /// width, after cropping) with labels below `classes`.
     ///
     /// The tensors are packed one after the other at multiples of [`TENSOR_ALIGN`] weights;
-    /// [`Net::bind`] says otherwise.
+    /// [`Net::bind`] moves them.
     ///
     /// # Errors
     /// Layers that do not fit together or do not fit the input, by name.
@@ -169,8 +169,8 @@ impl Net {
             .collect()
     }
 
-    /// Leaves out the gradients of fully connected layer `layer` (of [`Net::layers`]): whoever is
-    /// called after its backward pass takes the factors instead.
+    /// Leaves out the gradients of fully connected layer `layer` (of [`Net::layers`]): the function
+    /// that is called after its backward pass takes the factors instead.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -199,7 +199,7 @@ impl Net {
             .unwrap_or(0)
     }
 
-    /// Says where each tensor (in the order of [`Net::tensors`]) begins in the shared buffer.
+    /// Sets where each tensor (in the order of [`Net::tensors`]) begins in the shared buffer.
     ///
     /// # Errors
     /// Another number of tensors, or tensors that overlap.

@@ -108,7 +108,7 @@ pub struct TransformSpec {
 pub struct Window {
     /// Kernel height and width.
     pub kernel: [usize; 2],
-    /// Steps.
+    /// Step from one window to the next: rows, columns.
     pub stride: [usize; 2],
     /// Zeros added on each side.
     pub pad: [usize; 2],
@@ -141,20 +141,20 @@ pub enum Normalization {
 pub enum LayerOp {
     /// Images and labels from outside.
     Data {
-        /// Images per batch, if the file says so.
+        /// Images per batch, if the file has it.
         batch_size: Option<usize>,
-        /// Channels, height, width, if the file says so.
+        /// Channels, height, width, if the file has them.
         shape: Option<[usize; 3]>,
         /// What to do to each image.
         transform: TransformSpec,
         /// Where Caffe would read images (`source`); not read here.
         source: Option<String>,
     },
-    /// Convolution.
+    /// Convolution, with groups.
     Convolution {
         /// Output channels.
         num_output: usize,
-        /// Kernel.
+        /// Size, stride and padding of the kernel.
         window: Window,
         /// Independent groups of channels.
         group: usize,
@@ -165,7 +165,7 @@ pub enum LayerOp {
         /// First values of the bias.
         bias_filler: Filler,
     },
-    /// Pooling.
+    /// Largest or mean value of each window.
     Pooling {
         /// Largest or mean.
         method: PoolMethod,
@@ -178,7 +178,7 @@ pub enum LayerOp {
     },
     /// Fully connected layer.
     InnerProduct {
-        /// Outputs.
+        /// Number of outputs.
         num_output: usize,
         /// Whether there is a bias.
         bias: bool,
@@ -198,14 +198,14 @@ pub enum LayerOp {
         local_size: usize,
         /// Factor on the mean square.
         alpha: f32,
-        /// Exponent.
+        /// Exponent of the sum.
         beta: f32,
         /// Offset (across channels only).
         k: f32,
         /// Over neighbouring pixels instead of channels.
         within_channel: bool,
     },
-    /// Dropout.
+    /// Sets random values to 0 while training.
     Dropout {
         /// Share that is dropped, 0 to below 1.
         ratio: f32,

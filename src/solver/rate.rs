@@ -23,7 +23,7 @@ pub enum LrPolicy {
     },
     /// `base_lr * (1 + gamma * iteration) ^ -power`.
     Inv {
-        /// Slope.
+        /// Growth of the base, per iteration.
         gamma: f32,
         /// Exponent.
         power: f32,

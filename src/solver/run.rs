@@ -68,8 +68,8 @@ pub struct LayerDone<'a> {
 impl Net {
     /// One step's gradients: runs `images` (NCHW, one per label, at most a batch) forward and
     /// backward and overwrites `grads`, which has the layout of `w`, where the net's tensors lie.
-    /// Gives the loss. Weights are read from `w` as they are at that moment, racing with whoever
-    /// writes them.
+    /// Gives the loss. Weights are read from `w` as they are at that moment, racing with their
+    /// writers.
     ///
     /// # Panics
     /// If lengths do not fit, or a label is not below the number of outputs.
@@ -99,7 +99,7 @@ impl Net {
 
     /// As [`Net::forward_backward`] (or [`Net::add_gradients`] if `keep`); calls `done` for each
     /// layer as soon as its gradients are final, last layer first: what wait-free backpropagation
-    /// sends. Nobody reads that layer's weights again in this pass.
+    /// sends. That layer's weights are not read again in this pass.
     ///
     /// # Panics
     /// As [`Net::forward_backward`].

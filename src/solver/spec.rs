@@ -274,7 +274,7 @@ impl At<'_> {
         }
         let value = self.fields.f32(field);
         // Only a sigmoid falls by a steepness below 0; elsewhere the rate would change its sign or
-        // be no number.
+        // be NaN.
         if value.is_finite() && (value >= 0.0 || policy == "sigmoid") {
             Ok(value)
         } else {

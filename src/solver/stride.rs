@@ -1,4 +1,5 @@
-//! The update of a solver whose node is one of several: it walks ahead as fast as all of them will.
+//! The update of a solver whose node is one of several: its steps are as long as those of all nodes
+//! together.
 //!
 //! Work of other nodes comes late. A solver that goes on at its own speed until then, and whose
 //! work is added to theirs later, makes the cluster unstable: all have gone the same way. Here its
@@ -9,8 +10,8 @@
 //!
 //! A stride is limited so that no step is longer than 1 % of the weights, or those of several
 //! solvers on one node together (the trust ratio of LARS, arXiv 1708.03888, as a limit): rates that
-//! learn well are below that, eight times them may not be. Where the limit holds, the cluster
-//! learns as if its rate were lower, and stays stable.
+//! learn well are below that, eight times such a rate may be above it. Where the limit holds, the
+//! cluster learns as if its rate were lower, and stays stable.
 
 use std::ops::Range;
 

@@ -591,7 +591,7 @@ fn what_cannot_work_is_refused_with_place_and_reason() {
     assert!(e.contains("is this a net file"), "{e}");
 }
 
-/// Text that somebody mangled gives an error or a net, never a panic.
+/// Mangled text gives an error or a net, never a panic.
 #[test]
 fn mangled_files_never_panic() {
     let rng = &mut Xoshiro256PlusPlus::seed_from_u64(8);

@@ -32,7 +32,7 @@ use super::{DataError, DataSet, Images};
 const MAGIC: &[u8; 16] = b"dogwild data 1\n\0";
 /// Longest header, bytes.
 const HEADER_MAX: u32 = 4096;
-/// Most bytes of a set.
+/// Largest set, bytes.
 const BYTES_MAX: u64 = 64 << 30;
 /// Time that a feed which is not there yet is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -69,7 +69,7 @@ impl Part {
         }
     }
 
-    /// Bytes of the pixels; `None`: no number of them that could be.
+    /// Bytes of the pixels; `None`: the product of the header's numbers is too large.
     fn pixels(&self) -> Option<u64> {
         let sides = self.shape.iter().map(|side| *side as u64);
         let bytes = sides
@@ -126,8 +126,8 @@ fn bytes_of(set: &DataSet) -> [&[u8]; 4] {
     [&train.pixels, &train.labels, &test.pixels, &test.labels]
 }
 
-/// Sends `feed` on each connection, until `stop` is set. What becomes of each is told: its address,
-/// and the error if it did not get all.
+/// Sends `feed` on each connection, until `stop` is set. Reports the address of each, and the error
+/// if it did not get all.
 ///
 /// # Errors
 /// The listener broke.

@@ -3,7 +3,7 @@
 //! Format: <http://yann.lecun.com/exdb/mnist/>: big-endian magic number, count (for images also
 //! rows and columns), then bytes. Reads files only; never panics on their content.
 //!
-//! Invariant: no header is believed before the bytes are there: memory grows with what the file
+//! Invariant: no header is trusted before the bytes are there: memory grows with what the file
 //! really holds.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Data sets: labelled images in memory, and the batches a solver eats.
+//! Data sets: labelled images in memory, and the batches that a solver takes.
 //!
 //! Holds [`Images`] and [`DataSet`], the [`Source`] a user names with `--data`, the built-in
 //! generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), the [`feed`] that
@@ -117,7 +117,7 @@ pub enum DataError {
     /// The file could not be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -125,7 +125,7 @@ pub enum DataError {
     /// The gzip stream is damaged.
     #[error("{}: is damaged (gzip: {source}); fetch the file again", path.display())]
     Gzip {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the decoder found.
         source: io::Error,
@@ -134,7 +134,7 @@ pub enum DataError {
     #[error("{}: begins with 0x{found:08x} instead of 0x{expected:08x}, so it is not a file of {what}; \
              check that files were not renamed or swapped", path.display())]
     Magic {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What it should hold.
         what: &'static str,
@@ -147,7 +147,7 @@ pub enum DataError {
     #[error("{}: its header says images of {height}x{width} pixels; 1 to {max} are possible; \
              the file is damaged, fetch it again", path.display())]
     ImageSize {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Pixels, from the header.
         height: u32,
@@ -159,7 +159,7 @@ pub enum DataError {
     /// The file ends too early.
     #[error("{}: is truncated: {has} bytes (unpacked) of {expected}; fetch the file again", path.display())]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes that there should be, unpacked.
         expected: u64,
@@ -169,7 +169,7 @@ pub enum DataError {
     /// The file goes on after its end.
     #[error("{}: goes on after the {expected} bytes (unpacked) it should have; fetch the file again", path.display())]
     TooLong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes that there should be, unpacked.
         expected: u64,
@@ -190,7 +190,7 @@ pub enum DataError {
     /// A file without any image.
     #[error("{}: holds no image; fetch the file again", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Train and test images differ in size.
@@ -214,15 +214,15 @@ pub enum DataError {
         /// What went wrong, and what to do.
         what: String,
     },
-    /// A label that is no class.
+    /// A label that is not below the number of classes.
     #[error("{}: label {label} of image {index} is not below {classes}; the file is damaged, \
              fetch it again", path.display())]
     Label {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Number of the image in it, from 0.
         index: usize,
-        /// The label found.
+        /// Label that was found.
         label: u8,
         /// Number of classes.
         classes: usize,

@@ -1,4 +1,4 @@
-//! From bytes to what a net eats: mean, scale, mirror, crop, in Caffe's order.
+//! From bytes to the input of a net: mean, scale, mirror, crop, in Caffe's order.
 //!
 //! Follows `DataTransformer` of Caffe (`src/caffe/data_transformer.cpp`): the output is
 //! `(pixel - mean) * scale`; the mean is taken at the pixel's place in the whole image, before
@@ -14,7 +14,7 @@ use crate::solver::Phase;
 /// What is subtracted from every pixel.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Mean {
-    /// Nothing.
+    /// Pixels stay as they are.
     #[default]
     None,
     /// One value for each channel, or one for all (`mean_value`).
@@ -172,7 +172,7 @@ impl Checked {
     }
 
     /// Writes the transformed `image` (c·h·w bytes) to `out` (as long as `output_shape` says).
-    /// `rng` decides about crop and mirror in training; it is not asked in tests.
+    /// `rng` decides about crop and mirror in training; tests do not use it.
     pub fn apply(&self, image: &[u8], phase: Phase, rng: &mut Xoshiro256PlusPlus, out: &mut [f32]) {
         let [channels, height, width] = self.shape;
         let [_, out_h, out_w] = self.output;

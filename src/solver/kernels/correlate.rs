@@ -178,7 +178,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Room for `groups` times `outputs` × `inputs` channels.
+    /// Memory for `groups` times `outputs` × `inputs` channels.
     pub(crate) fn new(groups: usize, inputs: usize, outputs: usize, kernel_pixels: usize) -> Self {
         Self {
             values: vec![0.0; groups * inputs * outputs * kernel_pixels],

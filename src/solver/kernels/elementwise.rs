@@ -1,4 +1,4 @@
-//! Loops over whole blobs, compiled for the machine's vectors, and the ways between layouts.
+//! Loops over whole blobs, compiled for the machine's vectors, and conversions between layouts.
 
 use pulp::Arch;
 
@@ -16,7 +16,7 @@ pub(crate) fn relu(arch: Arch, slope: f32, data: &mut [f32]) {
     );
 }
 
-/// The way back through [`relu`], in place; `top` is what it gave.
+/// The backward pass of [`relu`], in place; `top` is what it gave.
 pub(crate) fn relu_backward(arch: Arch, slope: f32, top: &[f32], diff: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
@@ -100,7 +100,7 @@ pub(crate) fn blocks_to_rows(blocks: &[f32], size: usize, rows: &mut [f32]) {
     }
 }
 
-/// The way back from [`blocks_to_rows`].
+/// The inverse of [`blocks_to_rows`].
 pub(crate) fn rows_to_blocks(rows: &[f32], size: usize, blocks: &mut [f32]) {
     let width = rows.len() / size.max(1);
     for (b, block) in blocks.chunks_exact_mut(size * BLOCK).enumerate() {

@@ -1,4 +1,4 @@
-//! Pooling: the largest or the mean value of each window, and the way back.
+//! Pooling: the largest or the mean value of each window, and the backward pass.
 
 use std::ops::Range;
 

@@ -9,7 +9,7 @@ use pulp::{Arch, Simd};
 use super::{BLOCK, Buffer, pixels, tiles, with_block_vectors};
 use crate::solver::net_spec::Window;
 
-/// Geometry of one convolution, and room for its padded input.
+/// Geometry of one convolution, and memory for its padded input.
 pub(crate) struct WeightGradient {
     window: Window,
     groups: usize,

@@ -17,7 +17,7 @@ pub(crate) struct InnerProduct {
     y: Buffer,
     /// Gradient of the bottom as `[input][image]`.
     dx: Buffer,
-    /// Somebody else makes the gradients from `y` and `x`.
+    /// The caller makes the gradients from `y` and `x`.
     factors_only: bool,
 }
 

@@ -86,8 +86,8 @@ impl Layer for SoftmaxWithLoss {
         for n in 0..pass.images {
             if let Some(label) = label_of(&pass, n, k, self.ignore_label) {
                 let share = self.shares[place(k, n, label)];
-                // `max` would take a share that is no number for the smallest one, and hide that
-                // training has diverged.
+                // `max` would replace a NaN by the smallest share, and hide that training has
+                // diverged.
                 let share = match share.is_nan() {
                     true => share,
                     false => share.max(f32::MIN_POSITIVE),

@@ -100,7 +100,7 @@ pub(crate) trait Layer: Send {
         false
     }
 
-    /// Whether the way back reads the top's data, so that nobody may change it after.
+    /// Whether the backward pass reads the top's data, so that no other layer may change it.
     fn reads_top(&self) -> bool {
         false
     }
@@ -139,8 +139,8 @@ pub(crate) trait Layer: Send {
         None
     }
 
-    /// From now on (or no longer) leaves the gradients of its parameters out: who wants them
-    /// takes [`Layer::factors`].
+    /// From now on (or no longer) leaves the gradients of its parameters out: a caller that needs
+    /// them takes [`Layer::factors`].
     fn keep_factors(&mut self, _yes: bool) {}
 
     /// After [`Layer::backward_params`]: gradients of the top as `[output][image]` and the bottom

@@ -1,4 +1,4 @@
-//! Builds a [`Net`]: gives names their blobs and layers their shapes, and plans the way back.
+//! Builds a [`Net`]: gives names their blobs and layers their shapes, and plans the backward pass.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) struct Builder {
     blobs: Vec<Blob>,
     /// Per blob: it depends on a parameter, so its gradient is wanted.
     learns: Vec<bool>,
-    /// Per blob: who has read it so far, and whether its layer needs it unchanged.
+    /// Per blob: which layers have read it so far, and whether its own layer needs it unchanged.
     readers: Vec<Vec<String>>,
     fixed: Vec<Option<String>>,
     names: HashMap<String, Named>,
@@ -253,7 +253,7 @@ impl Builder {
         })
     }
 
-    /// An in-place layer must be able to, and nobody else may still need the old values.
+    /// An in-place layer must be able to, and no other layer may still need the old values.
     fn check_in_place(
         &self,
         spec: &LayerSpec,
@@ -346,8 +346,8 @@ impl Builder {
         })
     }
 
-    /// From the losses back: whom a gradient reaches, and who is the first to give a blob its own.
-    /// Gives room for one gradient that has to be added.
+    /// From the losses back: which layers a gradient reaches, and which is the first to give a blob
+    /// its own. Returns memory for one gradient that has to be added.
     fn plan_gradients(&mut self) -> Buffer {
         let mut given = vec![false; self.blobs.len()];
         let mut room = 0;

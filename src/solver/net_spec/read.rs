@@ -159,7 +159,7 @@ impl Reader<'_> {
                 "give include rules or exclude rules, not both",
             ));
         }
-        // Level 0 and no stages: nobody sets others here.
+        // Level 0 and no stages: nothing sets others here.
         let holds = |r: &Fields| {
             (!r.has("phase") || r.variant("phase") == phase)
                 && (!r.has("min_level") || r.int("min_level") <= 0)

@@ -106,7 +106,7 @@ fn several_fetch_at_once_and_a_silent_one_holds_nobody_up() {
 #[test]
 fn a_feed_that_comes_later_is_waited_for() {
     let address = {
-        // A port that is free: nobody listens there yet.
+        // A port that is free: no process listens there yet.
         TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
