@@ -2,9 +2,10 @@
 //!
 //! Reads how long threads of local solvers waited for a core (/proc/PID/task/TID/schedstat,
 //! scheduler statistics of the kernel: Documentation/scheduler/sched-stats.rst). While one of them
-//! waits for more than [`WAITS`] of the time, the streamer's share shrinks; else it grows. The
-//! share is kept with naps: what came in meanwhile is then taken at once, which also costs less per
-//! frame. Solvers that cannot be seen (another PID namespace, no /proc) are not waited for.
+//! waits for more than [`WAITS`] of the time, the streamer's share shrinks; else it grows. Naps
+//! keep the streamer within its share: after a nap it takes all frames that have come at once,
+//! which also costs less per frame. Solvers that cannot be seen (another PID namespace, no /proc)
+//! are not taken into account.
 //!
 //! Invariant: the share never falls below [`LEAST`], so the stream goes on at any load.
 
@@ -34,9 +35,9 @@ const OWED_NS: f64 = 4e6;
 /// What the kernel tells of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Times {
-    /// On a core, ns.
+    /// Time on a core, ns.
     ran_ns: u64,
-    /// Ready to run and without a core, ns.
+    /// Time ready to run and without a core, ns.
     waited_ns: u64,
 }
 
@@ -87,9 +88,9 @@ pub(super) struct Budget {
     solvers: Vec<Thread>,
     listed_ns: u64,
     looked_ns: u64,
-    /// Of a core; 1: no limit.
+    /// Share of a core; 1: no limit.
     share: f64,
-    /// Longest wait of a solver's thread of late, as a share of the time.
+    /// Longest wait of a solver's thread since the last look, as a share of the time.
     waits: f64,
     /// CPU time that may be taken at once, ns.
     left_ns: f64,
@@ -99,7 +100,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Of the calling thread.
+    /// A budget for the calling thread.
     pub(super) fn new() -> Self {
         let own = Thread::open("/proc/thread-self/schedstat");
         if own.is_none() {
@@ -128,7 +129,7 @@ impl Budget {
         self.share
     }
 
-    /// Share of the time that a solver's thread waited for a core of late.
+    /// Share of the last interval that a solver's thread waited for a core, the largest of all.
     pub(super) fn solvers_wait(&self) -> f64 {
         self.waits
     }
@@ -147,8 +148,9 @@ impl Budget {
         self.noted_ns = now_ns;
         self.left_ns = (self.left_ns + earned_ns).min(SAVED_NS) - spent_ns;
         self.left_ns = self.left_ns.max(-OWED_NS);
-        // The kernel counts a thread's time when the thread leaves its core, or at a tick: until
-        // then it is not known.
+        // The kernel adds up a thread's time when the thread leaves its core, or at a tick. A loop
+        // that never sleeps would see no time spent and never nap, so after a while it naps to be
+        // told.
         let untold = now_ns.saturating_sub(self.told_ns) as f64 > SAVED_NS;
         (self.left_ns < 0.0 || untold).then(|| {
             let nap_ns = (-self.left_ns / self.share).clamp(NAP_NS, NAP_NS_MAX);
@@ -203,6 +205,8 @@ impl Budget {
 
 /// The share that follows `share` after a look in which a solver waited for `waits` of the time.
 fn adapt(share: f64, waits: f64) -> f64 {
+    // Down faster than up: solvers get the core back within a few looks. From the least share back
+    // to the whole core takes some 2.5 s.
     if waits > WAITS {
         (share * 0.7).max(LEAST)
     } else {

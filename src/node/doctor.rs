@@ -47,11 +47,11 @@ impl State {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What.
+    /// Name of what was checked.
     pub name: String,
     /// How it is.
     pub state: State,
-    /// What was found.
+    /// Result of the check, in words.
     pub found: String,
     /// What it needs to work, or to work better.
     pub needs: Vec<String>,
@@ -100,7 +100,7 @@ pub struct Report {
     pub labs: Vec<Check>,
     /// Shared memory and huge pages.
     pub memory: Vec<Check>,
-    /// What weights can be trained on besides the processor.
+    /// Devices other than the processor that weights can be trained on.
     pub devices: Vec<Check>,
 }
 
@@ -118,7 +118,7 @@ impl Report {
         ]
     }
 
-    /// False if no transport leaves this process: nothing else is then of use.
+    /// False if no transport leaves this process: then nothing else is useful.
     pub fn anything_works(&self) -> bool {
         self.transports
             .iter()

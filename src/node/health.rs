@@ -1,8 +1,8 @@
-//! Who does not get on: ranges that grow old, nodes whose solvers stand still, solvers of this
+//! What makes no progress: ranges that grow old, nodes whose solvers stand still, solvers of this
 //! buffer that are stopped or hang.
 //!
 //! Judges from what the stream noted, the slots of the buffer and /proc; changes nothing. Time is
-//! an argument. Invariant: whoever was away itself (a stopped process) judges nobody by it.
+//! an argument. Invariant: a process that was stopped itself does not blame others for that time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ pub(super) const SILENT_NS: u64 = 2_000_000_000;
 /// passes.
 const OLD_NS: u64 = 5_000_000_000;
 const PASSES: u64 = 10;
-/// SolverWatch stand still after this time without an iteration, ns, or after [`STEPS`] usual
+/// Solvers stand still after this time without an iteration, ns, or after [`STEPS`] usual
 /// iterations.
 const STILL_NS: u64 = 10_000_000_000;
 const STEPS: u64 = 20;
@@ -40,13 +40,13 @@ pub(crate) struct Trouble {
 /// Kinds of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum What {
-    /// Nothing is heard of a node.
+    /// A node sends nothing.
     Silent,
-    /// A node is heard, and no positions of its range come.
+    /// A node sends frames, but no positions of its range.
     NoPositions,
     /// A part of a node's range does not come.
     OldRange,
-    /// A node is heard, and its solvers make no iterations, while others do.
+    /// A node sends frames, but its solvers make no iterations, while others do.
     StillNode,
     /// A solver of this buffer is stopped by a signal.
     SolverStopped,
@@ -69,7 +69,7 @@ impl What {
 }
 
 impl What {
-    /// In two words, for a line that has little room.
+    /// In two words, for a short line.
     pub(crate) fn name_of(self, who: u16) -> String {
         match self {
             Self::Silent => format!("node {who} silent"),
@@ -151,7 +151,7 @@ pub(super) struct Peers {
     iterations: Vec<Moving>,
     own: Moving,
     looked_ns: u64,
-    /// Until when nobody is judged, ns.
+    /// Until when no node is judged, ns.
     grace_ns: u64,
 }
 

@@ -44,7 +44,7 @@ impl Pace {
         self.seen_bytes = sent_bytes;
     }
 
-    /// What the budget leaves room for, in frames of `frame_len` bytes, `since` bytes having gone
+    /// How many frames of `frame_len` bytes the budget allows, after `since` bytes that have gone
     /// since it was noted.
     pub(super) fn room(&self, since: u64, frame_len: usize) -> Room {
         let mut budget = self.budget;

@@ -1,13 +1,13 @@
 //! The weights to test or to keep: what the masters have, where replicas are ahead of them.
 //!
-//! Reads the buffer and the streamer's file beside it; changes neither.
+//! Reads the buffer and the streamer's state file; changes neither.
 
 use std::sync::atomic::AtomicU32;
 
 use crate::stream::copy_positions;
 use crate::weights::{SharedWeights, StreamState, WeightsView};
 
-/// Room for a copy of the positions, and where they are read.
+/// Memory for a copy of the positions, and where they are read.
 #[derive(Debug, Default)]
 pub struct Positions {
     state: Option<StreamState>,

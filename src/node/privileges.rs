@@ -1,18 +1,18 @@
 //! Giving up what only the opening of sockets and rings needs.
 //!
-//! A component that faces the network goes on without any capability: whoever finds a hole in it
-//! finds a process that can read and write what it has open, and no more.
+//! A component that faces the network goes on without any capability: an attacker who breaks into
+//! it can use what it has open, and no more.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
 use super::transport::Transport;
 
 /// To be called before the link is opened: gives up all capabilities where the transport wants that
-/// now. An RDMA device is served by the kernel to nobody but the very credentials that opened it
-/// (`ib_safe_file_access`), and needs no capability, only locked memory.
+/// now. The kernel serves an RDMA device only to the credentials that opened it
+/// (`ib_safe_file_access`). It needs no capability, only locked memory.
 ///
 /// # Errors
-/// What the kernel says; it refuses nobody who only gives up (capset(2)).
+/// The kernel refuses; giving up capabilities is always allowed (capset(2)).
 pub fn drop_privileges_before_opening(transport: Transport) -> Result<(), caps::errors::CapsError> {
     if transport != Transport::Verbs {
         return Ok(());
@@ -24,7 +24,7 @@ pub fn drop_privileges_before_opening(transport: Transport) -> Result<(), caps::
 /// To be called after everything is open: gives up all capabilities where that was not done before.
 ///
 /// # Errors
-/// What the kernel says; it refuses nobody who only gives up (capset(2)).
+/// The kernel refuses; giving up capabilities is always allowed (capset(2)).
 pub fn drop_privileges_after_opening(transport: Transport) -> Result<(), caps::errors::CapsError> {
     if transport == Transport::Verbs {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn drop_privileges_after_opening(transport: Transport) -> Result<(), caps::e
 /// back either. Sockets, rings and mappings that are open stay usable.
 ///
 /// # Errors
-/// What the kernel says; it refuses nobody who only gives up (capset(2)).
+/// The kernel refuses; giving up capabilities is always allowed (capset(2)).
 pub(super) fn drop_privileges() -> Result<(), caps::errors::CapsError> {
     let held = caps::read(None, CapSet::Permitted)?;
     if held.contains(&Capability::CAP_SETPCAP) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::weights::{Role, SharedWeights};
 
-/// Waits until the streamer has seen every range; says so. False if told to stop meanwhile.
+/// Waits until the streamer has seen every range, and logs it. False if told to stop meanwhile.
 pub(super) fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
     let mut said = false;
     while shared.globals().ready.load(Relaxed) == 0 {

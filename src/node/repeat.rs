@@ -1,7 +1,7 @@
-//! Messages that would come again and again: each once, then once a minute with how often it came.
+//! Messages that would repeat: each is logged once, then once a minute with how often it came.
 //!
-//! Touches nothing; time is an argument. Invariant: bounded memory, whatever the keys (frames that
-//! anybody can forge may make them up).
+//! Touches nothing; time is an argument. Invariant: bounded memory, whatever the keys (forged
+//! frames may make them up).
 
 use std::collections::HashMap;
 use std::hash::Hash;

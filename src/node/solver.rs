@@ -2,7 +2,7 @@
 //!
 //! Reads weights that others change meanwhile, computes a gradient on its own batch, adds its
 //! update racily. The learning rate follows the iterations of the whole cluster. Momentum and the
-//! place in the data live in a file beside the buffer, so that a killed solver goes on.
+//! place in the data are in the solver's state file, so that a killed solver goes on.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ pub enum SolverError {
          --merge sum, solvers on several nodes add to each other's momentum: use --merge mean"
     )]
     Diverged {
-        /// The loss.
+        /// Loss at which training stopped.
         loss: f32,
         /// Iterations of the cluster.
         iteration: u64,

@@ -1,4 +1,4 @@
-//! The wish to end, as signals bring it: Ctrl-C (INT), TERM, and the terminal that closes (HUP).
+//! Requests to end that come as signals: Ctrl-C (INT), TERM, and the terminal that closes (HUP).
 //!
 //! Touches signal dispositions, and `/proc/self/status` once.
 

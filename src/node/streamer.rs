@@ -87,7 +87,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     lend(&mut link, &shared);
     if transport.wrap.key_file.is_none() && transport.leaves_the_host() {
         log::warn!(
-            "frames are not authenticated: anybody on the link can change the weights; --key-file seals them"
+            "frames are not authenticated: any host on the link can change the weights; --key-file seals them"
         );
     }
     let config = configure(job, &shared, link.tx.mtu())?;
@@ -155,8 +155,8 @@ fn say_start(job: &StreamJob, shared: &SharedWeights, chunk_weights: u32, resume
     );
 }
 
-/// The file beside a buffer that remembers which sealed frames its streamer has taken. It belongs
-/// to the key and not to the weights: a buffer that is made afresh keeps it.
+/// The file next to a buffer that remembers which sealed frames its streamer has taken. It belongs
+/// to the key and not to the weights: it stays when the buffer is made anew.
 fn replays_beside(buffer: &Path) -> PathBuf {
     let mut name = buffer.as_os_str().to_owned();
     name.push(".seal");

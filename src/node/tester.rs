@@ -1,6 +1,6 @@
 //! Tests of weights on pictures: the accuracy on the way and at the end.
 //!
-//! Reads the weights as they are at that moment, racing with whoever writes them; changes nothing.
+//! Reads the weights as they are at that moment, racing with their writers; changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -32,7 +32,7 @@ pub(super) struct Schedule {
 pub(super) struct Moment {
     /// Time of training so far, ns.
     pub(super) elapsed_ns: u64,
-    /// The smoothed loss of whoever tests; `None`: it does not train.
+    /// The smoothed loss of the component that tests; `None`: it does not train.
     pub(super) loss: Option<f32>,
 }
 

@@ -103,7 +103,7 @@ pub enum TransportError {
     /// The verbs transport says why.
     #[error(transparent)]
     Verbs(verbs::VerbsError),
-    /// Several RDMA ports would do.
+    /// Several RDMA ports could be used.
     #[error("{0} (--iface NAME)")]
     SeveralPorts(verbs::VerbsError),
     /// The key file says why.

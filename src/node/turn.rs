@@ -1,7 +1,7 @@
 //! When a solver's next step may begin: its pace, and how old the weights it reads may be.
 //!
-//! Sleeps in short naps, so that the end of the job is not waited for. Invariant: what is waited
-//! for is said, and counted.
+//! Sleeps in short naps, so that the end of the job is not waited for. Invariant: each long wait is
+//! logged, and all waits are counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

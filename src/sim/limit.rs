@@ -74,7 +74,7 @@ impl Limits {
         (self.free_ns[usize::from(from)] - now_ns as f64).max(0.0) as u64
     }
 
-    /// Somebody else fills the queue of `from`, so that a frame spends `queue_ns` in it.
+    /// Foreign traffic fills the queue of `from`, so that a frame spends `queue_ns` in it.
     pub(super) fn fill(&mut self, now_ns: u64, from: u16, queue_ns: u64) {
         let free_ns = &mut self.free_ns[usize::from(from)];
         *free_ns = free_ns.max((now_ns + queue_ns) as f64);
@@ -88,7 +88,7 @@ impl Limits {
         }
     }
 
-    /// What a node that knows of its limit has room for.
+    /// What a node that knows its limit may send.
     pub(super) fn room(&self, limit: Option<Limit>, now_ns: u64, from: u16) -> Option<Room> {
         let limit = limit.filter(|limit| limit.known_frame_bytes > 0)?;
         let frames = |bytes: f64| (bytes / limit.known_frame_bytes as f64) as usize;

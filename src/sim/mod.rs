@@ -152,7 +152,7 @@ struct Network {
     rng: Xoshiro256PlusPlus,
     on_the_way: BinaryHeap<OnTheWay>,
     unread: Vec<Unread>,
-    /// What went to all nodes, for whoever else is on the wire.
+    /// What went to all nodes, for another listener on the wire.
     heard: Option<Vec<Vec<u8>>>,
     limits: Limits,
 }
@@ -253,7 +253,7 @@ impl<'a> World<'a> {
         self
     }
 
-    /// What went to all nodes since the last call, if somebody listens.
+    /// What went to all nodes since the last call, if it is kept.
     pub fn overhear(&mut self) -> Vec<Vec<u8>> {
         let heard = self.network.heard.as_mut();
         heard.map_or_else(Vec::new, std::mem::take)
@@ -270,7 +270,7 @@ impl<'a> World<'a> {
         self.network.limits.queue_ns(self.network.now_ns, node)
     }
 
-    /// Somebody else's frames fill the queue of `node`'s shaper up to `queue_ns`, as TCP does.
+    /// Frames of foreign traffic fill the queue of `node`'s shaper up to `queue_ns`, as TCP does.
     pub fn fill_queue(&mut self, node: u16, queue_ns: u64) {
         let now_ns = self.network.now_ns;
         self.network.limits.fill(now_ns, node, queue_ns);
@@ -309,7 +309,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Injects bytes into `to`'s receive path, as anybody on the wire could.
+    /// Injects bytes into `to`'s receive path, as any host on the wire could.
     pub fn inject(&mut self, to: u16, bytes: &[u8]) {
         let now = self.network.now_ns;
         if let Some(streamer) = &mut self.streamers[to as usize] {

@@ -27,10 +27,10 @@ pub enum TrainingError {
     /// The model and the pictures do not fit.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The pictures.
+    /// The pictures cannot be read.
     #[error(transparent)]
     Batches(#[from] BatchesError),
-    /// The streamers' state files.
+    /// The streamers' state files cannot be made.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -96,7 +96,7 @@ pub fn weights_of(spec: &SolverSpec, data: &DataSet) -> Result<usize, TrainingEr
 /// The memory of all nodes, with the same first weights. State files go to `folder`.
 ///
 /// # Errors
-/// The model does not fit the pictures, or there is no room.
+/// The model does not fit the pictures, or the folder has too little space.
 pub fn fleet(
     config: &Config,
     solvers: &Solvers,
@@ -211,8 +211,8 @@ impl<'a> Training<'a> {
         self.halvings
     }
 
-    /// Trains until the cluster has made `iterations`. The smoothed loss, or `None`: it is no
-    /// number any more.
+    /// Trains until the cluster has made `iterations`. The smoothed loss, or `None`: it is NaN or
+    /// infinite.
     pub fn run(&mut self, iterations: u64) -> Option<f32> {
         while self.iterations() < iterations {
             self.world.step();

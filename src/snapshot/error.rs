@@ -14,7 +14,7 @@ pub enum SaveError {
              use the manifest of this buffer"
     )]
     Outside {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// Its end, in weights.
         end: usize,
@@ -27,7 +27,7 @@ pub enum SaveError {
     NonFinite {
         /// The file that was to be written.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// The first such weight in it.
         index: usize,
@@ -39,7 +39,7 @@ pub enum SaveError {
     Format {
         /// The file that was to be written.
         path: PathBuf,
-        /// The reason.
+        /// What the safetensors library says.
         source: SafeTensorError,
     },
     /// The file could not be written.
@@ -61,7 +61,7 @@ pub enum LoadError {
              use the manifest of this buffer"
     )]
     Outside {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// Its end, in weights.
         end: usize,
@@ -71,7 +71,7 @@ pub enum LoadError {
     /// The file could not be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -79,7 +79,7 @@ pub enum LoadError {
     /// The file is not of the format.
     #[error("{}: is not a safetensors file: {reason}", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -88,7 +88,7 @@ pub enum LoadError {
     #[error("{}: has {has} bytes, but its header speaks of {expected}; it was cut off or \
              damaged, copy it again", path.display())]
     Length {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes by its header.
         expected: u64,
@@ -100,34 +100,34 @@ pub enum LoadError {
              snapshot; if another program changed it, that must leave out \"checksum\" and \"writer\"",
             path.display())]
     Checksum {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Tensors of the model are not in the file.
     #[error("{}: lacks {}, which the model has; is it a snapshot of another model?",
             path.display(), list(names))]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensors.
+        /// Names of the tensors.
         names: Vec<String>,
     },
     /// The file has tensors that the model has not.
     #[error("{}: has {}, which the model has not; is it a snapshot of another model?",
             path.display(), list(names))]
     Extra {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensors.
+        /// Names of the tensors.
         names: Vec<String>,
     },
     /// A tensor of another shape.
     #[error("{}: tensor {name:?} has shape {found:?}, but the model has {expected:?}; \
              is it a snapshot of another model?", path.display())]
     Shape {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// Its shape in the file.
         found: Vec<usize>,
@@ -138,9 +138,9 @@ pub enum LoadError {
     #[error("{}: tensor {name:?} is {found}, but weights are F32; convert it first \
              (in PyTorch: tensor.float())", path.display())]
     Dtype {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// Its number format in the file.
         found: Dtype,
@@ -149,9 +149,9 @@ pub enum LoadError {
     #[error("{}: weight {index} of tensor {name:?} is {value}; it was saved after training \
              diverged or is damaged, use another snapshot", path.display())]
     NonFinite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// The first such weight in it.
         index: usize,

@@ -1,6 +1,6 @@
 //! Snapshots: the weights of a buffer as a `.safetensors` file, and back.
 //!
-//! Touches the file named, a temporary file beside it, and the weights of the view it is given.
+//! Touches the file named, a temporary file next to it, and the weights of the view it is given.
 //! Format: <https://huggingface.co/docs/safetensors>, dtype F32, through the `safetensors` crate.
 //!
 //! Invariants: a snapshot appears whole or not at all; one with a NaN or an infinity is neither

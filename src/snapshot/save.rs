@@ -15,7 +15,7 @@ use super::{SaveError, checksum, first_non_finite};
 use crate::weights::{Manifest, WeightsView, kernels};
 
 /// Writes the tensors of `manifest` from `w`, and `metadata` and a checksum with them, to `path`:
-/// first to a temporary file beside it, then renamed, so that `path` is the old file or the new
+/// first to a temporary file next to it, then renamed, so that `path` is the old file or the new
 /// one.
 ///
 /// # Errors

@@ -79,7 +79,7 @@ meters! {
         FramesReceived = "frames_received",
         /// Bytes of those frames.
         BytesReceived = "bytes_received",
-        /// Frames the kernel or NIC dropped for want of room in our receive ring or socket.
+        /// Frames the kernel or NIC dropped because our receive ring or socket was full.
         KernelDrops = "kernel_drops",
         /// Times no transmit slot was free.
         NoSlot = "no_slot",
@@ -151,9 +151,10 @@ meters! {
         PortionMillionths = "portion_millionths",
         /// Share of a core that the streamer takes at most, since solvers want it, thousandths.
         CpuSharePermille = "cpu_share_permille",
-        /// Share of the time that a solver of this buffer waited for a core of late, thousandths.
+        /// Share of the time that a solver of this buffer has recently waited for a core,
+        /// thousandths.
         SolversWaitPermille = "solvers_wait_permille",
-        /// Time that frames lay in queues of the network of late, µs.
+        /// Time that frames have recently spent in queues of the network, µs.
         QueuedUs = "queued_us",
         /// Frames of positions that may be on the way without an answer at present.
         WindowFrames = "window_frames",
@@ -197,7 +198,7 @@ meters! {
         BytesUp = "bytes_up",
         /// Bytes copied from it.
         BytesDown = "bytes_down",
-        /// Deltas added to the buffer; chunks that nobody moved give none.
+        /// Deltas added to the buffer; chunks in which no weight moved give none.
         DeltasApplied = "deltas_applied",
         /// Deltas that a killed syncer had left and this one added.
         DeltasRecovered = "deltas_recovered",
@@ -214,7 +215,7 @@ meters! {
 
 const _: () = assert!(GpuMeter::ALL.len() <= METERS);
 
-/// First word of a worker's counters beside those of its solver.
+/// First word of a worker's counters behind those of its solver.
 const SYNC_AT: usize = 16;
 
 const _: () =

@@ -62,7 +62,7 @@ pub fn fit(parts: &[String], width: usize) -> String {
     line
 }
 
-/// A table. Columns that have no room stand in a further block below, each block with the first
+/// A table. Columns that do not fit stand in a further block below, each block with the first
 /// column.
 #[derive(Clone, Debug)]
 pub struct Columns {

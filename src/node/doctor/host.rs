@@ -1,6 +1,6 @@
 //! Looks at the host: processor, interfaces, programs of labs, shared memory.
 //!
-//! Reads /proc and /sys and runs `df`. What cannot be read is said so.
+//! Reads /proc and /sys and runs `df`. What cannot be read is reported as unknown.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::{Check, State};
 use crate::node::{Transport, TransportError};
 use crate::weights::kernels::{Isa, Kernels};
 
-/// Below this a buffer of a large model does not fit beside others.
+/// Below this a buffer of a large model does not fit next to others.
 const SHM_BYTES_MIN: u64 = 256 << 20;
 /// Capabilities worth a line, with their bits (linux/capability.h).
 const CAPABILITIES: [(&str, u32); 4] = [
@@ -189,7 +189,7 @@ fn shm() -> Check {
     let check = Check::works(name, found);
     if free < SHM_BYTES_MIN {
         return check.needing(
-            "more room for buffers: mount -o remount,size=1G /dev/shm (docker: --shm-size=1g)",
+            "more space for buffers: mount -o remount,size=1G /dev/shm (docker: --shm-size=1g)",
         );
     }
     check

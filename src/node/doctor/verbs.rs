@@ -11,7 +11,7 @@ use crate::node::{Transport, TransportSpec, open_link};
 
 /// CAP_IPC_LOCK of linux/capability.h: no limit of locked memory.
 const IPC_LOCK: u32 = 14;
-/// Locked memory that a buffer of ten million weights needs beside the slots.
+/// Locked memory that a buffer of ten million weights needs in addition to the slots.
 const LOCKED_BYTES: u64 = 64 << 20;
 
 pub(super) fn check() -> Check {
@@ -39,7 +39,7 @@ pub(super) fn check() -> Check {
         .iter()
         .filter_map(|tried| tried.as_ref().err().cloned());
     for need in refused.chain(other.into_iter().filter_map(Port::trouble)) {
-        // A port too few is no fault where another works.
+        // A port that is down does not matter where another works.
         if opened.is_empty() {
             check.needs.push(need);
         } else {

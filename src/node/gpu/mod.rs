@@ -1,7 +1,7 @@
 //! The GPU component: keeps the weights of a device in step with the buffer, and trains on them if
 //! asked.
 //!
-//! One thread runs the [`GpuSyncer`], another the device's solver. Never waits for anybody but the
+//! One thread runs the [`GpuSyncer`], another the device's solver. Waits for nothing but the
 //! device. The device's weights die with the process: what it had not sent is gone with a `kill
 //! -9`; what had come down is added by the next one (`GpuState`). A stop by signal sends everything
 //! first.
@@ -39,7 +39,7 @@ const NAP: Duration = PUBLISH_EVERY;
 /// What a GPU component is started with.
 #[derive(Clone, Debug)]
 pub struct GpuJob {
-    /// The buffer.
+    /// Path of the buffer.
     pub buffer: PathBuf,
     /// This component's number on this buffer, from 0.
     pub index: u32,
@@ -58,10 +58,10 @@ pub struct GpuJob {
 /// Why a GPU component could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// The buffer.
+    /// The buffer cannot be opened.
     #[error("{0}")]
     Buffer(#[from] OpenError),
-    /// The component slot.
+    /// The component slot cannot be claimed.
     #[error(transparent)]
     Slot(#[from] SlotError),
     /// The component's own state file.
@@ -70,12 +70,12 @@ pub enum GpuError {
     /// The state file is damaged.
     #[error("{path}: {source}", path = path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         source: Damaged,
     },
-    /// The device.
+    /// The device has failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device's solver: data, batches.
@@ -87,7 +87,7 @@ pub enum GpuError {
     /// The buffer has other tensors than the model.
     #[error("{path} is a buffer of another model than {model}: give --solver the model it was made for", path = path.display())]
     OtherModel {
-        /// The buffer.
+        /// Path of the buffer.
         path: PathBuf,
         /// The net's name.
         model: String,
@@ -95,18 +95,18 @@ pub enum GpuError {
     /// The file with the IPC handle.
     #[error("cannot write {path}: {source}", path = path.display())]
     Ipc {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the system says.
         source: std::io::Error,
     },
-    /// The kernel will not take capabilities back.
+    /// The kernel refuses to take capabilities back.
     #[error("cannot give up capabilities: {0}")]
     Privileges(#[from] caps::errors::CapsError),
 }
 
-/// Runs the component on `device` until the buffer says so or `stop` is set. This thread gives up
-/// its capabilities.
+/// Runs the component on `device` until the buffer's stop switch or `stop` is set. This thread
+/// gives up its capabilities.
 ///
 /// # Errors
 /// See [`GpuError`].
@@ -161,7 +161,7 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
     trained.and(flushed.map_err(GpuError::from))
 }
 
-/// The syncer on this thread, the solver on one of its own, until one of them or somebody else ends
+/// The syncer on this thread, the solver on one of its own, until one of them or the operator ends
 /// it.
 fn run_both<D: Device>(
     syncer: &mut GpuSyncer<D>,
@@ -263,7 +263,7 @@ impl IpcFile {
 
 impl Drop for IpcFile {
     fn drop(&mut self) {
-        // If it stays, whoever opens the handle hears from the driver that it is gone.
+        // If it stays, the driver tells a program that opens the handle that it is gone.
         let _ = std::fs::remove_file(&self.0);
     }
 }

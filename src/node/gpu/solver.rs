@@ -1,9 +1,9 @@
-//! A solver on the device's own weights, beside the syncer.
+//! A solver on the device's own weights, next to the syncer.
 //!
 //! Reads data as a solver on the processor does, trains on the device, and makes its steps on the
-//! syncer's stream, so that none is lost to a position being taken. Its slot and its file beside
-//! the buffer are a solver's: iterations and the place in the data survive; the momentum is on the
-//! device and goes with it.
+//! syncer's stream, so that none is lost to a position being taken. Its slot and its state file are
+//! those of a solver: iterations and the place in the data survive. The momentum is on the device
+//! and is lost with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -92,7 +92,7 @@ impl<D: Device> GpuSyncer<D> {
     /// recovered.
     ///
     /// # Errors
-    /// The device has no room, or has failed.
+    /// The device has too little memory, or has failed.
     pub fn new(
         device: &D,
         shared: &Arc<SharedWeights>,
@@ -133,12 +133,12 @@ impl<D: Device> GpuSyncer<D> {
         })
     }
 
-    /// The buffer.
+    /// The host buffer that it keeps the device in step with.
     pub fn shared(&self) -> &Arc<SharedWeights> {
         &self.shared
     }
 
-    /// The device's weights, for whoever trains on them.
+    /// The device's weights, for a solver that trains on them.
     pub fn weights(&self) -> &D::Memory {
         &self.weights
     }
@@ -207,8 +207,8 @@ impl<D: Device> GpuSyncer<D> {
         Ok(found)
     }
 
-    /// Puts the next chunk on its way, and adds those that have come back if there is no room. True
-    /// if it was the last of a cycle.
+    /// Puts the next chunk on its way; if all bays are taken, first adds chunks that have come
+    /// back. True if it was the last of a cycle.
     ///
     /// # Errors
     /// The device has failed.

@@ -1,5 +1,5 @@
 //! The syncer against a host device: what the device does reaches the buffer once, what the buffer
-//! does reaches the device, whoever else is at work and whoever is killed.
+//! does reaches the device, whatever else is at work and whichever process is killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -216,9 +216,9 @@ fn killed_and_started_again_it_loses_and_doubles_nothing() {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "up"));
-        // Any moment will do: the test asserts nothing about how far it has come. Beside a load the
-        // child waits most of the time, always at the same places: what counts is how long it has
-        // run.
+        // Any moment will do: the test asserts nothing about how far it has come. On a busy machine
+        // the child waits most of the time, always at the same places: what counts is how long it
+        // has run.
         let run_for = random.random_range(0..10_000_000);
         let (begun, patience) = (cpu_ns(&child), Instant::now() + Duration::from_secs(1));
         std::thread::sleep(Duration::from_nanos(run_for));

@@ -21,17 +21,17 @@ pub enum StreamerError {
     /// Node and nodes do not fit.
     #[error("node {node} of {nodes}: nodes count from 0, there are 1 to 255 of them")]
     Node {
-        /// Given.
+        /// Index that was given.
         node: u16,
-        /// Given.
+        /// Number of nodes that was given.
         nodes: u16,
     },
     /// More masters than nodes, or none.
     #[error("--masters {masters} of {nodes} nodes: give 1 to {nodes}, the same on all nodes")]
     Masters {
-        /// Given.
+        /// Number of masters that was given.
         masters: u16,
-        /// Given.
+        /// Number of nodes that was given.
         nodes: u16,
     },
     /// The MTU holds no chunk.
@@ -40,7 +40,7 @@ pub enum StreamerError {
         /// Bytes of a frame.
         mtu: usize,
     },
-    /// The kernel will not take capabilities back.
+    /// The kernel refuses to take capabilities back.
     #[error("cannot give up capabilities: {0}")]
     Privileges(#[from] caps::errors::CapsError),
     /// The transport broke.

@@ -124,7 +124,7 @@ impl Loop<'_> {
         self.publish_state();
     }
 
-    /// What is so at present, and what is no count.
+    /// Gauges: values of the moment, which do not add up.
     fn publish_state(&self) {
         let steps = self.stream.streamer().age_steps();
         for (meter, value) in [
@@ -167,7 +167,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Judges the others, and says it.
+    /// Judges the other nodes, and logs what is wrong.
     fn look(&mut self, now: u64) {
         let globals = self.shared.globals();
         let local = globals.local_iterations.load(Relaxed);

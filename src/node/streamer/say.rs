@@ -15,8 +15,7 @@ use crate::weights::DataKind;
 
 /// Time between two lines of rates if nothing else is said, s.
 const LINE_EVERY_S: u64 = 5;
-/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody
-/// watches.
+/// Names the time between two lines, s; 0: none. `dogwild train` sets it: its logs go to files.
 pub(crate) const LINE_EVERY_ENV: &str = "DOGWILD_LINE_EVERY_S";
 
 /// Time between two lines of rates; `None`: there are none.
@@ -37,7 +36,7 @@ enum Key {
     Links,
 }
 
-/// Says things.
+/// Writes the log of one streamer.
 #[derive(Debug)]
 pub(super) struct Say {
     repeat: Repeat<Key>,

@@ -28,7 +28,7 @@ pub enum CheckpointError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// The cause.
+        /// What the system says.
         why: io::Error,
     },
     /// The file is not in the format of safetensors.
@@ -36,7 +36,7 @@ pub enum CheckpointError {
     Format {
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// What the system says.
         why: SafeTensorError,
     },
     /// A bit of the file is not as it was written.

@@ -42,7 +42,7 @@ pub enum PoseidonError {
     Listen {
         /// Address to listen on.
         address: String,
-        /// The cause.
+        /// What the system says.
         why: io::Error,
     },
     /// The coordinator's address is not HOST:PORT.
@@ -71,7 +71,7 @@ pub enum PoseidonError {
     Write {
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// What the system says.
         why: io::Error,
     },
     /// The system refuses a thread or a socket.
@@ -79,7 +79,7 @@ pub enum PoseidonError {
     System {
         /// What was tried, as in "cannot ...".
         what: &'static str,
-        /// The cause.
+        /// What the system says.
         why: io::Error,
     },
     /// The coordinator has refused this member.

@@ -108,7 +108,7 @@ fn four_nodes_learn_by_a_mean_and_diverge_by_a_sum() {
     );
 }
 
-/// What diverges is noticed before it is no number any more, and goes on with shorter steps.
+/// A training that diverges is noticed before its loss is NaN, and goes on with shorter steps.
 #[test]
 #[ignore = "long: whole trainings"]
 fn a_training_that_begins_to_diverge_steps_back() {

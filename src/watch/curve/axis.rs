@@ -9,7 +9,7 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 /// How values are laid out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Axis {
-    /// Evenly.
+    /// In even steps.
     #[default]
     Even,
     /// By their logarithm; what is not above zero stands at the low end.

@@ -1,8 +1,8 @@
 //! The picture: panels of lines over a grid, one title and one legend, as SVG.
 //!
 //! Invariant: any numbers give a picture. Points that are not finite are left out and break their
-//! line; no point at all gives empty axes that say so. Lines differ by colour, dashes and marks, so
-//! that two that lie upon each other are both seen.
+//! line; no point at all gives empty axes with a remark. Lines differ by colour, dashes and marks,
+//! so that two that lie upon each other are both seen.
 
 use std::error::Error;
 use std::fs;
@@ -16,7 +16,7 @@ use super::axis::{Axis, Scale};
 use crate::watch::screen::wrap;
 
 const PANEL_PIXELS: (u32, u32) = (620, 400);
-/// The narrowest picture: a title needs some room.
+/// The narrowest picture: a title needs some space.
 const WIDTH_PIXELS_MIN: u32 = 900;
 const LEGEND_PIXELS: u32 = 190;
 const LINE_PIXELS: i32 = 20;
@@ -41,7 +41,7 @@ const MARKS: usize = 4;
 
 /// A line of more points has no marks: they would hide it.
 const MOST_MARKS: usize = 60;
-/// Entries that the legend has room for; it says how many more lines there are.
+/// Entries that fit the legend; it tells how many more lines there are.
 const MOST_LEGEND: usize = 16;
 
 /// One line of a picture.
@@ -83,7 +83,7 @@ pub enum PictureError {
     /// The file could not be written.
     #[error("{}: cannot be written: {source}; is the folder there, writable and not full?", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's reason.
         source: std::io::Error,
@@ -91,9 +91,9 @@ pub enum PictureError {
     /// The drawing library refused.
     #[error("{}: cannot be drawn: {reason}", path.display())]
     Draw {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its reason.
+        /// What the library says.
         reason: String,
     },
 }

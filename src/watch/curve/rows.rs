@@ -33,7 +33,7 @@ pub enum CurveError {
     /// The file could not be opened, read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -42,7 +42,7 @@ pub enum CurveError {
     #[error("{}: is not a learning curve: its first line is {found:?} instead of {HEADER:?}; \
              move it away or name another file", path.display())]
     Header {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Its first line.
         found: String,
@@ -50,7 +50,7 @@ pub enum CurveError {
     /// A line is no row.
     #[error("{}: {source}; correct or remove that line", path.display())]
     Row {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The line and what is wrong with it.
         source: csv::Error,

@@ -27,7 +27,7 @@ pub enum ParseError {
     /// A reserved field that is not zero.
     #[error("reserved bits are set")]
     Reserved,
-    /// No such pair or layer, or none that such a message is about.
+    /// The plan has no such pair or layer, or not for this kind of message.
     #[error("{kind:?} about {subject}, which the cluster's plan does not have")]
     Subject {
         /// Kind of message.
