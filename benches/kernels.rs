@@ -1,4 +1,4 @@
-//! Every kernel on every instruction set, beside memcpy of the same bytes in the same run.
+//! Every kernel on every instruction set, compared with memcpy of the same bytes in the same run.
 //!
 //! Uses a real buffer and a real streamer's state under /dev/shm; positions and deltas lie in
 //! a ring of frames, as they do when a transport lends them. For each kernel: the bytes it
@@ -21,7 +21,7 @@ use dogwild::weights::{
 };
 
 #[derive(Parser)]
-#[command(about = "Kernels over shared weights, beside memcpy")]
+#[command(about = "Kernels over shared weights, compared with memcpy")]
 struct Args {
     /// Weights of the model; LeNet's and AlexNet's by default.
     #[arg(long, value_delimiter = ',', default_values_t = [431_080, 61_300_000])]
@@ -38,7 +38,7 @@ struct Args {
     /// One JSON object per line instead of a table.
     #[arg(long)]
     json: bool,
-    /// What cargo says to every benchmark.
+    /// The argument that cargo gives to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -61,7 +61,7 @@ struct Bench {
     _dir: Dir,
 }
 
-/// A folder that goes away.
+/// A folder that is removed when this is dropped.
 struct Dir(PathBuf);
 
 impl Drop for Dir {

@@ -1,5 +1,5 @@
-//! What the reliable path costs when there is nobody to keep in step with: `--sync poseidon` with
-//! one worker and one server beside the plain solver, in turns.
+//! What the reliable path costs when there is no other worker: `--sync poseidon` with one worker
+//! and one server, in turns with the plain solver.
 //!
 //! `cargo bench --bench poseidon_overhead [-- [--seconds S] [--rounds N] [--model NAME] [--scheme
 //! NAME] [--json]]`
@@ -7,7 +7,7 @@
 //! Both are the real programs and live through the whole run; while one works, all processes of the
 //! other are stopped (SIGSTOP), so that a round lasts moments and both meet the same machine. A
 //! round begins and ends where the iteration counter moves. The ratio is the median of the rounds'
-//! ratios; CPU time per iteration shows what of the cost another core has carried.
+//! ratios; CPU time per iteration shows which part of the cost another core has carried.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -68,7 +68,7 @@ fn options() -> Options {
 
 fn number(text: &str) -> f64 {
     text.parse()
-        .unwrap_or_else(|_| fail(&format!("`{text}` is no number")))
+        .unwrap_or_else(|_| fail(&format!("`{text}` is not a number")))
 }
 
 fn fail(message: &str) -> ! {

@@ -1,4 +1,4 @@
-//! Training steps per second on one thread, beside two yardsticks of the same run: the bare
+//! Training steps per second on one thread, compared with two others in the same run: the bare
 //! matrix products of the same shapes (what is left if everything else cost nothing) and, where
 //! `/usr/bin/python3` has torch, PyTorch on one thread.
 //!

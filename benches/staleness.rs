@@ -5,7 +5,7 @@
 //!
 //! No network, no other process, nothing of Poseidon: step t is made with the gradient at the
 //! weights after step t - D, as the reliable path may make it with `--staleness D`. What diverges
-//! here diverges for mathematical reasons. Printed beside: the largest product of rate and
+//! here diverges for mathematical reasons. Printed with it: the largest product of rate and
 //! curvature for which heavy-ball SGD with that delay is stable on a quadratic.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ const SETTINGS: [(f32, f32); 5] = [
     (0.0, 0.1),
     (0.0, 0.01),
 ];
-/// Iterations after which the loss is printed, besides the last.
+/// Iterations after which the loss is printed, in addition to the last.
 const LOOKS: [u64; 2] = [100, 200];
 /// Share of the newest loss in the smoothed one.
 const SMOOTHING: f32 = 0.05;
@@ -84,7 +84,7 @@ fn lenet(batch: usize, momentum: f32, rate: f32) -> SolverSpec {
     spec
 }
 
-/// Smoothed losses at [`LOOKS`] and at the end, or the iteration at which the loss was no number.
+/// Smoothed losses at [`LOOKS`] and at the end, or the iteration at which the loss was NaN.
 fn train(
     spec: &SolverSpec,
     set: &DataSet,

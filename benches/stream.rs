@@ -2,9 +2,8 @@
 //! memory.
 //!
 //! Every position is taken and answered, every delta added, as between two streamers; no socket, no
-//! second core. Beside it, in turn, the kernels alone on the same weights and frames. The
-//! difference is what headers, checks, acks, the journal's begin and end, and the flow window take,
-//! per frame.
+//! second core. In turn with it, the kernels alone on the same weights and frames. The difference
+//! is what headers, checks, acks, the journal's begin and end, and the flow window take, per frame.
 //!
 //! `cargo bench --bench stream -- [--weights N] [--chunk N] [--passes N]`
 
@@ -22,7 +21,7 @@ use dogwild::weights::{
 use dogwild::wire::Dtype;
 
 #[derive(Parser)]
-#[command(about = "Two streamers in one thread, beside their kernels alone")]
+#[command(about = "Two streamers in one thread, compared with their kernels alone")]
 struct Args {
     /// Weights of the model.
     #[arg(long, default_value_t = 431_080)]
@@ -33,7 +32,7 @@ struct Args {
     /// Passes over all weights; the fastest counts.
     #[arg(long, default_value_t = 200)]
     passes: usize,
-    /// What cargo says to every benchmark.
+    /// The argument that cargo gives to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }

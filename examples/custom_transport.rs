@@ -1,4 +1,5 @@
-//! A transport of one's own: frames over a pair of Unix datagram sockets, a node on each thread.
+//! A transport written by the user: frames over a pair of Unix datagram sockets, a node on each
+//! thread.
 //!
 //! The stream needs two halves: one that sends frames ([`Transmit`]) and one that receives them
 //! ([`Receive`]). A transport may lose, repeat and reorder frames; it may not block in `send`,

@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, said so that the reader knows what to do.
+//! What can go wrong with a lab. Each message tells what to do.
 
 use std::io;
 
@@ -80,7 +80,7 @@ pub enum LabError {
     /// Anything else the operating system refused.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// Call that failed, in words.
         what: String,
         /// The system's reason.
         source: io::Error,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct Lab {
     spec: Spec,
     hosts: Vec<LabHost>,
-    /// Where the bridge lives; no host.
+    /// The namespace of the bridge; not a host.
     _hub: Option<LabHost>,
 }
 
@@ -60,7 +60,7 @@ impl Lab {
         })
     }
 
-    /// What was asked for.
+    /// The settings that it was made with.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }

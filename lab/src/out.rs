@@ -25,7 +25,7 @@ macro_rules! note {
 
 /// The errno of the first write to standard output that failed; 0: none yet.
 ///
-/// Relaxed: the number says all there is, and publishes nothing else.
+/// Relaxed: the number publishes no other memory.
 static FAILED: AtomicI32 = AtomicI32::new(0);
 
 /// What `say!` calls.
@@ -44,8 +44,8 @@ pub fn note(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// An error with its causes on one line. What an error has said of its cause already is not said
-/// again.
+/// An error with its causes on one line. A cause that the error's own text holds already is not
+/// repeated.
 pub fn told(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -72,8 +72,8 @@ pub fn is_heard() -> bool {
     FAILED.load(Ordering::Relaxed) == 0
 }
 
-/// Why standard output took nothing more, if that is a failure: a reader that has gone away is
-/// none.
+/// Why standard output took nothing more, if that is a failure: a reader that has gone away is not
+/// one.
 pub fn failure() -> Option<io::Error> {
     match FAILED.load(Ordering::Relaxed) {
         0 | libc::EPIPE => None,
@@ -82,7 +82,7 @@ pub fn failure() -> Option<io::Error> {
 }
 
 /// The exit code of `program`, whose work ended with `code`: a success whose results could not be
-/// printed is a failure, and is told on standard error.
+/// printed is a failure, with a message on standard error.
 pub fn end(program: &str, code: ExitCode) -> ExitCode {
     keep(io::stdout().flush());
     let Some(error) = failure() else {

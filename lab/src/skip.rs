@@ -1,8 +1,8 @@
-//! Tests that lack a privilege, a device or data say so loudly.
+//! Tests that lack a privilege, a device or data print `SKIPPED:`.
 //!
 //! Holds two functions; touches standard error only.
 
-/// Says on standard error that a test did not run, and why; the test then returns.
+/// Prints on standard error that a test did not run, and why; the test then returns.
 ///
 /// With `DOGWILD_REQUIRE_ALL=1` (CI sets it) nothing may be skipped: this panics instead.
 pub fn skip(why: &str) {
@@ -12,7 +12,7 @@ pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// Says on standard error that a test does not run on this host because it runs in another place,
+/// Prints on standard error that a test does not run on this host because it runs in another place,
 /// which the same test run brings up; never a failure (that place skips by [`skip`]).
 pub fn elsewhere(why: &str, place: &str) {
     eprintln!("ELSEWHERE: runs {place}; here: {why}");

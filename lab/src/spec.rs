@@ -62,7 +62,7 @@ impl Spec {
         }
     }
 
-    /// Refuses what no lab can be.
+    /// Refuses a spec that no lab can have.
     pub fn validate(&self) -> Result<(), LabError> {
         if !(1..=254).contains(&self.hosts) {
             return Err(LabError::Hosts(self.hosts));

@@ -80,7 +80,7 @@ pub(crate) fn enter_before_exec(command: &mut Command, namespaces: Namespaces) {
 
 /// Lets `command` be killed when the thread that starts it ends, however that happens.
 ///
-/// Must be added after the hooks that change namespaces: the kernel forgets the wish when a
+/// Must be added after the hooks that change namespaces: the kernel forgets the setting when a
 /// process changes its credentials.
 pub(crate) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
@@ -90,7 +90,7 @@ pub(crate) fn die_with_parent(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have died before the wish was known.
+            // The parent may have died before the call.
             libc::getppid() as u32 != parent
         };
         if orphaned {

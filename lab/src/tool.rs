@@ -1,6 +1,6 @@
 //! The system's own programs (`ip`, `tc`, `nft`) run inside a namespace.
 //!
-//! Invariant: whatever they say on failure ends up in the error, with the line that failed.
+//! Invariant: whatever they print on failure is part of the error, with the line that failed.
 
 use crate::LabError;
 use crate::sys::{self, Namespaces};
@@ -51,7 +51,7 @@ impl Tool {
     ) -> Result<String, LabError> {
         let output = self.output(namespaces, arguments, script)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // `ip -batch` ends its complaint with "Command failed -:LINE".
+        // `ip -batch` ends its message with "Command failed -:LINE".
         let line = said
             .rsplit("failed -:")
             .next()

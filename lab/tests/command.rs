@@ -20,7 +20,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// True, and said loudly, if this kernel does not let this user make a lab here.
+/// True, and printed, if this kernel does not let this user make a lab here.
 fn forbidden() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let out = program(folder.path())

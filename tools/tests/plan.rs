@@ -75,7 +75,7 @@ fn googlenets_thin_layer_goes_to_the_servers() {
     assert_eq!((&last["m"], &last["n"]), (&1000.into(), &1024.into()));
 }
 
-/// What the papers report stands beside what is predicted, where they report it.
+/// What the papers report stands next to what is predicted, where they report it.
 #[test]
 fn the_papers_ratios_stand_beside_the_predictions() {
     let found = report("vgg19-22k --nodes 32 --batch 32 --bandwidth 14gbit --engine tensorflow");
@@ -205,7 +205,7 @@ fn bad_input_is_told_what_is_wrong() {
         ),
         (
             format!("{wrong} --nodes 2 --throughput 1 {rest}"),
-            "net.csv:3: `four` is no n",
+            "net.csv:3: `four` is not a valid n",
         ),
         (format!("{small} --nodes 1 {rest}"), "--throughput"),
         (
@@ -269,7 +269,7 @@ fn an_emulated_cluster_sends_what_was_predicted() {
             (of_nodes.len(), largest),
             (3, number("/measured/bytes_per_node_max"))
         );
-        // Nobody is faster than its own computing: 4 images at 400 a second. (An iteration that
+        // No worker is faster than its own computing: 4 images at 400 a second. (An iteration that
         // begins late ends on time, so one of the two may be a little shorter.)
         assert!(number("/measured/iteration_s") >= 0.01 * 0.9, "{run}");
     }

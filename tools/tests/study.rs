@@ -90,7 +90,7 @@ fn what_cannot_be_is_refused_by_name() {
         (["--test-every", "0"], "--test-every"),
         (["--loss", "2"], "--loss"),
         (["--rate", "0"], "--rate"),
-        (["--step-ms", "0"], "is no number above 0"),
+        (["--step-ms", "0"], "is not a number above 0"),
         (["--test-images", "10"], "--test-images"),
         (["--seeds", "0"], "--seeds"),
         (["--target-accuracy", "98.5"], "--target-accuracy"),

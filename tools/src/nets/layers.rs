@@ -54,7 +54,7 @@ const HEADER: [&str; 6] = ["layer", "kind", "m", "n", "bias", "flops"];
 const MAX_SIDE: u64 = 1 << 26;
 
 /// Reads the file at `path`: a table (`.csv`) or a Caffe net. `input` is the shape of one image,
-/// for nets that do not say it.
+/// for nets whose file lacks it.
 pub(super) fn read(path: &Path, input: Option<[usize; 3]>) -> Result<Vec<Layer>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the net {}", path.display()))?;
@@ -115,7 +115,7 @@ fn layer(row: &csv::StringRecord) -> Result<Layer> {
         match row[at].parse() {
             Ok(number) if (1..=most).contains(&number) => Ok(number),
             _ => bail!(
-                "`{}` is no {}: give a whole number, 1 to {most}",
+                "`{}` is not a valid {}: give a whole number, 1 to {most}",
                 &row[at],
                 HEADER[at]
             ),
@@ -125,7 +125,7 @@ fn layer(row: &csv::StringRecord) -> Result<Layer> {
         "conv" => Kind::Conv,
         "fc" => Kind::Fc,
         "norm" => Kind::Norm,
-        other => bail!("`{other}` is no kind of layer: give conv, fc or norm"),
+        other => bail!("`{other}` is not a kind of layer: give conv, fc or norm"),
     };
     let bias = match &row[4] {
         "yes" => true,
@@ -170,13 +170,13 @@ mod tests {
         let header = "layer,kind,m,n,bias,flops\n";
         assert!(refused("c,conv,1,1,no,1\n").contains("t.csv:1: the first row"));
         let rows = [
-            ("a,conv,0,5,no,1", "`0` is no m"),
-            ("a,conv,5,x,no,1", "`x` is no n"),
-            ("a,conv,5,5,no,-3", "`-3` is no flops"),
-            ("a,dense,5,5,no,1", "`dense` is no kind"),
+            ("a,conv,0,5,no,1", "`0` is not a valid m"),
+            ("a,conv,5,x,no,1", "`x` is not a valid n"),
+            ("a,conv,5,5,no,-3", "`-3` is not a valid flops"),
+            ("a,dense,5,5,no,1", "`dense` is not a kind"),
             ("a,fc,5,5,1,1", "write yes or no"),
             ("a,fc,5,5,no", "5 fields"),
-            ("a,fc,99999999999999999999,5,no,1", "is no m"),
+            ("a,fc,99999999999999999999,5,no,1", "is not a valid m"),
             (",fc,5,5,no,1", "no name"),
         ];
         for (row, says) in rows {

@@ -16,7 +16,7 @@ use super::layers::{self, Layer};
 /// The framework whose single-node throughput is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Engine {
-    /// Caffe.
+    /// Caffe, the engine of the 2015 paper.
     Caffe,
     /// TensorFlow.
     Tensorflow,
@@ -25,11 +25,11 @@ pub enum Engine {
 /// Where an engine's images per second come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Stated {
-    /// The framework.
+    /// Framework that the figure was measured with.
     pub engine: Engine,
     /// Of one node alone.
     pub images_per_s: f64,
-    /// Who says so.
+    /// Publication that states it.
     pub source: &'static str,
 }
 
@@ -130,7 +130,7 @@ const MODELS: [Model; 7] = [
 /// The layers of `name` (a published net, or a file) and what is stated about its speed.
 ///
 /// # Errors
-/// Neither, or a file that is no net.
+/// The name is unknown, or the file is not a net.
 pub fn find(name: &str, input: Option<[usize; 3]>) -> Result<(Vec<Layer>, &'static [Stated])> {
     if let Some(model) = MODELS.iter().find(|model| model.name == name) {
         return Ok((

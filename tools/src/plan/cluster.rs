@@ -1,4 +1,4 @@
-//! Who sends what to whom to synchronise one layer.
+//! Which node sends what to which to synchronise one layer.
 //!
 //! Numbers only. Invariant: the bytes of the messages made here, added up for a node, are the
 //! floats of `dogwild::poseidon::cost` times four (a test holds them together), but that pairs are
@@ -57,7 +57,7 @@ pub(crate) enum Sync {
     Broadcast(f64),
 }
 
-/// Workers send to a server, which answers all of them when it has heard from all.
+/// Workers send to a server, which answers all of them when all have sent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gather {
     /// The server's node.

@@ -1,4 +1,4 @@
-//! `--emulate`: the cluster of the plan in network namespaces, beside its prediction.
+//! `--emulate`: the cluster of the plan in network namespaces, compared with its prediction.
 //!
 //! Workers replay a recording, so that no GPU is needed, while the real messages take the real path
 //! through links with a real rate limit. A scale makes weights, factors and bandwidth smaller
@@ -33,7 +33,7 @@ const RUNS: [(Policy, bool); 6] = [
 /// 52 are headers, and 14 of Ethernet.
 const GOODPUT: f64 = 1448.0 / 1514.0;
 
-/// Room at each rate limit, bytes: more than ever waits with the windows of [`calm`].
+/// Queue at each rate limit, bytes: more than ever waits with the windows of [`calm`].
 const QUEUE_BYTES: u32 = 64 << 20;
 /// Time that a node's connections together may delay frames, seconds.
 const QUEUE_S: f64 = 0.2;

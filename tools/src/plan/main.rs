@@ -1,8 +1,8 @@
-//! `dogwild-plan`: what synchronising a net costs a cluster, before anybody builds it.
+//! `dogwild-plan`: what synchronising a net costs a cluster, before it is built.
 //!
-//! Holds the command line. `dogwild_tools::nets` says what the net is, `cluster` who sends what,
-//! `schedule` how long an iteration takes, `emulate` runs it, `report` prints. The model is in
-//! docs/guide/planning.md.
+//! Holds the command line. `dogwild_tools::nets` says what the net is, `cluster` which node sends
+//! what, `schedule` how long an iteration takes, `emulate` runs it, `report` prints. The model is
+//! in docs/guide/planning.md.
 
 mod cluster;
 mod emulate;
@@ -43,7 +43,7 @@ struct Cli {
     /// Of each node's link, each way, as 10gbit, 800mbit (bits/s) or 1.25GB (bytes/s)
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = bandwidth)]
     bandwidth: f64,
-    /// Servers on nodes of their own, instead of beside the workers
+    /// Servers on nodes of their own, instead of on those of the workers
     #[arg(long)]
     apart: bool,
     /// Bytes of a KV pair, at most
@@ -221,7 +221,7 @@ fn members(text: &str) -> Result<u32, String> {
     let most = u32::from(u16::MAX);
     let number = text.parse().ok().filter(|number| *number <= most);
     number.ok_or_else(|| {
-        format!("`{text}` is no number of nodes: give a whole number, at most {most}")
+        format!("`{text}` is not a number of nodes: give a whole number, at most {most}")
     })
 }
 

@@ -22,7 +22,7 @@ pub(crate) const POLICIES: [Policy; 5] = [
     Policy::Force(Scheme::OneBit),
 ];
 
-/// Everything.
+/// The whole report: settings, layers, and each way to synchronise them.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) net: String,
@@ -223,7 +223,7 @@ impl Report {
         let place = if self.servers_apart {
             "on nodes of their own"
         } else {
-            "beside the workers"
+            "on the workers' nodes"
         };
         let role = if self.servers_apart {
             "a worker"

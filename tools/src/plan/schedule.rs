@@ -130,7 +130,7 @@ struct Play<'a> {
     out_free: Vec<f64>,
     in_free: Vec<f64>,
     workers: Vec<Worker>,
-    /// Workers heard from, per layer and gather.
+    /// Number of workers that have sent, per layer and gather.
     heard: Vec<Vec<usize>>,
     /// When the last worker began each round.
     starts: [f64; ROUNDS],
@@ -281,7 +281,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A server has heard from a worker; it answers when it has heard from all.
+    /// A server has a worker's message; it answers when it has those of all.
     fn heard(&mut self, message: Message, number: usize) {
         let workers = self.workers.len();
         let heard = &mut self.heard[message.layer][number];
@@ -368,7 +368,7 @@ mod tests {
         // Factors: 10 images of 200 floats to each of three peers, two layers.
         let found = seconds(&four, Scheme::Sfb, false, Next::All, 8_000.0);
         about(found, 6.0 + 2.0 * 3.0);
-        // A server apart hears four times 40,000 bytes at once, and answers pair by pair.
+        // A server on its own node gets four times 40,000 bytes at once, and answers pair by pair.
         let found = seconds(&place(4, 1, true), Scheme::Ps, false, Next::All, 40_000.0);
         about(found, 6.0 + 2.0 * 4.0);
     }

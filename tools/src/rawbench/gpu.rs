@@ -1,9 +1,9 @@
-//! The GPU syncer alone: bytes up and down per second beside plain copies of the same bytes, and
-//! sync cycles per second.
+//! The GPU syncer alone: bytes up and down per second, compared with plain copies of the same
+//! bytes, and sync cycles per second.
 //!
 //! In turns within one run, so that other load meets both alike. The device's weights are moved
 //! before each cycle, so that every delta is added to the buffer. Touches one buffer under
-//! /dev/shm, which goes away.
+//! /dev/shm, which is removed at the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

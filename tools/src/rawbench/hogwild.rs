@@ -1,9 +1,9 @@
 //! The Hogwild experiment: solvers add a constant to the same weights at the same time; how
 //! much of it is missing in the end?
 //!
-//! Solvers are processes on one shared file, as in a job (or threads, to compare). Each adds
-//! 1 to every weight in each pass, so the end value is exact in f32 and whatever it lacks was
-//! lost between a load and a store. Touches one folder under /dev/shm, which goes away.
+//! Solvers are processes on one shared file, as in a job (or threads, to compare). Each adds 1 to
+//! every weight in each pass, so the end value is exact in f32 and whatever it lacks was lost
+//! between a load and a store. Touches one folder under /dev/shm, which is removed at the end.
 
 mod solver;
 
@@ -241,7 +241,7 @@ fn measure(args: &HogwildArgs, size: Size, kernel: Kernel, solvers: u32) -> Resu
         .map(|i| Solver::start(args, &path, i))
         .collect();
     let waiting = started.and_then(|mut all| wait_until_ready(&weights, &mut all).map(|()| all));
-    // On an error too, so that nobody waits for ever.
+    // On an error too, so that no solver waits for ever.
     weights
         .globals()
         .stop
@@ -251,7 +251,7 @@ fn measure(args: &HogwildArgs, size: Size, kernel: Kernel, solvers: u32) -> Resu
         .globals()
         .ready
         .store(u32::from(waiting.is_ok()), Release);
-    // Everybody has the file open: should we be killed, nothing is left behind.
+    // All solvers have the file open: if this process is killed, nothing is left behind.
     drop(dir);
     waiting?.into_iter().try_for_each(Solver::wait)?;
     let mut values = vec![0.0; n];

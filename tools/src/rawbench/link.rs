@@ -85,7 +85,7 @@ pub(crate) struct DriverArgs {
 
 /// What is measured, as the lab's driver end is told it.
 pub(crate) struct Measurement<'a> {
-    /// The subcommand.
+    /// Name of the subcommand.
     pub(crate) name: &'static str,
     /// Its own arguments.
     pub(crate) args: Vec<String>,

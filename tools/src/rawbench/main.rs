@@ -22,8 +22,8 @@ use clap::{Parser, Subcommand};
 use dogwild::cli::args::parse;
 use dogwild::cli::finish;
 
-/// Measures transports, the stream, its conservation and lost updates; every figure beside what
-/// bounds it.
+/// Measures transports, the stream, its conservation and lost updates; each figure with what bounds
+/// it.
 #[derive(Debug, Parser)]
 #[command(name = "dogwild-rawbench", version, max_term_width = 100)]
 struct Cli {
@@ -41,16 +41,16 @@ enum Command {
     Ping(measure::PingArgs),
     /// Frame sizes and rates, up to the highest rate without loss
     Sweep(measure::SweepArgs),
-    /// How fast buffers are kept in step, beside the raw rate of the transport and memcpy
+    /// How fast buffers are kept in step, compared with the raw rate of the transport and memcpy
     Stream(stream::Args),
-    /// What a TCP flow keeps of a thin link beside the stream, and how soon the stream finds the
-    /// link's rate
+    /// What a TCP flow keeps of a slow link that the stream uses too, and how soon the stream finds
+    /// the link's rate
     Tcp(tcp::Args),
     /// Whether anything that is added gets lost or doubled on the way
     Conserve(conserve::Args),
     /// How many updates racing solvers lose to each other
     Hogwild(hogwild::HogwildArgs),
-    /// How fast a device is kept in step with a buffer, beside plain copies
+    /// How fast a device is kept in step with a buffer, compared with plain copies
     Gpu(gpu::Args),
     /// How long devices wait for the sums of their gradients, overlapped with the backward pass and
     /// not

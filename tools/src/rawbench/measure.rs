@@ -29,7 +29,7 @@ pub(crate) struct SendArgs {
     /// To the other host alone instead of the group
     #[arg(long)]
     unicast: bool,
-    /// Only send: no `recv` at the other end, nobody knows what arrives, and only the head of each
+    /// Only send: no `recv` at the other end, arrivals are not counted, and only the head of each
     /// frame is written (as trafgen and testpmd do)
     #[arg(long, conflicts_with = "unicast")]
     alone: bool,

@@ -167,8 +167,8 @@ pub(crate) fn burst(
 }
 
 /// Copies piece by piece. The C library's copy of some kilobytes is `rep movsb` or walks backwards,
-/// by where the two lie, and is then many times slower at places that nobody chose: that would be
-/// measured instead of the transport.
+/// by where the two lie, and is then many times slower at some addresses: that would be measured
+/// instead of the transport.
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     /// What the C library still copies without a loop: eight vectors of AVX-512.
     const PIECE: usize = 512;

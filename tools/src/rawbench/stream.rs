@@ -1,5 +1,5 @@
-//! `dogwild-rawbench stream`: how fast buffers are kept in step, beside the raw rate of the same
-//! transport and memcpy of the same bytes, in one run.
+//! `dogwild-rawbench stream`: how fast buffers are kept in step, compared with the raw rate of the
+//! same transport and memcpy of the same bytes, in one run.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! `dogwild-rawbench tcp`: what a TCP flow keeps of a thin link beside the stream, and how soon the
-//! stream finds the link's rate: alone, beside TCP, and when it has gone.
+//! `dogwild-rawbench tcp`: what a TCP flow keeps of a slow link that the stream uses too, and how
+//! soon the stream finds the link's rate: alone, with TCP, and when TCP has gone.
 //!
 //! Two hosts of a lab, their link limited by `tbf`. TCP goes from host 0 to host 1, the stream both
 //! ways.
@@ -57,12 +57,12 @@ struct Report {
     congestion: String,
     transport: String,
     seconds: f64,
-    /// What TCP delivers with nothing beside it, and beside the stream.
+    /// What TCP delivers alone, and with the stream.
     tcp_alone_bytes_per_s: f64,
     tcp_beside_bytes_per_s: f64,
     /// The second as a share of the first.
     tcp_keeps: f64,
-    /// What the stream sends with nothing beside it, beside TCP, and after it.
+    /// What the stream sends alone, with TCP, and after it.
     stream_alone_bytes_per_s: f64,
     stream_beside_bytes_per_s: f64,
     stream_after_bytes_per_s: f64,
@@ -70,7 +70,7 @@ struct Report {
     cycles_per_s: f64,
     /// Share of positions that never arrived, alone.
     positions_lost_share: f64,
-    /// Time in queues of the network as the stream measures it, alone and beside TCP, µs.
+    /// Time in queues of the network as the stream measures it, alone and with TCP, µs.
     queued_alone_us: u64,
     queued_beside_us: u64,
     /// Time until the stream sent 90 % of what it sends alone: from its first frame on, and after
@@ -238,7 +238,7 @@ impl Looks {
 impl Report {
     fn table(&self) -> String {
         let title = format!(
-            "{} link, {} KiB wait, {} beside {}",
+            "{} link, {} KiB wait, {} with {}",
             self.link,
             self.queue_bytes >> 10,
             self.congestion,
@@ -249,19 +249,13 @@ impl Report {
         let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
         for (name, value) in [
             ("TCP alone, MB/s", mb(self.tcp_alone_bytes_per_s)),
-            (
-                "TCP beside the stream, MB/s",
-                mb(self.tcp_beside_bytes_per_s),
-            ),
+            ("TCP with the stream, MB/s", mb(self.tcp_beside_bytes_per_s)),
             (
                 "TCP keeps, share of alone",
                 format!("{:.0} %", self.tcp_keeps * 100.0),
             ),
             ("stream alone, MB/s", mb(self.stream_alone_bytes_per_s)),
-            (
-                "stream beside TCP, MB/s",
-                mb(self.stream_beside_bytes_per_s),
-            ),
+            ("stream with TCP, MB/s", mb(self.stream_beside_bytes_per_s)),
             ("stream after TCP, MB/s", mb(self.stream_after_bytes_per_s)),
             ("cycles/s, alone", format!("{:.1}", self.cycles_per_s)),
             (
@@ -269,7 +263,7 @@ impl Report {
                 format!("{:.2} %", self.positions_lost_share * 100.0),
             ),
             (
-                "in queues alone; beside TCP, ms",
+                "in queues alone; with TCP, ms",
                 format!(
                     "{}; {}",
                     ms(self.queued_alone_us),

@@ -45,13 +45,13 @@ fn all(
                         Err(error) => dogwild_lab::note!("seed {seed}: {error:#}"),
                     }
                     done.lock()
-                        .expect("nobody panics with it")
+                        .expect("no thread panics with it")
                         .push((seed, course));
                 }
             });
         }
     });
-    let mut courses = done.into_inner().expect("nobody panics with it");
+    let mut courses = done.into_inner().expect("no thread panics with it");
     courses.sort_by_key(|(seed, _)| *seed);
     courses
         .into_iter()

@@ -87,7 +87,7 @@ const MTU: usize = 1472;
 fn above_0(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (1e-6..=1e9).contains(&number) => Ok(number),
-        _ => Err(format!("`{text}` is no number above 0, as 0.5 or 10")),
+        _ => Err(format!("`{text}` is not a number above 0, as 0.5 or 10")),
     }
 }
 

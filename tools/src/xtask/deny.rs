@@ -40,7 +40,7 @@ struct Licenses {
     exceptions: Vec<Exception>,
 }
 
-/// Licences that one crate may have besides.
+/// Licences that one crate may have in addition.
 #[derive(Deserialize)]
 struct Exception {
     #[serde(rename = "crate")]

@@ -1,4 +1,4 @@
-//! What `rawbench accumulate` found, as JSON and as a table, beside the paper's figures.
+//! What `rawbench accumulate` found, as JSON and as a table, with the paper's figures.
 //!
 //! Numbers and text only.
 
@@ -14,7 +14,7 @@ use super::{DeviceKind, OrderArg};
 /// one host.
 struct Paper {
     net: &'static str,
-    /// Waiting per iteration before and with its scheme, where it says so.
+    /// Waiting per iteration before and with its scheme, where it has figures.
     waited: Option<[Duration; 2]>,
     /// Speed-up over adding the gradients on the GPUs after the pass.
     speed_up: f64,

@@ -25,7 +25,7 @@ pub(crate) enum Name {
     Unsealed,
 }
 
-/// One thing to be measured beside ours.
+/// One thing that ours is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
     Tool(Tool),

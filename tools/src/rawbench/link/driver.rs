@@ -52,7 +52,7 @@ type Parts = Vec<(f64, f64)>;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) frame_bytes: usize,
-    /// Nobody counted what arrived.
+    /// No responder counted what arrived.
     pub(crate) alone: bool,
     pub(crate) offered_frames_per_s: Option<f64>,
     pub(crate) seconds: f64,
@@ -107,7 +107,7 @@ pub(crate) struct Driver {
     link: Link,
     args: LinkArgs,
     run: u64,
-    /// Nobody listens, nobody is asked.
+    /// There is no responder: none is looked for or asked.
     alone: bool,
     bar: ProgressBar,
 }
@@ -138,7 +138,7 @@ impl Driver {
         self.link.tx.mtu()
     }
 
-    /// Says how far the measurement is: part `done` of `all`.
+    /// Prints how far the measurement is: part `done` of `all`.
     pub(crate) fn progress(&self, done: u64, all: u64, doing: String) {
         self.bar.set_length(all);
         self.bar.set_position(done);
@@ -172,14 +172,15 @@ impl Driver {
                 Ok(())
             }
             None => bail!(
-                "nobody answers on `{}`: run `dogwild-rawbench recv` on the other host with the \
+                "nothing answers on `{}`: run `dogwild-rawbench recv` on the other host with the \
                  same --transport and --session (or use --lab); a firewall may be in the way",
                 self.args.iface()
             ),
         }
     }
 
-    /// Sends `packet` each `every` until it is answered; none if nobody does `within` that time.
+    /// Sends `packet` each `every` until it is answered; none if no answer comes `within` that
+    /// time.
     fn ask(
         &mut self,
         to: To,

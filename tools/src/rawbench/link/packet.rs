@@ -1,6 +1,6 @@
 //! What a frame of `send`, `recv`, `ping` and `sweep` says: 40 bytes, little-endian, then filling.
 //!
-//! Bytes only. Parsing never panics; what is no frame of ours is `None`.
+//! Bytes only. Parsing never panics; what is not a frame of ours is `None`.
 
 /// Length of the header, and of the smallest frame; Ethernet pads to 46.
 pub(crate) const HEADER_BYTES: usize = 40;

@@ -23,8 +23,8 @@ const SAME_MODE_FACTOR: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Counted {
-    /// Frames sent: nobody reads them on either side. Those of raw Ethernet in a lab are counted by
-    /// the interface.
+    /// Frames sent: no program reads them on either side. Those of raw Ethernet in a lab are
+    /// counted by the interface.
     Sent,
     /// Frames received by a program, on both sides.
     Received,
@@ -256,7 +256,7 @@ impl Round {
             .collect();
         let others = peers.iter().map(|one| one.core_to_core_bytes_per_s);
         let all: Vec<[f64; 2]> = std::iter::once(*own).chain(others).collect();
-        // Whoever is not ours and measured first or last, in this order of time.
+        // The one that is not ours and was measured first or last, in this order of time.
         let last = *all.last().unwrap_or(own);
         let core_to_core_bytes_per_s = if ours_first {
             [own[0], last[1]]

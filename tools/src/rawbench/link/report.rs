@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     pub(crate) arguments: String,
 }
 
-/// Everything.
+/// The whole report: place, settings, result, and the peers' results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) command: String,

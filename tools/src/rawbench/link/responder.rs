@@ -1,7 +1,7 @@
 //! `dogwild-rawbench recv`: the end that counts, and answers pings.
 //!
 //! Serves one driver after the other until it is told to stop. Invariant: it reads every byte of
-//! what it counts, and counts a frame of another run or session for nobody.
+//! what it counts, and counts no frame of another run or session.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -99,7 +99,7 @@ struct Responder {
 
 impl Responder {
     fn serve(&mut self, args: &Args, stop: &AtomicBool) -> Result<()> {
-        // After the last run the driver may not have heard the answer to its End yet.
+        // After the last run the driver may not have the answer to its End yet.
         let mut leave_at: Option<Instant> = None;
         while !stop.load(Relaxed) && leave_at.is_none_or(|at| Instant::now() < at) {
             if self.turn(args)? == 0 {

@@ -11,7 +11,7 @@ impl Counted {
         match self {
             Self::Sent => "frames sent",
             Self::Received => "frames received",
-            Self::ReceivedUnread => "frames received,\ntheirs read by nobody",
+            Self::ReceivedUnread => "frames received,\ntheirs not read",
             Self::ReceivedBits => "bits received",
         }
     }
