@@ -1,12 +1,12 @@
-//! Who may name whom: the arrows of docs/architecture.md.
+//! Which module may name which: the arrows of docs/architecture.md.
 
 use crate::no_complaints;
 use crate::rust::has_word;
 use crate::source::{Source, file, files};
 
-/// Rooms of the crate `dogwild`, the lowest first. A room names no room of a higher floor, and no
-/// other of its own; the program (`cli`, `main.rs`) stands above all.
-const FLOORS: [&[&str]; 3] = [
+/// Modules of the crate `dogwild`, the lowest layer first. A module names none of a higher layer,
+/// and no other of its own; the program (`cli`, `main.rs`) stands above all.
+const LAYERS: [&[&str]; 3] = [
     &["weights", "wire", "watch"],
     &[
         "stream",
@@ -20,11 +20,11 @@ const FLOORS: [&[&str]; 3] = [
     &["node", "poseidon", "job", "sim"],
 ];
 
-/// Parts of a module that stand on a lower floor than the rest of it.
+/// Parts of a module that are in a lower layer than the rest of it.
 const PARTS: [&str; 2] = ["poseidon/cost", "poseidon/protocol"];
 
-/// Rooms of the top floor may name each other; the two below may not, but for these.
-const SAME_FLOOR: [(&str, &str); 5] = [
+/// Modules of the top layer may name each other; those of the two below may not, but for these.
+const SAME_LAYER: [(&str, &str); 5] = [
     ("watch", "weights"),
     ("watch", "wire"),
     ("solver", "device"),
@@ -67,8 +67,8 @@ const IO: [&str; 13] = [
 /// Transports of `dogwild-net`: siblings.
 const TRANSPORTS: [&str; 5] = ["memory", "udp", "packet_mmap", "af_xdp", "verbs"];
 
-/// The room a file of the crate `dogwild` is in.
-fn room(path: &str) -> Option<&str> {
+/// The module that a file of the crate `dogwild` is in.
+fn module(path: &str) -> Option<&str> {
     let below = path.strip_prefix("src/")?;
     let part = PARTS.into_iter().find(|part| {
         let rest = below.strip_prefix(part);
@@ -77,8 +77,8 @@ fn room(path: &str) -> Option<&str> {
     part.or_else(|| below.split(['/', '.']).next())
 }
 
-fn floor(room: &str) -> Option<usize> {
-    FLOORS.iter().position(|rooms| rooms.contains(&room))
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
 /// Names that follow `crate::` in `line`; those in braces too.
@@ -114,24 +114,24 @@ fn named(line: &str) -> Vec<&str> {
 
 /// True if a file of `from` may name `to`.
 fn may_name(from: &str, to: &str) -> bool {
-    let (Some(own), Some(other)) = (floor(from), floor(to)) else {
-        // The program may name everything; nobody below names the program.
-        return floor(from).is_none() || to != "cli";
+    let (Some(own), Some(other)) = (layer(from), layer(to)) else {
+        // The program may name everything; no module below names the program.
+        return layer(from).is_none() || to != "cli";
     };
-    from == to || other < own || own == 2 && other == 2 || SAME_FLOOR.contains(&(from, to))
+    from == to || other < own || own == 2 && other == 2 || SAME_LAYER.contains(&(from, to))
 }
 
 #[test]
-fn rooms_name_only_lower_rooms() {
+fn modules_name_only_lower_modules() {
     let mut complaints = Vec::new();
     for file in files("rs") {
-        let Some(from) = room(&file.path) else {
+        let Some(from) = module(&file.path) else {
             continue;
         };
         for (i, line) in file.product_lines() {
             for to in named(line).into_iter().filter(|to| !may_name(from, to)) {
                 complaints.push(format!(
-                    "{}:{i}: room `{from}` names room `{to}`: arrows point down only \
+                    "{}:{i}: module `{from}` names module `{to}`: arrows point down only \
                      (docs/architecture.md); pass what is needed as an argument",
                     file.path
                 ));
@@ -145,7 +145,7 @@ fn rooms_name_only_lower_rooms() {
 fn state_machines_do_no_io() {
     let mut complaints = Vec::new();
     for file in files("rs") {
-        if !NO_IO.iter().any(|room| file.path.starts_with(room)) {
+        if !NO_IO.iter().any(|start| file.path.starts_with(start)) {
             continue;
         }
         for (i, line) in file.product_lines() {
@@ -217,7 +217,7 @@ fn transports_are_siblings() {
             for other in others.filter(|other| named(line).contains(other)) {
                 complaints.push(format!(
                     "{}:{i}: transport `{own}` names transport `{other}`: what both need belongs \
-                     beside them in net/src",
+                     next to them in net/src",
                     file.path
                 ));
             }
@@ -244,13 +244,13 @@ fn arrows_point_down_only() {
         ["poseidon/protocol"]
     );
     assert_eq!(named("use crate::poseidon::protocols;"), ["poseidon"]);
-    assert_eq!(room("src/wire/frame.rs"), Some("wire"));
-    assert_eq!(room("src/poseidon/cost.rs"), Some("poseidon/cost"));
+    assert_eq!(module("src/wire/frame.rs"), Some("wire"));
+    assert_eq!(module("src/poseidon/cost.rs"), Some("poseidon/cost"));
     assert_eq!(
-        room("src/poseidon/protocol/plan/tests.rs"),
+        module("src/poseidon/protocol/plan/tests.rs"),
         Some("poseidon/protocol")
     );
-    assert_eq!(room("src/poseidon/runtime/worker.rs"), Some("poseidon"));
+    assert_eq!(module("src/poseidon/runtime/worker.rs"), Some("poseidon"));
     assert!(depends_on("dogwild.workspace = true", "dogwild"));
     assert!(!depends_on("dogwild-lab.workspace = true", "dogwild"));
 }
