@@ -4,7 +4,7 @@
 //! `cargo bench --bench poseidon_overhead [-- [--seconds S] [--rounds N] [--model NAME] [--scheme
 //! NAME] [--json]]`
 //!
-//! Both are the real programs and live through the whole run; while one works, all processes of the
+//! Both are the real programs and live through the whole run. While one works, all processes of the
 //! other are stopped (SIGSTOP), so that a round lasts moments and both meet the same machine. A
 //! round begins and ends where the iteration counter moves. The ratio is the median of the rounds'
 //! ratios; CPU time per iteration shows which part of the cost another core has carried.

@@ -1,12 +1,12 @@
-//! Training steps per second on one thread, compared with two others in the same run: the bare
-//! matrix products of the same shapes (what is left if everything else cost nothing) and, where
-//! `/usr/bin/python3` has torch, PyTorch on one thread.
+//! Training steps per second on one thread, compared with two others in the same run. One is the
+//! bare matrix products of the same shapes: what is left if everything else cost nothing. The other
+//! is PyTorch on one thread, where `/usr/bin/python3` has torch.
 //!
 //! `taskset -c 1 cargo bench --bench solver [-- [--seconds S] [--rounds N] [--model NAME]
 //! [--json]]`
 //!
-//! The three take turns, round by round, because machines change speed; the figure of each is
-//! its median round, and the ratios are medians of ratios within a round.
+//! The three take turns, round by round, because machines change speed. The figure of each is its
+//! median round, and the ratios are medians of ratios within a round.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -130,9 +130,9 @@ impl Stepper for Ours {
     }
 }
 
-/// The products a step needs as matrices, nothing else: for a convolution the columns of its
-/// images (im2col) are taken as given, for the whole batch or for a few images at a time,
-/// whichever is faster here.
+/// The products that a step needs as matrices, nothing else. For a convolution the columns of its
+/// images (im2col) are taken as given: for the whole batch or for a few images at a time, whichever
+/// is faster here.
 struct Products {
     /// Rows, columns, inner size, and how often.
     shapes: Vec<([usize; 3], usize)>,

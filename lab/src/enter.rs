@@ -1,8 +1,8 @@
 //! Tests of ordinary users: a test that wants `Lab::in_host` runs itself again as root of a user
 //! namespace of its own.
 //!
-//! Touches processes only. libtest is asked for exactly one test by its name; an inner run that
-//! found no such test is a failure, so that a wrong name cannot pass in silence.
+//! Touches processes only. libtest is asked for exactly one test by its name. An inner run that
+//! found no such test is a failure, so that a wrong name cannot pass unnoticed.
 
 use crate::sys::{self, User};
 use crate::{LabError, skip};

@@ -26,7 +26,7 @@ impl LabHost {
     /// Starts the holder of a new network namespace.
     ///
     /// The holder watches a pipe from this process instead of asking for a signal at its parent's
-    /// death: that signal comes when the *thread* that started it ends, and a lab may outlive that.
+    /// death. That signal comes when the *thread* that started it ends, and a lab may outlive that.
     pub(crate) fn hold(index: usize, name: String, user: User) -> Result<LabHost, LabError> {
         let mut command = Command::new("sh");
         let script = format!("read -r end # dogwild-lab {name} of {}", std::process::id());

@@ -10,7 +10,7 @@
 //!
 //! Host `i` has interface `eth0`, address 10.77.0.(i+1)/24, MAC 02:44:57:00:00:(i+1), loopback, a
 //! multicast route and no IPv6. Its namespace lives in a holder process and in descriptors of the
-//! process that made the lab; it has no name under /run/netns, and no interface of the machine's
+//! process that made the lab. It has no name under /run/netns, and no interface of the machine's
 //! own namespace is ever made or touched. So the kernel removes everything when the owner ends,
 //! also after `kill -9`.
 //!

@@ -1,8 +1,8 @@
 //! `dogwild-lab`: hosts in network namespaces from the command line.
 //!
-//! Arguments in, one call each into the library out; labs that outlive a command are held by a
-//! process of their own (`hold`) and found again through `registry`. One thread, because only
-//! such a process may enter a user namespace itself.
+//! Arguments in, one call each into the library out. Labs that outlive a command are held by a
+//! process of their own (`hold`) and found again through `registry`. One thread, because only such
+//! a process may enter a user namespace itself.
 
 mod registry;
 

@@ -1,8 +1,8 @@
 //! The labs that `dogwild-lab up` left running: one small file each.
 //!
 //! Touches $XDG_RUNTIME_DIR/dogwild-lab, or /tmp/dogwild-lab-UID where that is not set. A file
-//! names processes by number and start time, so that a number used again is not mistaken for a
-//! lab; a file whose holder has ended is removed by the first process that sees it.
+//! names processes by number and start time, so that a number used again is not mistaken for a lab.
+//! A file whose holder has ended is removed by the first process that sees it.
 
 use anyhow::{Context, Result, bail, ensure};
 use dogwild_lab::sys;

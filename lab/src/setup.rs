@@ -118,7 +118,7 @@ pub(crate) fn set_up(spec: &Spec, tools: &Tools, host: &LabHost) -> Result<(), L
 }
 
 /// Receive packet steering over all cores. The namespace's default, taken by interfaces made later,
-/// is the only switch that root of a user namespace may turn; Linux 6.3 or later has it.
+/// is the only switch that root of a user namespace may turn. Linux 6.3 or later has it.
 pub(crate) fn steer_receive(sh: &Tool, hosts: &[LabHost]) -> Result<(), LabError> {
     let script = format!(
         "echo {} > /proc/sys/net/core/rps_default_mask\n",

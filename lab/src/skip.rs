@@ -13,7 +13,7 @@ pub fn skip(why: &str) {
 }
 
 /// Prints on standard error that a test does not run on this host because it runs in another place,
-/// which the same test run brings up; never a failure (that place skips by [`skip`]).
+/// which the same test run brings up. Never a failure (that place skips by [`skip`]).
 pub fn elsewhere(why: &str, place: &str) {
     eprintln!("ELSEWHERE: runs {place}; here: {why}");
 }

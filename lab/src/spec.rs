@@ -6,7 +6,7 @@ use crate::LabError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cable {
     /// `Direct` for two hosts without a rate limit, `Bridge` otherwise: a limit on a direct cable
-    /// sits at the sender, where `PACKET_QDISC_BYPASS` skips it in silence.
+    /// sits at the sender, where `PACKET_QDISC_BYPASS` skips it silently.
     #[default]
     Auto,
     /// One veth pair; exactly two hosts.

@@ -5,7 +5,7 @@
 //! `sys` the system calls (the only `unsafe`).
 //!
 //! One AF_XDP socket per queue. Both halves share the socket of the first queue, as the kernel
-//! allows one UMEM per queue; each half has chunks and rings of its own there. Zero copy where the
+//! allows one UMEM per queue. Each half has chunks and rings of its own there. Zero copy where the
 //! driver can, else the kernel copies; the program runs in the driver where it can, else in the
 //! kernel. The sending half alone needs no program.
 //!

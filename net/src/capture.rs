@@ -2,12 +2,12 @@
 //!
 //! Touches the frames of the link it wraps, one file, and the wall clock.
 //!
-//! A wrapper sees payloads, not packets; the headers in the file are made up around them from what
-//! is known, so that one dissector (`tools/wireshark/dogwild.lua`) serves every transport: Ethernet
-//! for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with invented
-//! addresses for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true sender;
-//! its destination is [`CaptureConfig::local`], because a transport does not tell whether it came
-//! by way of the group.
+//! A wrapper sees payloads, not packets. The headers in the file are made up around them from what
+//! is known, so that one dissector (`tools/wireshark/dogwild.lua`) serves every transport. They are
+//! Ethernet for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with
+//! invented addresses for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true
+//! sender; its destination is [`CaptureConfig::local`], because a transport does not tell whether
+//! it came by way of the group.
 //!
 //! Invariants:
 //! - Frames pass untouched, whatever becomes of the file. When it is full, or cannot be written to,

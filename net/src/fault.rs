@@ -11,7 +11,7 @@
 //!   corruption draw from generators of their own.
 //! - A frame that passes whole is not copied. A frame to corrupt is copied into one scratch buffer;
 //!   the sender's bytes are never written to. A frame held back is copied into a slot that is used
-//!   again; the number of slots is bounded, and what finds none is counted as `overflow` and lost.
+//!   again. The number of slots is bounded, and what finds none is counted as `overflow` and lost.
 //! - Every frame that arrives and every copy made is accounted for:
 //!   `arrived + duplicated = lent + dropped + overflow + held now`.
 

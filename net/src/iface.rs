@@ -4,10 +4,10 @@
 //! Only reads, and sends nothing: the default route is read off a socket that is connected and
 //! never used. Invariants:
 //! - Everything comes from system calls, nothing from /sys, which keeps showing the namespace it
-//!   was mounted in; the one exception, speed and driver, is checked against the interface's
+//!   was mounted in. The one exception, speed and driver, is checked against the interface's
 //!   address first.
-//! - The choice is a pure function of the list of interfaces, their speeds and the routed address;
-//!   of two that are equally good it takes neither.
+//! - The choice is a pure function of the list of interfaces, their speeds and the routed address.
+//!   Of two that are equally good it takes neither.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -173,7 +173,7 @@ pub enum ChooseError {
 }
 
 /// Chooses among the interfaces of this host: up, not loopback, with carrier, multicast and what
-/// `need` says; of several the one that the default route leads through, else the fastest.
+/// `need` says. Of several the one that the default route leads through, else the fastest.
 ///
 /// # Errors
 /// [`ChooseError`]: none can be used, or several are equally good.

@@ -1,6 +1,6 @@
 //! The `pace` wrapper: a token bucket on the sending half.
 //!
-//! Tokens are bytes. They come at the configured rate, up to the size of the bucket; a frame takes
+//! Tokens are bytes. They come at the configured rate, up to the size of the bucket. A frame takes
 //! its payload and a fixed overhead (headers, gap) out of it. Touches the clock, once per `send`.
 //!
 //! Invariants:
@@ -255,7 +255,7 @@ mod tests {
     }
 
     /// On the real clock. The bucket holds 300 ms, so that a test that is not scheduled for that
-    /// long loses no tokens; it is emptied before the measurement starts.
+    /// long loses no tokens. It is emptied before the measurement starts.
     #[test]
     fn the_rate_is_kept_on_the_real_clock() {
         for bits_per_s in [1e6, 1e8, 1e10] {

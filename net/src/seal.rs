@@ -17,7 +17,7 @@
 //!
 //! Invariants:
 //! - A frame is lent only if its tag is right, its link is not our own, and its number has not been
-//!   taken; everything else is counted by reason in [`SealStats`] and changes nothing.
+//!   taken. Everything else is counted by reason in [`SealStats`] and changes nothing.
 //! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
 //!   because whether they were taken is not remembered.
 //! - No link is ever forgotten while the wrapper lives, or while its file does
@@ -49,7 +49,7 @@ use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 /// What a seal takes of the MTU, in bytes.
 pub const OVERHEAD_BYTES: usize = 32;
 
-/// Shortest payload of a frame of raw Ethernet, in bytes; a shorter one is padded on the way, and
+/// Shortest payload of a frame of raw Ethernet, in bytes. A shorter one is padded on the way, and
 /// then the end of the frame is no longer where the seal is.
 const SHORTEST_BYTES: usize = 46;
 

@@ -8,9 +8,9 @@
 //! Invariants:
 //! - Everything a node sends leaves from one socket, bound to one address and an ephemeral port:
 //!   that pair is the node's address, which others learn. A second socket receives the group.
-//! - A node never receives its own group frames: multicast is looped back only on loopback and
-//!   where `same_host` asks for it (between hosts it halves the rate), and a filter in the kernel
-//!   then drops what this node has sent.
+//! - A node never receives its own group frames. Multicast is looped back only on loopback and
+//!   where `same_host` asks for it (between hosts it halves the rate). A filter in the kernel then
+//!   drops what this node has sent.
 //! - Loss in a queueing discipline (`tc`) is loss in the network: the kernel does not tell of it.
 //! - Segmentation offload (`UDP_SEGMENT`, `UDP_GRO`) is used where the kernel has it and given up
 //!   by itself where an interface refuses it. Frames on the wire are the same.

@@ -5,7 +5,7 @@
 //! [`Accumulate::give`] when the backward pass of a layer is put on a stream or done, goes on with
 //! its pass, and calls [`Accumulate::wait`] at the end. Invariant: a layer of the total is not
 //! written before the last sum of it has arrived on every device, nor a gradient on the host before
-//! it was added; so every device gets the same sums whatever the timing.
+//! it was added. So every device gets the same sums whatever the timing.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Gradients of the devices of one host, accumulated on the CPU while the backward pass still runs
 //! (Le Duc et al., "Involving CPUs into Multi-GPU Deep Learning", 2018).
 //!
-//! [`Sum`] adds gradients in host memory, layer by layer, in the order of the devices;
+//! [`Sum`] adds gradients in host memory, layer by layer, in the order of the devices.
 //! [`Accumulate`] brings them down from the devices and the sums up again, on streams other than
 //! the one that computes. `docs/reference/accumulate.md` has the rules. May touch devices and host
 //! memory; threads are lent to it, and it knows no solver, no clock and no network.

@@ -2,14 +2,14 @@
 //!
 //! Each device has memory of its own for what it gives, and there is one total. One counter per
 //! layer says how many devices have given theirs. In [`Order::Parts`] the thread that brings the
-//! last one cuts the layer into parts; every thread that has nothing else to do takes parts from
+//! last one cuts the layer into parts. Every thread that has nothing else to do takes parts from
 //! the queue and adds all devices' gradients there, the first device's first. So no thread waits
 //! for a turn, a large layer is added by all threads at once, and every float is the same sum in
 //! the same order whatever the timing. In [`Order::Turns`] the counter says whose turn it is: each
 //! device's thread waits for those before it and adds its gradient to the total.
 //!
 //! Who writes what: a device's floats of a layer are its own from [`Sum::claim`] to
-//! [`Sum::arrive`]; from then on nothing writes them until the layer's sum is handed on, which the
+//! [`Sum::arrive`]. From then on nothing writes them until the layer's sum is handed on, which the
 //! next claim waits for. A part of the total belongs to the thread that took it from the queue,
 //! until it is handed on. Sums begin at +0, so that none is ever -0. Starts no thread: its user
 //! lends some ([`Sum::work`]).
@@ -51,7 +51,7 @@ pub enum Order {
     Turns,
 }
 
-/// Who is told about sums.
+/// What a [`Sum`] calls when parts and layers of a sum are done.
 pub trait Sink: Sync {
     /// Some of a layer's floats are final: `range`, among all.
     ///

@@ -2,7 +2,7 @@
 //!
 //! Each stream is a thread with a queue; its memory is memory of the process that only copies and
 //! kernels reach. Invariant: a thread never ends before its queue is empty, and never leaves an
-//! event unsignalled, so that no thread waits for ever.
+//! event unsignalled, so that no thread waits forever.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -149,7 +149,7 @@ impl Worker {
 
     fn work(&self, command: Command) {
         // A panic in a kernel is a bug. The stream reports it as its error, so that threads that
-        // wait do not wait for ever.
+        // wait do not wait forever.
         let done = catch_unwind(AssertUnwindSafe(|| match &command {
             Command::Copy { from, to } => copy(from.view(), to.view()),
             Command::Launch {

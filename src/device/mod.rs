@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - Everything put on a stream happens in that order, later, and never before the call that put it
-//!   there. Streams wait for each other only through events; an event exists only once it is
+//!   there. Streams wait for each other only through events. An event exists only once it is
 //!   recorded, so streams cannot wait for each other in a circle.
 //! - What is on a stream keeps the memory it uses alive (`Arc`s), so none of this needs `unsafe`
 //!   from a caller.

@@ -1,8 +1,8 @@
 //! The rate that a component keeps: how much of it may be sent by now.
 //!
 //! Arithmetic only: time and what has gone are arguments. Invariants: on average no more goes than
-//! the rate, whatever the size of what goes at once; what was missed is not made up for, but for a
-//! short burst; what went too much (a hello that could not wait) is not paid back for longer than
+//! the rate, whatever the size of what goes at once. Budget that was not used is lost, but for a
+//! short burst. What went too much (a hello that could not wait) is not paid back for longer than
 //! that burst either.
 
 use std::time::Duration;

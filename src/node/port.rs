@@ -1,7 +1,7 @@
 //! A transport as the stream sees it: an outbox.
 //!
 //! Touches the transport it is given. Invariant: positions go out straight from the buffer where
-//! the transport can read it, and are copied where it cannot; no weights go beyond the rate.
+//! the transport can read it, and are copied where it cannot. No weights go beyond the rate.
 
 use std::ops::Range;
 use std::time::Duration;

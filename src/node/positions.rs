@@ -15,8 +15,8 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// The weights as the masters have them now: a copy, or the buffer itself where it is not ahead
-    /// of them (a node alone, a sum of deltas, no streamer's file).
+    /// The weights as the masters have them now. That is a copy, or the buffer itself where it is
+    /// not ahead of them (a node alone, a sum of deltas, no streamer's file).
     pub fn of<'a>(&'a mut self, shared: &'a SharedWeights) -> WeightsView<'a> {
         let globals = shared.globals();
         if globals.portion() == 1.0 {

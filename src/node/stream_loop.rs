@@ -1,7 +1,7 @@
 //! One node of a stream, turned by the program that it is part of: [`Streamer`] over a [`Link`].
 //!
 //! Holds the state machine, the link, a clock and the limit of rate. [`StreamLoop::step`] takes
-//! what has come and sends what may go; it never blocks, spins or sleeps, and touches nothing of
+//! what has come and sends what may go. It never blocks, spins or sleeps, and touches nothing of
 //! the process (no signals, no privileges, no threads). `dogwild stream` is this loop with
 //! counters, a log, naps and a buffer in shared memory; `examples/` has it without them.
 

@@ -14,7 +14,7 @@ use crate::watch::SolverMeter;
 use crate::watch::curve::{CurveRow, CurveWriter};
 use crate::weights::{METERS, SharedWeights};
 
-/// Who tests, and how often.
+/// Which component tests, and how often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     /// Node, for the rows of the curve.

@@ -63,7 +63,7 @@ pub enum Policy {
 
 impl Policy {
     /// The same choice where a server must count the updates of every layer, as one must to leave a
-    /// late worker out for all: a layer that a rule would give to `sfb` takes the rule's other
+    /// late worker out for all. A layer that a rule would give to `sfb` then takes the rule's other
     /// scheme. A forced scheme stays.
     pub fn choose_on_servers(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
         match (self, self.choose(layer, cluster)) {

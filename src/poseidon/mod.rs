@@ -1,9 +1,9 @@
 //! Poseidon: the reliable path, layer by layer (Zhang et al. 2015 and 2017).
 //!
-//! For when every gradient must arrive. `protocol` holds the state machines: a [`Coordinator`]
-//! keeps the description of the cluster, servers hold the weights in KV pairs ([`KvStore`]), and
-//! each worker has a [`Syncer`] per layer, which sends the layer's gradient, or its sufficient
-//! factors, as soon as the backward pass has computed them. `runtime` drives them over TCP:
+//! For when every gradient must arrive. `protocol` holds the state machines. A [`Coordinator`]
+//! keeps the description of the cluster. Servers hold the weights in KV pairs ([`KvStore`]). Each
+//! worker has a [`Syncer`] per layer, which sends the layer's gradient, or its sufficient factors,
+//! as soon as the backward pass has computed them. `runtime` drives them over TCP:
 //! [`run_coordinator`], [`run_server`] and [`run_worker`] each run one process. [`cost`] has the
 //! traffic of each [`Scheme`], and the rules that choose one for a layer.
 //!

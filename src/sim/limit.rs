@@ -1,5 +1,5 @@
 //! A limit of what each node sends: one that the node knows of (a token bucket), or a shaper with a
-//! queue on the way, which drops what does not fit in silence.
+//! queue on the way, which silently drops what does not fit.
 //!
 //! Arithmetic over the virtual clock. Invariant: over any stretch of time no more goes than the
 //! rate and one burst.

@@ -64,7 +64,7 @@ pub fn load(
     Ok(metadata)
 }
 
-/// Header, data and metadata, in which a checksum is right; the header says the tensors of
+/// Header, data and metadata, in which a checksum is right. The header says the tensors of
 /// `manifest` and fits the file's length, so that no memory is taken for anything else.
 fn read(path: &Path, manifest: &Manifest) -> Result<(Metadata, Vec<u8>, Notes), LoadError> {
     let failed = |source| LoadError::Read {

@@ -3,10 +3,10 @@
 //! Touches the file named, a temporary file next to it, and the weights of the view it is given.
 //! Format: <https://huggingface.co/docs/safetensors>, dtype F32, through the `safetensors` crate.
 //!
-//! Invariants: a snapshot appears whole or not at all; one with a NaN or an infinity is neither
-//! written nor read; one of ours with a bit that is not as it was written is not read; no weight is
-//! stored before the whole file was checked; weights stay free of -0.0. Solvers may go on while a
-//! snapshot is made: each weight is one that was there, not all at the same instant.
+//! Invariants: a snapshot appears whole or not at all. One with a NaN or an infinity is neither
+//! written nor read. One of ours in which a bit has changed is not read. No weight is stored before
+//! the whole file was checked. Weights stay free of -0.0. Solvers may go on while a snapshot is
+//! made: each weight is one that was there, not all at the same instant.
 
 pub(crate) mod checksum;
 mod error;

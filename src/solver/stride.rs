@@ -4,13 +4,13 @@
 //! Work of other nodes comes late. A solver that goes on at its own speed until then, and whose
 //! work is added to theirs later, makes the cluster unstable: all have gone the same way. Here its
 //! steps are longer by the *stride*, up to the inverse of its node's portion of the cluster's
-//! iterations, and its streamer sends that portion of what it walked: the rest was a guess at what
-//! the others do, which their work replaces. In weights that the node masters there is nothing to
+//! iterations. Its streamer sends that portion of what it walked. The rest was a guess at what the
+//! others do, which their work replaces. In weights that the node masters there is nothing to
 //! guess: there it adds the portion at once.
 //!
 //! A stride is limited so that no step is longer than 1 % of the weights, or those of several
-//! solvers on one node together (the trust ratio of LARS, arXiv 1708.03888, as a limit): rates that
-//! learn well are below that, eight times such a rate may be above it. Where the limit holds, the
+//! solvers on one node together (the trust ratio of LARS, arXiv 1708.03888, as a limit). Rates that
+//! learn well are below that; eight times such a rate may be above it. Where the limit holds, the
 //! cluster learns as if its rate were lower, and stays stable.
 
 use std::ops::Range;

@@ -42,9 +42,9 @@ pub fn update(
     }
 }
 
-/// [`update`] of one tensor, or of any part of it, with a gradient that the caller has summed:
-/// element by element the same arithmetic, so that a parameter server that holds parts of tensors
-/// makes the very step that a solver would.
+/// [`update`] of one tensor, or of any part of it, with a gradient that the caller has summed.
+/// Element by element it is the same arithmetic, so that a parameter server that holds parts of
+/// tensors makes the very step that a solver would.
 pub struct TensorStep(Step);
 
 impl TensorStep {

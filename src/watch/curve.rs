@@ -3,7 +3,7 @@
 //! Touches the files it is told to. One process appends to one CSV file.
 //!
 //! Invariants: a row is written by one call and at once, so that a killed process leaves at most
-//! one half-written line, the last; readers pass over that line and writers remove it.
+//! one half-written line, the last. Readers pass over that line and writers remove it.
 
 mod axis;
 mod learning;

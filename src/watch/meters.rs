@@ -1,7 +1,7 @@
 //! What the counters of a component slot mean: names and places, for writers and readers alike.
 //!
 //! A slot holds [`METERS`](crate::weights::METERS) words. Each has one writer (the component that
-//! holds the slot) and any number of readers; all accesses are relaxed, so a reader sees each
+//! holds the slot) and any number of readers. All accesses are relaxed, so a reader sees each
 //! counter whole but not all of the same moment.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -99,7 +99,7 @@ meters! {
         AgeMax = "age_max_us",
         /// CPU time of the streamer, ns.
         CpuNs = "cpu_ns",
-        /// Nodes that have not been heard for two seconds, as a bit mask of the first 64.
+        /// Nodes that have sent nothing for two seconds, as a bit mask of the first 64.
         SilentNodes = "silent_nodes",
         /// Frames that passed the checks of the stream.
         FramesTaken = "frames_taken",

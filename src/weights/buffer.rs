@@ -1,8 +1,8 @@
 //! The buffer: creating it without races, opening it with every check, using it.
 //!
 //! Touches the file it is given; removes state files next to it that have lost their buffer.
-//! Invariants: a buffer that has a name has a whole header; each process that has it open holds a
-//! shared lock on it; it is used only in state `ready`, or by its creator.
+//! Invariants: a buffer that has a name has a whole header. Each process that has it open holds a
+//! shared lock on it. It is used only in state `ready`, or by its creator.
 
 mod initialising;
 
@@ -168,6 +168,8 @@ impl SharedWeights {
         file.write_all_at(head.as_bytes(), 0).map_err(io)?;
         file.write_all_at(json.as_bytes(), MANIFEST_OFFSET as u64)
             .map_err(io)?;
+        // Locked before it has its name: a process that finds the file finds it in use, and cannot
+        // remove it while its weights are being set.
         file.lock_shared().map_err(io)?;
         match new.publish().map_err(io)? {
             Some(file) => Ok(Some(

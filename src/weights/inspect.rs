@@ -1,6 +1,6 @@
 //! Reading the header of a file that may be anything: every refusal in one place.
 //!
-//! Reads by `pread` only, so that no content and no length does harm; returns a header whose every
+//! Reads by `pread` only, so that no content and no length does harm. Returns a header whose every
 //! field was checked against the file's real length.
 
 use std::fs::File;

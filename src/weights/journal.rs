@@ -3,11 +3,11 @@
 //! Lives in the streamer's state file, has one writer, and is read by the next streamer before it
 //! does anything else. A kernel works in units (a block of 16 weights, or one weight where writes
 //! are atomic). For each it notes in the journal what it read, what it will write to `w`, and one
-//! more value where that cannot be found elsewhere; then sets the mark; then writes `w`, `last`,
-//! `sent` (`sent` of a block, or rounded, before the mark: what it held is confirmed by then). A
-//! process that is killed has made a prefix of its stores, in program order (a kill is a precise
-//! interrupt on every processor), so compiler order is all that is needed: release stores and
-//! compiler fences.
+//! more value where that cannot be found elsewhere. Then it sets the mark, and then writes `w`,
+//! `last` and `sent`. (It writes `sent` of a block, or rounded, before the mark: what `sent` held
+//! is confirmed by then.) A process that is killed has made a prefix of its stores, in program
+//! order: a kill is a precise interrupt on every processor. So compiler order is enough: release
+//! stores and compiler fences.
 //!
 //! Invariant: the entry of the unit that the mark names is whole. Blocks therefore use two
 //! entries in turn; single weights clear the unit in the mark before they change theirs.
@@ -186,8 +186,8 @@ impl Journal {
     /// ([`Journal::pending`] names it).
     ///
     /// Afterwards, for a confirmed position (rounded or not), `sent` is what was taken before the
-    /// kill and zero behind it, and the caller stores sequence number and version as it would have
-    /// done; for the others `last` and `w` fit together. A delta was applied to the first
+    /// kill and zero behind it. The caller stores sequence number and version as it would have
+    /// done. For the others `last` and `w` fit together. A delta was applied to the first
     /// `progress` weights, and its rest must be applied from there when the peer repeats it
     /// ([`StreamState::remember_partial`](super::StreamState::remember_partial)). The journal stays
     /// as it is until [`Journal::end`]; recovering twice does no harm.

@@ -1,8 +1,8 @@
 //! What a file is, and whether it is in use, without opening it as a buffer.
 //!
-//! Touches nothing but the lock of the file, for a moment. Whether a buffer is in use is decided by
-//! that lock: a process that has the buffer open holds it, in whatever PID namespace it runs, and
-//! the kernel drops it when the process dies. The slots only tell which process it is.
+//! Touches nothing but the lock of the file, for a moment. That lock decides whether a buffer is in
+//! use. A process that has the buffer open holds it, in whatever PID namespace it runs, and the
+//! kernel drops it when the process dies. The slots only tell which process it is.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

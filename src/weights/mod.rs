@@ -6,9 +6,9 @@
 //! wall clock of the heartbeats.
 //!
 //! Invariants:
-//! - A weight is 32 bits, read and written with relaxed ordering. No `&[f32]` and no
-//!   `&mut [f32]` over shared weights exists, ever; the vector kernels stand for the
-//!   per-word loop and a property test holds the two equal.
+//! - A weight is 32 bits, read and written with relaxed ordering. No `&[f32]` and no `&mut [f32]`
+//!   over shared weights exists, ever. The vector kernels stand for the per-word loop and a
+//!   property test holds the two equal.
 //! - Weights never hold -0.0 (see [`kernels`]), so that `pos + 0.0` is `pos`, bit for bit.
 //! - Nothing read from a file is used before it was checked against the file's length.
 #![allow(unsafe_code)]

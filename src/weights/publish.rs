@@ -1,10 +1,10 @@
 //! Making a file that others see only when it is whole, and finding one that is there.
 //!
-//! A file is built without a name (`O_TMPFILE`), its memory reserved, its header written, and only
-//! then linked under its name, which fails if that name is taken: so creation is free of races, no
-//! process sees half a header, and a killed creator leaves nothing behind. Each process that has
-//! the file open holds a shared whole-file lock (flock): the one that gets it exclusively knows
-//! that no other uses the file. The kernel drops it on any death.
+//! A file is built without a name (`O_TMPFILE`): its memory is reserved and its header written.
+//! Only then is it linked under its name, which fails if that name is taken. So creation is free of
+//! races, no process sees half a header, and a killed creator leaves nothing behind. Each process
+//! that has the file open holds a shared whole-file lock (flock): the one that gets it exclusively
+//! knows that no other uses the file. The kernel drops it on any death.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};

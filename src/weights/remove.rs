@@ -80,6 +80,8 @@ pub(super) fn remove_beside(path: &Path) -> Result<Vec<PathBuf>, CreateError> {
         path: path.into(),
         source,
     })?;
+    // All locks first, then all removals: a component that holds one file keeps them all. The
+    // locks are held to the end, so none starts to work on a file that is about to go.
     let mut locked = Vec::with_capacity(found.len());
     for path in &found {
         let io = |source| CreateError::Io {

@@ -1,9 +1,9 @@
 //! The table of components: who works on the buffer, and the meters of each.
 //!
-//! Lives in the header of the buffer. A slot belongs to a role and an index (solver 1)
-//! for as long as the file exists; a component that starts again finds its meters where
-//! it left them. Claims are serialised by a lock on a byte of the file, which the kernel
-//! drops if the holder dies; everything else is plain atomics with one writer.
+//! Lives in the header of the buffer. A slot belongs to a role and an index (solver 1) for as long
+//! as the file exists. A component that starts again finds its meters where it left them. Claims
+//! are serialised by a lock on a byte of the file, which the kernel drops if the holder dies.
+//! Everything else is plain atomics with one writer.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -206,6 +206,8 @@ pub(super) fn claim<'a>(
         }
     };
     let me = Process::current();
+    // Zero while the other fields change, and the new pid last: a reader that sees the new pid sees
+    // the start time of the same process too.
     record.pid.store(0, Relaxed);
     record.index.store(index, Relaxed);
     record.start.store(me.start, Relaxed);

@@ -3,11 +3,11 @@
 //!
 //! One file next to the buffer, used by one live streamer at a time.
 //!
-//! Layout: header; epoch; journal; interrupted deltas; one `ChunkState` per chunk; one
-//! acknowledged sequence number per chunk and node; `last`; `sent`. Invariant: `last` and
-//! `sent` begin at odd cache lines of their pages, different ones, and the weights at the
-//! start of a page, so that no two of the three are ever a power of two apart (then every
-//! store would evict the others' lines: up to 15 times slower).
+//! Layout: header; epoch; journal; interrupted deltas; one `ChunkState` per chunk; one acknowledged
+//! sequence number per chunk and node; `last`; `sent`. Invariant: `last` and `sent` begin at odd
+//! cache lines of their pages, different ones, and the weights at the start of a page. So no two of
+//! the three are ever a power of two apart: then every store would evict the others' lines, up to
+//! 15 times slower.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{

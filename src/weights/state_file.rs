@@ -1,8 +1,8 @@
 //! What the state files of a buffer have in common: a checked header, one live user.
 //!
-//! Touches the file it is given. Invariants as for the buffer: a file that has a name has
-//! a whole header and reserved memory; its user holds an exclusive lock, which the kernel
-//! drops when the user dies.
+//! Touches the file it is given. Invariants as for the buffer: a file that has a name has a whole
+//! header and reserved memory. Its user holds an exclusive lock, which the kernel drops when the
+//! user dies.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -33,7 +33,7 @@ pub(super) struct StateHead {
     session: u64,
     fingerprint: u64,
     file_bytes: u64,
-    /// Who has the lock now or had it last; only for messages.
+    /// The process that has the lock now or had it last; only for messages.
     holder_pid: u32,
     _reserved: u32,
     shape: [u64; SHAPE],

@@ -1,7 +1,7 @@
 //! How weights become payload bytes and back: f32, bf16, or int8 with a scale per block.
 //!
 //! Arithmetic on private memory only. Invariants: what is packed is the nearest finite value of the
-//! format (ties to even), so that packing what was unpacked changes no bit; every finite weight
+//! format (ties to even), so that packing what was unpacked changes no bit. Every finite weight
 //! packs to finite values; unpacked zeros are +0.0.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!       weight; the weight is q * 2^e, q from -127 to 127
 //! ```
 //!
-//! A power of two as scale makes all arithmetic exact: the difference between a weight and what was
-//! packed of it is an f32 again, and packing it next ends at the weight itself, bit for bit.
+//! A power of two as scale makes all arithmetic exact. The difference between a weight and what was
+//! packed of it is an f32 again. Packing that next ends at the weight itself, bit for bit.
 
 use super::Dtype;
 

@@ -2,7 +2,7 @@
 //! everything else to the kernel, untouched.
 //!
 //! Touches the interface it is attached to. Invariants: it is attached by a bpf link, so that it
-//! vanishes with its descriptor, whatever ends the process; a queue without a socket passes its
+//! vanishes with its descriptor, whatever ends the process. A queue without a socket passes its
 //! frames on.
 //!
 //! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and

@@ -1,5 +1,5 @@
 //! The memory that is shared with the kernel: the UMEM, cut into chunks of one frame each, and the
-//! fill, completion, rx and tx rings that pass chunks to and fro. Touches the mapped memory only.
+//! fill, completion, rx and tx rings that pass chunks both ways. Touches the mapped memory only.
 //!
 //! Invariants:
 //! - A chunk has one owner: a ring, the kernel, or the half of the transport that took it out of a

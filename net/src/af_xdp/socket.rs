@@ -1,7 +1,7 @@
 //! Checks the settings against the interface and makes the sockets with their rings.
 //!
-//! The order of calls: the program is attached with an empty map, which passes everything; then
-//! each queue gets a socket (UMEM, rings, filled fill ring, and last `bind`), and only then is the
+//! The order of calls: the program is attached with an empty map, which passes everything. Then
+//! each queue gets a socket (UMEM, rings, filled fill ring, and last `bind`). Only then is the
 //! socket written into the map, so that no frame is taken before there is a chunk for it.
 
 use std::io;

@@ -232,7 +232,7 @@ fn address<T: ?Sized>(of: &T) -> u64 {
 /// bpf(2).
 ///
 /// # Safety
-/// `attr` is the part of `union bpf_attr` that `command` takes; addresses in it are those of values
+/// `attr` is the part of `union bpf_attr` that `command` takes. Addresses in it are those of values
 /// that are as large as it says and outlive the call. What is left out at its end counts as zero.
 unsafe fn bpf<T>(command: c_int, attr: &T) -> io::Result<c_int> {
     // SAFETY: as the caller promises; the length is that of `attr`.

@@ -95,7 +95,7 @@ impl Tx {
             Some(libc::EBUSY) if !self.zero_copy => {
                 if self.stats.dropped == 0 {
                     log::warn!(
-                        "af_xdp: `{}` drops frames: no carrier, or its receiver is full (counted; told once)",
+                        "af_xdp: `{}` drops frames: no carrier, or its receiver is full (counted; logged once)",
                         self.iface
                     );
                 }
@@ -108,7 +108,7 @@ impl Tx {
                 if !self.down {
                     self.down = true;
                     log::warn!(
-                        "af_xdp: `{}` is down: frames wait until it is up again (told once)",
+                        "af_xdp: `{}` is down: frames wait until it is up again (logged once)",
                         self.iface
                     );
                 }
@@ -120,7 +120,7 @@ impl Tx {
             _ => {
                 if self.stats.errors == 0 {
                     log::warn!(
-                        "af_xdp: the kernel refuses to send on `{}`: {error} (counted; told once)",
+                        "af_xdp: the kernel refuses to send on `{}`: {error} (counted; logged once)",
                         self.iface
                     );
                 }

@@ -5,10 +5,10 @@
 //!
 //! Invariants:
 //! - A status word says who owns a frame or block. User space reads or writes the rest only while
-//!   the word says that it is the user's; the word is loaded with `Acquire` and stored with
-//!   `Release`, whose partner is the kernel's barrier around its own accesses
+//!   the word says that it is the user's. The word is loaded with `Acquire` and stored with
+//!   `Release`. Their partners are the kernel's barriers around its own accesses
 //!   (`__packet_get_status`, `prb_close_block` in `net/packet/af_packet.c`).
-//! - No reference to ring memory outlives the call it is made in; everything the kernel wrote about
+//! - No reference to ring memory outlives the call it is made in. Everything the kernel wrote about
 //!   offsets and lengths is checked against the block before it is used.
 #![allow(unsafe_code)]
 

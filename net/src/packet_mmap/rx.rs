@@ -1,6 +1,6 @@
 //! The receiving half: lends frames out of the blocks that the kernel has filled.
 //!
-//! Invariants: never blocks in `recv`; a frame is lent in the ring; a block goes back to the kernel
+//! Invariants: never blocks in `recv`; a frame is lent in the ring. A block goes back to the kernel
 //! as soon as its last frame was read.
 
 use std::io;
@@ -59,7 +59,7 @@ impl Rx {
         if !self.down {
             self.down = true;
             log::warn!(
-                "packet_mmap: nothing is received on `{}` for now: {error} (told once)",
+                "packet_mmap: nothing is received on `{}` for now: {error} (logged once)",
                 self.iface
             );
         }

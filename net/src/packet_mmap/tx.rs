@@ -108,7 +108,7 @@ impl Tx {
                 if !self.down {
                     self.down = true;
                     log::warn!(
-                        "packet_mmap: `{}` is down: frames wait until it is up again (told once)",
+                        "packet_mmap: `{}` is down: frames wait until it is up again (logged once)",
                         self.iface
                     );
                 }
@@ -130,7 +130,7 @@ impl Tx {
         }
         if self.stats.dropped == 0 {
             log::warn!(
-                "packet_mmap: the kernel refuses frames on `{}`: {error} (counted; told once)",
+                "packet_mmap: the kernel refuses frames on `{}`: {error} (counted; logged once)",
                 self.iface
             );
         }

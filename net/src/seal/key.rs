@@ -1,7 +1,7 @@
 //! The key: 32 bytes from a file that only its owner can read.
 //!
-//! Touches one file. Invariants: no key material in `Debug` output or in an error; a file that
-//! group or others can touch is refused before it is read; what was read is wiped from the buffers
+//! Touches one file. Invariants: no key material in `Debug` output or in an error. A file that
+//! group or others can touch is refused before it is read. What was read is wiped from the buffers
 //! of this file.
 
 use std::fmt;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! m is the payload with its padding, as 64-bit words, little-endian, the last pair of them filled
-//! up with zeros; x is the carry-less product, 64 by 64 to 127 bits; bytes(m) is its length in
-//! bytes; nonce is link and number, 16 bytes as they are sent. The tag is sent little-endian, and
+//! up with zeros. x is the carry-less product, 64 by 64 to 127 bits. bytes(m) is the length of m in
+//! bytes. nonce is link and number, 16 bytes as they are sent. The tag is sent little-endian, and
 //! the block of AES is read so.
 //!
 //! **Keys.** Block i of purpose p is AES-256, under the 32 bytes of the key file, of `dogseal2`, p,
@@ -17,19 +17,19 @@
 //! k_len; 3, block i: k\[2i\] and k\[2i+1\]; 4, block 0, first word: [`Mac::key_id`].
 //!
 //! **Why a tag cannot be forged.** H is CLNH of Lemire and Kaser, "Faster 64-bit universal hashing
-//! using carry-less multiplications" (2016); with integers it is NH of UMAC (RFC 4418) and VMAC.
+//! using carry-less multiplications" (2016). With integers it is NH of UMAC (RFC 4418) and VMAC.
 //! The pad is that of GMAC; Bernstein, "Stronger security bounds for Wegman-Carter-Shoup
 //! authenticators" (2005), has the whole.
 //!
 //! 1. For m and m' that differ, and any c, at most one key in 2^64 has H(m) ^ H(m') = c. If their
-//!    lengths differ, (bytes(m) ^ bytes(m')) x k_len must be a value that does not depend on k_len;
-//!    polynomials over a field have no divisors of zero, so at most one k_len makes it. If their
+//!    lengths differ, (bytes(m) ^ bytes(m')) x k_len must be a value that does not depend on k_len.
+//!    Polynomials over a field have no divisors of zero, so at most one k_len makes it. If their
 //!    lengths are the same, some word differs, zeros filled in or not: say m\[2i\] (for its
 //!    neighbour change sides). Then (m\[2i\] ^ m'\[2i\]) x k\[2i+1\] must be a value that does not
 //!    depend on k\[2i+1\]: at most one does. So each pair that holds a byte of m is multiplied with
-//!    both of its key words, also where the second is all filled in; pairs behind m are left out.
+//!    both of its key words, also where the second is all filled in. Pairs behind m are left out.
 //! 2. Were pads random and none used twice, genuine tags would tell nothing about the keys of H. A
-//!    forged frame with the nonce of a genuine one is then a guess of H(m) ^ H(m'), as in 1; with
+//!    forged frame with the nonce of a genuine one is then a guess of H(m) ^ H(m'), as in 1. With
 //!    any other nonce, a guess of 128 random bits.
 //!
 //! So v attempts, at all receivers together, succeed with at most v x 2^-64 (times 1.002 for up to

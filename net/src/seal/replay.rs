@@ -250,7 +250,7 @@ impl ReplayWindows {
         let at = (0..LINKS_MAX).min_by_key(|&at| (self.heard[at], age(at)))?;
         let words = words(&mut self.map);
         // The order matters, as this process may be killed between any two steps. The old link is
-        // closed before its window is cleared, so its frames are refused from then on; the window
+        // closed before its window is cleared, so its frames are refused from then on. The window
         // is cleared before it has its new name. No link ever has a cleared window while its
         // earlier frames could still be taken.
         words[CLOSED + count] = self.links[at];

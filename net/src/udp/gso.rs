@@ -1,6 +1,6 @@
-//! Gathering: frames for one destination are written one behind the other into a long buffer,
-//! which the kernel (or the adapter) cuts into datagrams again: one system call and one way
-//! through the network stack for some forty frames (generic segmentation offload).
+//! Gathering: frames for one destination are written one behind the other into a long buffer, which
+//! the kernel (or the adapter) cuts into datagrams again. This is generic segmentation offload: one
+//! system call and one pass through the network stack for some forty frames.
 //!
 //! Touches only memory. Invariants:
 //! - The frames of a batch have one destination and one length, but that the last may be shorter;

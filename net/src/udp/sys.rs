@@ -62,7 +62,7 @@ pub(super) enum Buffer {
     Receive,
 }
 
-/// Sets the size of a buffer, beyond the limit of the host where privilege allows; returns the
+/// Sets the size of a buffer, beyond the limit of the host where privilege allows. Returns the
 /// bytes granted, counted as they were asked for (the kernel doubles them for its own bookkeeping).
 pub(super) fn set_buffer(socket: &Socket, which: Buffer, bytes: usize) -> io::Result<usize> {
     let asked = c_int::try_from(bytes.min(1 << 30)).unwrap_or(c_int::MAX);

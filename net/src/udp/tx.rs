@@ -124,7 +124,7 @@ impl Tx {
         let code = error.raw_os_error().unwrap_or(0);
         if !self.told.contains(&code) {
             self.told.push(code);
-            log::warn!("udp: the kernel refuses to send: {error} (counted; told once)");
+            log::warn!("udp: the kernel refuses to send: {error} (counted; logged once)");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The ports of RDMA devices on this host, and which of them is meant.
 //!
 //! Opens devices, reads what they are and closes them again. Invariants: nothing is assumed of a
-//! device, port, identifier or MTU that the device was not asked for; an open device is closed with
+//! device, port, identifier or MTU that the device was not asked for. An open device is closed with
 //! its [`Context`], after everything that was made on it.
 #![allow(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Queue pairs for datagrams: what one of either direction has, protection domain, completion
 //! queue, registered memory. `send_ring` and `recv_ring` use them.
 //!
-//! Each half of a link has a queue pair to itself, on a device opened for itself: an error on the
-//! way out (a link that is down) leaves the receiving half alone, and the two may live on
-//! different threads without a lock.
+//! Each half of a link has a queue pair to itself, on a device opened for itself. So an error when
+//! sending (a link that is down) leaves the receiving half alone, and the two may live on different
+//! threads without a lock.
 //!
 //! Touches the device and memory of its own. Invariant: what was made is destroyed in the opposite
 //! order, the memory last: until then the device may write to it.

@@ -1,7 +1,7 @@
 //! The receiving half: lends datagrams out of the slots that the device has filled.
 //!
 //! Invariants: a slot goes back to the device within 64 datagrams, or with the end of the call that
-//! lent it; what this very node has sent to the group is not lent.
+//! lent it. What this very node has sent to the group is not lent.
 
 use std::io;
 use std::net::Ipv4Addr;

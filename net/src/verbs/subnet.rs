@@ -4,8 +4,8 @@
 //!
 //! Holds the one request that is made, as bytes (`InfiniBand Architecture Specification` volume 1,
 //! 13.4 management datagrams, 15.2.5.17 MCMemberRecord), and its way through the kernel's `ib_umad`
-//! (`rdma/ib_user_mad.h` and Documentation/infiniband/user_mad.rst of the kernel; a test of `ffi`
-//! holds the layouts against the header). Touches `/sys/class/infiniband*` and
+//! (`rdma/ib_user_mad.h` and Documentation/infiniband/user_mad.rst of the kernel). A test of `ffi`
+//! compares the layouts with the header. Touches `/sys/class/infiniband*` and
 //! `/dev/infiniband/umad*`. Was never run: no InfiniBand was at hand.
 //!
 //! Invariant: the port stays a member when the process ends. Membership is the port's, and other

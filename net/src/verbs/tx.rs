@@ -1,7 +1,7 @@
 //! The sending half: fills slots in place and posts them in chains.
 //!
 //! Invariants: never blocks, but for the kernel's look for a neighbour when an address is learnt
-//! that it does not know; a datagram that had a slot is sent, waits, or is counted as `dropped`.
+//! that it does not know. A datagram that had a slot is sent, waits, or is counted as `dropped`.
 
 use std::io;
 use std::ops::Range;
@@ -112,7 +112,7 @@ impl Tx {
     fn fail(&mut self, why: &str) {
         if self.stats.errors == 0 {
             log::warn!(
-                "verbs: `{}` cannot send for now: {why} (counted; told once)",
+                "verbs: `{}` cannot send for now: {why} (counted; logged once)",
                 self.device
             );
         }

@@ -2,8 +2,8 @@
 //!
 //! Touches the driver through `cudarc`. Several logical devices may be one GPU: they share its
 //! context. Invariants: nothing of `cudarc` is called before [`present`] found the libraries (it
-//! panics without them); every stream and event is used in the context it was made in; memory that
-//! work on a stream uses is held by the stream until that work is known to be done.
+//! panics without them). Every stream and event is used in the context it was made in. A stream
+//! holds the memory that its work uses until that work is known to be done.
 
 mod compile;
 mod memory;

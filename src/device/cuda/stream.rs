@@ -1,7 +1,7 @@
 //! Streams and events of the driver.
 //!
 //! Touches the driver. Invariants: a stream holds all memory it was ever given until it has been
-//! waited for; every call is made in the stream's own context; kernels are launched only as their
+//! waited for. Every call is made in the stream's own context. Kernels are launched only as their
 //! `plan` says.
 
 use std::ffi::c_void;

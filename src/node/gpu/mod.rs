@@ -3,7 +3,7 @@
 //!
 //! One thread runs the [`GpuSyncer`], another the device's solver. Waits for nothing but the
 //! device. The device's weights die with the process: what it had not sent is gone with a `kill
-//! -9`; what had come down is added by the next one (`GpuState`). A stop by signal sends everything
+//! -9`. What had come down is added by the next one (`GpuState`). A stop by signal sends everything
 //! first.
 
 mod solver;

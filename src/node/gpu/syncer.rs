@@ -2,9 +2,9 @@
 //! buffer.
 //!
 //! Touches the buffer, the syncer's state file and the device. Chunks are on their way one behind
-//! the other on three streams (up, kernel, down), so that all three work at once; they are added in
+//! the other on three streams (up, kernel, down), so that all three work at once. They are added in
 //! that order. Invariants: a chunk goes up again only after its delta was added, so the position
-//! that a device takes holds all it has given; a delta that has come down is noted as landed before
+//! that a device takes holds all it has given. A delta that has come down is noted as landed before
 //! it is added.
 
 use std::collections::VecDeque;
@@ -227,6 +227,8 @@ impl<D: Device> GpuSyncer<D> {
             self.host.part(first..first + len),
             bay.position.part(0..len),
         )?;
+        // The streams wait for each other by events, the host for none of them here. So while this
+        // chunk goes up, the one before it is in the kernel and a third comes down.
         self.run.wait(&self.up.record()?)?;
         take_position(
             &*self.run,

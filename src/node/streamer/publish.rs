@@ -16,7 +16,7 @@ pub(super) struct Health {
     looked_ns: u64,
 }
 
-/// Who is in trouble of one of these kinds, as a bit mask of the first 64.
+/// The nodes with one of these kinds of trouble, as a bit mask of the first 64.
 fn mask(troubles: &[Trouble], kinds: &[What]) -> u64 {
     let them = troubles
         .iter()

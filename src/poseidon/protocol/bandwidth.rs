@@ -1,9 +1,10 @@
 //! The bandwidth manager: what matters most goes first, and no more than the budget allows.
 //!
-//! A queue of messages that wait for their share of a budget in bytes per second, in the order of
-//! the relative magnitude of the update (its length over that of the weights), upper layers before
-//! lower ones when equal, first come first served when equal in that too. Messages about the same
-//! subject keep their order: the priority of the newest lets the oldest go. Time is an argument.
+//! A queue of messages that wait for their share of a budget in bytes per second. They leave in the
+//! order of the relative magnitude of the update (its length over that of the weights). Equal ones
+//! leave upper layers first, and those of one layer first come, first served. Messages about the
+//! same subject keep their order: the priority of the newest lets the oldest go. Time is an
+//! argument.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

@@ -245,7 +245,7 @@ impl Coordinator {
         };
         // Members that died at different moments have different newest checkpoints, one apart at
         // most. All resume from the newest that they have in common, so that no step is missing on
-        // one and made on another; without one in common all begin anew.
+        // one and made on another. Without one in common all begin anew.
         let (first, others) = hellos.split_first()?;
         let common = first.checkpoints.iter().copied().filter(|clock| {
             let has = |hello: &&MemberHello| hello.checkpoints.contains(clock);

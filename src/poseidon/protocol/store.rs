@@ -3,7 +3,7 @@
 //! Counts the updates of each KV pair. When enough workers have sent one, it makes the solver's
 //! step and returns the pair for the broadcast. No I/O, no clock: messages in, messages out.
 //! Invariants: a step is made once, in the order of the clocks, from updates summed in the order of
-//! the workers; an update that comes too late is dropped and counted.
+//! the workers. An update that comes too late is dropped and counted.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;

@@ -231,7 +231,7 @@ impl Server<'_> {
             }
         }
         // No update is read before all workers are connected. A worker that connects after a step
-        // would miss its broadcast; under `onebit` the sums of all steps are needed, and the server
+        // would miss its broadcast. Under `onebit` the sums of all steps are needed, and the server
         // does not keep them.
         while !self.shutdown.has_begun() && lock(&self.links).iter().any(Option::is_none) {
             std::thread::sleep(LOOK_EVERY);

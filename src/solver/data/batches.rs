@@ -8,10 +8,10 @@
 //! and cursor alone, so a restarted solver goes on exactly. The thread ends when [`Batches`] is
 //! dropped.
 //!
-//! Order: images are dealt to shards by a permutation that is the same for every seed. In
-//! training, epoch e of a shard is a permutation of its images drawn from (seed, shard, e); in
-//! tests the images come as they lie in the file. After the last image the next epoch begins,
-//! in the middle of a batch if need be.
+//! Order: images are dealt to shards by a permutation that is the same for every seed. In training,
+//! epoch e of a shard is a permutation of its images drawn from (seed, shard, e). In tests the
+//! images come as they lie in the file. After the last image the next epoch begins, in the middle
+//! of a batch if need be.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

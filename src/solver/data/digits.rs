@@ -1,10 +1,10 @@
 //! Built-in data: 28×28 grey digits that look handwritten, as many as wanted, from a seed.
 //!
-//! A digit is one of several templates of its class: strokes through points. The points are
-//! shaken, the curves bent by a coarse random displacement grid (the elastic distortion of
-//! Simard, Steinkraus and Platt 2003, applied to the centre of the pen instead of to pixels,
-//! which is some 50 times cheaper), turned, slanted, stretched and shifted, and drawn
-//! anti-aliased with a pen whose width and ink vary; noise comes last. Touches no files.
+//! A digit is one of several templates of its class: strokes through points. The points are shaken,
+//! and the curves bent by a coarse random displacement grid. (This is the elastic distortion of
+//! Simard, Steinkraus and Platt 2003, applied to the centre of the pen instead of to pixels, which
+//! is some 50 times cheaper.) Then the digit is turned, slanted, stretched and shifted, and drawn
+//! anti-aliased with a pen whose width and ink vary. Noise comes last. Touches no files.
 //!
 //! Invariants: image i of a split is a pure function of (seed, split, i); splits never share a
 //! random stream. Only `+ - * /` and `sqrt` are used, so every machine gets the same bytes.

@@ -1,10 +1,9 @@
 //! Sums of products over windows of pixels: a convolution's forward pass, and the gradient
 //! with respect to its input (the same sum with inputs and outputs exchanged).
 //!
-//! What padding, stride and dilation do is worked out once, when the net is built, into
-//! lists of taps; the loop over them is the same for all. Pixels whose lists are equal up
-//! to a shift are done four at a time, so that a register tile is 4 pixels × up to 6
-//! channels × 16 images.
+//! What padding, stride and dilation do is worked out once, when the net is built, into lists of
+//! taps. The loop over them is the same for all. Pixels whose lists are equal up to a shift are
+//! done four at a time, so that a register tile is 4 pixels × up to 6 channels × 16 images.
 
 use std::collections::HashMap;
 
@@ -120,6 +119,8 @@ impl Correlation {
 fn group(places: &[(u32, u32)], [height, width]: [usize; 2]) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut left = vec![true; places.len()];
+    // Pixels near an edge have shorter lists than those inside. Along rows, that leaves the left
+    // and right margins over; down the columns these are alike from row to row.
     for (step, outer, inner) in [(1, height, width), (width, width, height)] {
         for line in 0..outer {
             let at = |i: usize| {
@@ -327,6 +328,8 @@ fn sum<S: Simd, const OT: usize, const NX: usize, const NV: usize>(
     let step = group.input_step as usize;
     let base = group.base as usize + skip * step;
     let taps = plan.lists[group.list as usize].as_slice();
+    // The sums stay in registers over all channels and taps. Each weight that is loaded serves NX
+    // pixels and each pixel OT channels: OT + NX loads for OT * NX products.
     // Loops, not `array::from_fn`: what is not inlined would be compiled without vectors.
     let mut acc = [[[simd.splat_f32s(0.0); NV]; NX]; OT];
     for o in 0..OT {

@@ -1,11 +1,11 @@
 //! The arithmetic that is not a matrix product: convolution, pooling, element-wise loops.
 //!
 //! **Layout.** The images of a batch lie in blocks of [`BLOCK`], innermost:
-//! `[block][channel][row][column][image of the block]`. A pixel of a block is one cache
-//! line (one AVX-512 register), so every loop runs over whole vectors whatever kernel,
-//! stride or padding the layer has; nothing is copied into columns (im2col) or added back
-//! (col2im), and a block's channels fit the second-level cache. A batch that does not fill
-//! its last block is padded with images whose gradients are zero.
+//! `[block][channel][row][column][image of the block]`. A pixel of a block is one cache line (one
+//! AVX-512 register), so every loop runs over whole vectors whatever kernel, stride or padding the
+//! layer has. Nothing is copied into columns (im2col) or added back (col2im), and a block's
+//! channels fit the second-level cache. A batch that does not fill its last block is padded with
+//! images whose gradients are zero.
 //!
 //! Vectors are `pulp`'s: the instruction set (AVX-512, AVX2, NEON, scalar) is chosen at run
 //! time, and no code here is unsafe.

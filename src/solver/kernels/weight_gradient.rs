@@ -1,8 +1,8 @@
 //! The gradient of a convolution's weights and bias: for each pair of an output channel and a
 //! kernel tap the sum over images and pixels of gradient × input.
 //!
-//! A register tile is up to 5 output channels × 5 taps of one kernel row; each accumulates
-//! over all pixels of a block, and is added up across its lanes once at the end.
+//! A register tile is up to 5 output channels × 5 taps of one kernel row. Each accumulates over all
+//! pixels of a block, and is added up across its lanes once at the end.
 
 use pulp::{Arch, Simd};
 
@@ -243,6 +243,8 @@ impl<S: Simd, const NV: usize> Row<'_, S, NV> {
             diffs[o] = &self.diff[o * out_plane..][..out_plane];
         }
         let mut acc = [[simd.splat_f32s(0.0); KT]; OT];
+        // OT + KT loads for OT * KT products: each gradient serves all taps of the tile, each input
+        // pixel all output channels.
         for &(input, output) in &shape.pairs[ky] {
             let mut x = [[simd.splat_f32s(0.0); NV]; KT];
             for j in 0..KT {

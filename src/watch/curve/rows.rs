@@ -91,7 +91,7 @@ impl CurveWriter {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(&failed)?;
         let whole = whole_lines(&bytes);
-        // Of a file killed in its very first line only a beginning of the header is there; any
+        // Of a file killed in its very first line only a beginning of the header is there. Any
         // other file without a line is not ours to cut.
         if !whole.is_empty() || !HEADER.as_bytes().starts_with(&bytes) {
             check_header(path, &bytes)?;

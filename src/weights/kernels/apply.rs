@@ -88,6 +88,8 @@ impl<D: Delta> Kernel for Apply<'_, D> {
                 if next.not_finite().any_magnitude() {
                     next = finite_or(next, x, &mut refused);
                 }
+                // Before the store: after a kill the next streamer finishes this block and goes on
+                // behind it. A delta added twice to a weight would never be found out.
                 note_block(self.journal, i, [x, next], None);
                 next.store(self.w.as_ptr().add(i));
             }

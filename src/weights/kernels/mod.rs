@@ -4,10 +4,10 @@
 //! aligned or not. Lengths are checked here, once per call; a wrong one is a bug of the
 //! caller and panics.
 //!
-//! Every kernel exists once, generic over a block of 16 weights (`lanes.rs`), and runs on
-//! AVX-512, on AVX2, or as the portable loop of relaxed loads and stores per word, which
-//! defines it; a property test holds them equal bit for bit (but for the payload of a NaN,
-//! which the language leaves open).
+//! Every kernel exists once, generic over a block of 16 weights (`lanes.rs`). It runs on AVX-512,
+//! on AVX2, or as the portable loop of relaxed loads and stores per word, which defines it. A
+//! property test holds them equal bit for bit (but for the payload of a NaN, which the language
+//! leaves open).
 //!
 //! # -0.0
 //!

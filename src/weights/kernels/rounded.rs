@@ -31,8 +31,8 @@ impl Rule for Rounded<'_> {
             .of(i, d.times(A::splat(self.portion)))
             .plus(zero);
         let mut sent = out.times(A::splat(1.0 / self.portion)).plus(zero);
-        // A sum is exact. In a mean the least that is left would go to and fro for ever: multiplied
-        // by the portion it rounds to itself, or to nothing.
+        // A sum is exact. In a mean the least that is left would go back and forth forever:
+        // multiplied by the portion it rounds to itself, or to nothing.
         if self.portion != 1.0 {
             let rest = d.minus(sent).zero_below(A::splat(REST_LEAST));
             sent = d.minus(rest).plus(zero);

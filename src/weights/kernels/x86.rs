@@ -1,10 +1,10 @@
 //! Blocks of 16 weights as AVX-512 and AVX2 vectors.
 //!
-//! Explicit loads and stores of whole vectors, each standing for the relaxed per-word loop
-//! of `lanes::Words`. On x86-64 an aligned 32-bit lane of a vector access is never torn, so
-//! what another process sees of a vector store is some of its words, each whole: what it
-//! may see of that loop too. (The language has no name for such an access; the intrinsics are
-//! the boundary, as a system call would be.)
+//! Explicit loads and stores of whole vectors, each standing for the relaxed per-word loop of
+//! `lanes::Words`. On x86-64 an aligned 32-bit lane of a vector access is never torn. So another
+//! process sees some words of a vector store, each whole, as it may see of that loop too. (The
+//! language has no name for such an access; the intrinsics are the boundary, as a system call would
+//! be.)
 
 use std::arch::x86_64::*;
 use std::sync::atomic::AtomicU32;

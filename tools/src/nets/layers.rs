@@ -130,7 +130,7 @@ fn layer(row: &csv::StringRecord) -> Result<Layer> {
     let bias = match &row[4] {
         "yes" => true,
         "no" => false,
-        other => bail!("`{other}` says not whether there is a bias: write yes or no"),
+        other => bail!("`{other}` does not tell whether there is a bias: write yes or no"),
     };
     if row[0].is_empty() {
         bail!("the layer has no name");

@@ -1,8 +1,8 @@
 //! The published nets, and how fast the papers say that one node trains them.
 //!
 //! Part of the program, so that a plan needs no files. Throughputs are single-GPU images per second
-//! of the 2017 paper (Titan X, section 5.1), but for AlexNet, for which neither paper gives one
-//! here: Caffe's own figure for the K20 of the 2015 paper's nodes, 36.0 s for 20 iterations of 256
+//! of the 2017 paper (Titan X, section 5.1). For AlexNet neither paper gives one here. It has
+//! Caffe's own figure for the K20 of the 2015 paper's nodes, 36.0 s for 20 iterations of 256
 //! images.
 
 use std::path::Path;

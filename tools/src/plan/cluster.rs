@@ -1,9 +1,9 @@
 //! Which node sends what to which to synchronise one layer.
 //!
 //! Numbers only. Invariant: the bytes of the messages made here, added up for a node, are the
-//! floats of `dogwild::poseidon::cost` times four (a test holds them together), but that pairs are
-//! whole (a layer smaller than a pair lies on one server) and that `onebit` has two floats more
-//! for each.
+//! floats of `dogwild::poseidon::cost` times four. A test holds them together. Two things differ:
+//! pairs are whole (a layer smaller than a pair lies on one server), and `onebit` has two floats
+//! more for each.
 
 use dogwild::poseidon::{
     ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, Stragglers, bits_len,

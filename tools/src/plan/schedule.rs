@@ -4,7 +4,7 @@
 //! its layers one after the other. A layer's messages set out when its backward pass ends, or,
 //! without overlap, when the whole backward pass has. Each node has one link out and one in, both
 //! of the same bandwidth and independent (full duplex). Messages leave in the order in which they
-//! were ready and arrive in the order in which they began to leave; one that finds the receiver's
+//! were ready and arrive in the order in which they began to leave. One that finds the receiver's
 //! link busy waits in the switch. Servers, sufficient factors and memory cost no time, nor does
 //! latency. Numbers only: the clock is virtual.
 

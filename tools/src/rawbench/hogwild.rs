@@ -241,7 +241,7 @@ fn measure(args: &HogwildArgs, size: Size, kernel: Kernel, solvers: u32) -> Resu
         .map(|i| Solver::start(args, &path, i))
         .collect();
     let waiting = started.and_then(|mut all| wait_until_ready(&weights, &mut all).map(|()| all));
-    // On an error too, so that no solver waits for ever.
+    // On an error too, so that no solver waits forever.
     weights
         .globals()
         .stop

@@ -56,7 +56,7 @@ pub(crate) struct DriverArgs {
     /// The lab's hosts receive on all cores (receive packet steering), not on the one that sends
     #[arg(long, requires = "lab")]
     pub(crate) steer_receive: bool,
-    /// Send from this core only, counted from 0, ours and what --compare runs; receiving ends run
+    /// Send from this core only, counted from 0, ours and what --compare runs. Receiving ends run
     /// where they may (testpmd always sends from one core, 1 if not told; trafgen always from core
     /// 0)
     #[arg(long, value_name = "N", requires = "lab")]

@@ -33,9 +33,9 @@ pub(crate) struct SendArgs {
     /// frame is written (as trafgen and testpmd do)
     #[arg(long, conflicts_with = "unicast")]
     alone: bool,
-    /// Measure so many times, ours and each of --compare in turns, on the same lab: how many times
-    /// theirs ours is, per round, median, lowest and highest, and the rate from core to core, with
-    /// which rates on virtual machines change
+    /// Measure so many times, ours and each of --compare in turns, on the same lab. Prints the
+    /// ratio of ours to theirs per round, median, lowest and highest, and the rate from core to
+    /// core, with which rates on virtual machines change
     #[arg(long, value_name = "N", value_parser = rounds::count())]
     rounds: Option<u32>,
 }

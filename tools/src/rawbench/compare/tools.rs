@@ -94,9 +94,9 @@ pub(super) fn iperf3(
     })
 }
 
-/// What makes iperf3's UDP fastest: no limit to the rate, one stream, socket buffers as ours (in a
-/// lab, where the other end has the same limits; iperf3 ends if it is granted less), and
-/// segmentation offload where this one has it (3.21 and later).
+/// What makes iperf3's UDP fastest: no limit to the rate, one stream, socket buffers as ours, and
+/// segmentation offload where this iperf3 has it (3.21 and later). Buffers are set in a lab only,
+/// where the other end has the same limits: iperf3 ends if it is granted less.
 fn udp_args(program: &PathBuf, lab: bool, bytes: usize) -> Result<Vec<String>> {
     let mut args = ["-u", "-b", "0", "-l", &bytes.to_string()]
         .map(str::to_owned)

@@ -30,7 +30,7 @@ impl Distance {
     }
 }
 
-/// Waits until all replicas are equal, bit for bit; gives up when they have not got nearer for
+/// Waits until all replicas are equal, bit for bit. Gives up when they have not got nearer for
 /// `patience`, and then gives what lags in words.
 ///
 /// # Errors

@@ -196,7 +196,7 @@ impl DriverArgs {
         let (mut reports, mut rounds) = (Vec::new(), Vec::<Round>::new());
         let mut frame_bytes = what.frame_bytes;
         for number in 0..count {
-            // Who comes first may find the machine in another state than who comes last.
+            // The first may find the machine in another state than the last.
             let ours_first = number % 2 == 0;
             let mut ours = None;
             if ours_first {
