@@ -34,7 +34,7 @@ struct Lane<D: Device> {
     done: Vec<Mutex<Option<D::Event>>>,
 }
 
-/// See the module.
+/// Brings gradients down from devices, lets [`Sum`] add them, and brings the sums up to all.
 pub struct Accumulate<D: Device> {
     lanes: Vec<Lane<D>>,
     sum: Sum<Down<D>>,

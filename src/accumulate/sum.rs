@@ -96,7 +96,7 @@ struct Queue<N> {
     closed: bool,
 }
 
-/// See the module. `N` is what else a device's thread is told.
+/// Adds the gradients of several devices. `N` is what else a device's thread is told.
 pub struct Sum<N = std::convert::Infallible> {
     arch: Arch,
     order: Order,

@@ -7,13 +7,13 @@ use crate::weights::{DataKind, Manifest, ManifestError};
 /// Why a model cannot be joined to pictures or to a buffer.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// The model itself.
+    /// The model cannot be built for these pictures.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Its tensors.
+    /// The tensors cannot be packed.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// No batch size to be found.
+    /// The net has no batch size.
     #[error(
         "the net {0} has no data layer with a batch_size for training: add one to its Data layer"
     )]

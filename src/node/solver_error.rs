@@ -8,25 +8,25 @@ use crate::weights::{OpenError, SlotError, StateError};
 /// Why a solver could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum SolverError {
-    /// The buffer.
+    /// The buffer cannot be opened.
     #[error("{0}")]
     Buffer(#[from] OpenError),
-    /// The component slot.
+    /// The component slot cannot be claimed.
     #[error(transparent)]
     Slot(#[from] SlotError),
-    /// The solver's own state file.
+    /// The solver's own state file cannot be used.
     #[error("{0}")]
     State(#[from] StateError),
-    /// The model.
+    /// The model cannot be read or built.
     #[error(transparent)]
     Model(#[from] NetError),
     /// Model and pictures do not fit.
     #[error(transparent)]
     Batches(#[from] BatchesError),
-    /// The data.
+    /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The learning-curve file.
+    /// The file of the learning curve cannot be written.
     #[error(transparent)]
     Curve(#[from] CurveError),
     /// The loss is NaN or infinite.

@@ -25,7 +25,7 @@ pub enum LrPolicy {
     Inv {
         /// Growth of the base, per iteration.
         gamma: f32,
-        /// Exponent.
+        /// Exponent; the larger, the faster the rate falls.
         power: f32,
     },
     /// `base_lr * gamma ^ (number of step values reached)`.
@@ -37,9 +37,9 @@ pub enum LrPolicy {
     },
     /// `base_lr * (1 - iteration / max_iter) ^ power`; 0 from `max_iter` on.
     Poly {
-        /// Exponent.
+        /// Exponent; 1: the rate falls in a straight line.
         power: f32,
-        /// Where the rate is 0; in summaries the solver's own field says it.
+        /// Where the rate is 0; summaries have it in the solver's own field.
         #[serde(skip_serializing)]
         max_iter: u64,
     },

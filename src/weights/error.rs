@@ -90,7 +90,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Session of the buffer.
         found: u64,
-        /// The one expected.
+        /// Session of this job.
         expected: u64,
     },
     /// Made for another kind of data.
@@ -110,9 +110,9 @@ pub enum OpenError {
         path: PathBuf,
         /// Fingerprint of the model in the buffer.
         found: u64,
-        /// The one expected.
+        /// Fingerprint of this job's model.
         expected: u64,
-        /// Its model in words.
+        /// Model of the buffer in words.
         found_is: String,
     },
 }

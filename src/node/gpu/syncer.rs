@@ -65,7 +65,7 @@ struct Bay<M> {
     healed: u32,
 }
 
-/// See the file's head.
+/// Keeps the weights of one device in step with the host buffer.
 pub struct GpuSyncer<D: Device> {
     shared: Arc<SharedWeights>,
     state: Arc<GpuState>,

@@ -6,16 +6,16 @@ use crate::weights::{OpenError, SlotError, StateError};
 /// Why a streamer could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamerError {
-    /// The buffer.
+    /// The buffer cannot be opened.
     #[error("{0}")]
     Buffer(#[from] OpenError),
-    /// The component slot.
+    /// The component slot cannot be claimed.
     #[error(transparent)]
     Slot(#[from] SlotError),
     /// The streamer's own state file.
     #[error("{0}")]
     State(#[from] StateError),
-    /// The transport.
+    /// The transport cannot be opened.
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// Node and nodes do not fit.

@@ -38,13 +38,13 @@ impl Kind {
 /// A layer with weights.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Layer {
-    /// Its name.
+    /// Name, as in the net or table.
     pub name: String,
     /// What it does.
     pub kind: Kind,
-    /// Its weights.
+    /// Size of its weight matrix.
     pub shape: LayerShape,
-    /// Forward, for one image.
+    /// Floating-point operations of the forward pass, for one image.
     pub flops: u64,
 }
 

@@ -16,9 +16,9 @@ use super::layers::{self, Layer};
 /// The framework whose single-node throughput is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Engine {
-    /// Caffe, the engine of the 2015 paper.
+    /// Single-node throughput of Caffe.
     Caffe,
-    /// TensorFlow.
+    /// Single-node throughput of TensorFlow.
     Tensorflow,
 }
 

@@ -30,7 +30,7 @@ pub(super) enum When {
     AfterThePass,
 }
 
-/// See the module.
+/// How devices replay a recording: its layers, iterations, and the order of addition.
 pub(super) struct Replay<'r> {
     recording: &'r Recording,
     layers: Vec<LayerRange>,
