@@ -17,7 +17,7 @@ pub struct Limit {
     pub known_frame_bytes: usize,
 }
 
-/// What came of the last frame.
+/// What became of the last frame.
 #[derive(Clone, Copy)]
 enum Fate {
     /// It leaves at this time.

@@ -1,4 +1,4 @@
-//! A seeded virtual network and clock over the very state machines that run for real.
+//! A seeded virtual network and clock over the same state machines that real nodes run.
 //!
 //! Holds [`Fleet`] (the memory of all nodes) and [`World`] (their streamers, the frames on the way,
 //! the clock). Everything follows from the seed: the same seed gives the same run, frame by frame.
@@ -51,7 +51,7 @@ pub struct Fleet {
     config: Config,
     weights: Vec<Vec<AtomicU32>>,
     states: Vec<StreamState>,
-    /// One for each node's memory, as a buffer has its own.
+    /// A random number for each node's memory, as each buffer has one.
     incarnations: Vec<u64>,
 }
 
@@ -143,7 +143,7 @@ struct Unread {
     weights: Range<usize>,
 }
 
-/// The network: frames on the way and the dice.
+/// The network: frames on the way and the source of chance.
 struct Network {
     faults: Faults,
     nodes: u16,
@@ -185,7 +185,7 @@ impl Network {
         }
     }
 
-    /// Lets a frame of `len` bytes of `from` out, or says that there is no slot for it.
+    /// Sends a frame of `len` bytes of `from`, or refuses it if no slot is free.
     fn admit(&mut self, from: u16, len: usize) -> bool {
         if self.rng.random_bool(self.faults.no_slot) {
             return false;
@@ -342,14 +342,14 @@ impl<'a> World<'a> {
         self.streamers[node as usize].as_ref()
     }
 
-    /// Says how many iterations the solvers of `node` have made.
+    /// Sets how many iterations the solvers of `node` have made.
     pub fn set_iterations(&mut self, node: u16, iterations: u64) {
         if let Some(streamer) = &mut self.streamers[node as usize] {
             streamer.set_local_iterations(iterations);
         }
     }
 
-    /// What the streamer of `node` has to tell since the last call.
+    /// Reports of the streamer of `node` since the last call.
     pub fn take_reports(&mut self, node: u16) -> Vec<Report> {
         let streamer = self.streamers[node as usize].as_mut();
         streamer.map_or_else(Vec::new, |streamer| streamer.take_reports().collect())

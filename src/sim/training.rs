@@ -46,7 +46,7 @@ pub struct Solvers {
     pub step_ns: Vec<u64>,
     /// Share by which a step may take more or less time, drawn each time, 0 to 1.
     pub jitter: f64,
-    /// Whether solvers shorten their steps when the loss rises, as they do for real.
+    /// Whether solvers shorten their steps when the loss rises, as real solvers do.
     pub cautious: bool,
     /// Seed of first weights, order of pictures, and times.
     pub seed: u64,

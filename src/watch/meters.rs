@@ -59,7 +59,7 @@ meters! {
         DeltasSent = "deltas_sent",
         /// Deltas sent again.
         DeltasRepeated = "deltas_repeated",
-        /// Deltas kept back for want of a transmit slot.
+        /// Deltas kept back because no transmit slot was free.
         DeltasKept = "deltas_kept",
         /// Deltas applied.
         DeltasApplied = "deltas_applied",
@@ -141,7 +141,7 @@ meters! {
         AgeStepsP50 = "age_steps_p50",
         /// The same, 99th percentile.
         AgeStepsP99 = "age_steps_p99",
-        /// The same, most.
+        /// The same, largest.
         AgeStepsMax = "age_steps_max",
         /// Steps of the whole cluster between two positions of a chunk, median.
         ClusterStepsP50 = "cluster_steps_p50",

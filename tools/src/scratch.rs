@@ -1,4 +1,4 @@
-//! Folders in shared memory for the buffers of a benchmark, which go whatever ends it.
+//! Folders in shared memory for the buffers of a benchmark, removed whatever ends it.
 //!
 //! Dropped, or at SIGINT, SIGTERM and SIGHUP: the folder goes with all that is in it, and a child
 //! that starts late finds no folder to write into. Children end with the process that started them
@@ -112,7 +112,7 @@ fn remove(path: &Path) {
 
 fn watch_signals() -> io::Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM];
-    // `nohup` asks to be spared this one.
+    // `nohup` has asked to ignore this one.
     if !is_ignored(SIGHUP) {
         wanted.push(SIGHUP);
     }

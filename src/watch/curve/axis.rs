@@ -12,7 +12,7 @@ pub enum Axis {
     /// In even steps.
     #[default]
     Even,
-    /// By their logarithm; what is not above zero stands at the low end.
+    /// By their logarithm; values of zero or less are drawn at the low end.
     Log,
     /// By their logarithm, with these ticks.
     LogAt(Vec<f64>),
@@ -88,7 +88,7 @@ impl Ranged for Scale {
     }
 }
 
-/// From the least to the greatest value with a little air; never empty.
+/// From the least to the greatest value with a small margin; never empty.
 fn even_range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let Some((low, high)) = bounds(values) else {
         return 0.0..1.0;
@@ -100,7 +100,7 @@ fn even_range(values: impl Iterator<Item = f64>) -> Range<f64> {
     } else {
         least.max(0.5)
     };
-    // Axes of what is never negative begin at zero at the earliest.
+    // Where no value is negative, an axis begins at zero or above.
     let start = if low >= 0.0 {
         (low - air).max(0.0)
     } else {
@@ -109,7 +109,7 @@ fn even_range(values: impl Iterator<Item = f64>) -> Range<f64> {
     start..high + air
 }
 
-/// The same for logarithms: of what is above zero, a little air as a factor.
+/// The same for logarithms: of the values above zero, with the margin as a factor.
 fn log_range(values: impl Iterator<Item = f64>) -> Range<f64> {
     // Beyond these a quotient of two is not a number any more.
     let fit = values.filter(|value| (1e-150..1e150).contains(value));

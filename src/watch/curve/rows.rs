@@ -21,7 +21,7 @@ pub struct CurveRow {
     pub loss: Option<f64>,
     /// Loss on test images, if measured.
     pub test_loss: Option<f64>,
-    /// Share of the test images that were told right, 0..=1, if measured.
+    /// Share of the test images that were classified correctly, 0..=1, if measured.
     pub test_accuracy: Option<f64>,
 }
 
@@ -47,7 +47,7 @@ pub enum CurveError {
         /// Its first line.
         found: String,
     },
-    /// A line is no row.
+    /// A line is not a row.
     #[error("{}: {source}; correct or remove that line", path.display())]
     Row {
         /// Path of the file.

@@ -1,5 +1,5 @@
 //! A transport with nothing on top: full frames sent to the group as fast as it takes them, and
-//! received and counted. What `stream` is held against.
+//! received and counted. What `stream` is compared with.
 
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use std::time::{Duration, Instant};

@@ -1,8 +1,7 @@
 //! `dogwild-study`: what loss, delay and the number of nodes do to learning.
 //!
-//! `twin` trains in virtual time: the streamers that run for real, and real gradients, under a
-//! clock of which one seed decides everything. `repeat` runs `dogwild train`, processes in real
-//! time, with many seeds.
+//! `twin` trains in virtual time: real streamers and real gradients under a virtual clock, all
+//! decided by one seed. `repeat` runs `dogwild train`, processes in real time, with many seeds.
 
 mod course;
 mod repeat;

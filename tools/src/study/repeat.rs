@@ -164,7 +164,7 @@ impl Run {
         )
     }
 
-    /// What must not be.
+    /// Results that make a run a failure.
     fn wrong(&self) -> Option<String> {
         let what = match self.code {
             0 => return None,

@@ -70,13 +70,13 @@ pub(crate) struct Args {
     /// Do not shorten steps when the loss rises
     #[arg(long)]
     incautious: bool,
-    /// Seed of everything
+    /// Seed of weights, pictures, times and network
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Train so many times, with seeds from --seed on, and show median and range
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: u32,
-    /// Stop at the first test with this share of right answers, and say when that was
+    /// Stop at the first test with this share of right answers, and print when that was
     #[arg(long, value_name = "SHARE", value_parser = args::share)]
     target_accuracy: Option<f64>,
 }
@@ -133,7 +133,7 @@ impl Args {
         }
     }
 
-    /// Trains and says how it goes, one seed or several.
+    /// Trains with one seed or several, and prints the results.
     pub(crate) fn run(self) -> Result<()> {
         let data = self.data.load()?;
         if self.seeds > 1 {

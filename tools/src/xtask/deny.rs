@@ -1,4 +1,4 @@
-//! Holds dependencies against `deny.toml`, offline: licences, bans, sources.
+//! Checks dependencies against `deny.toml`, offline: licences, bans, sources.
 //!
 //! Reads `deny.toml` and what `cargo metadata` says of the workspace and of the fuzz targets. It
 //! stands in for cargo-deny where that is not installed: the file is cargo-deny's, and whatever of

@@ -36,10 +36,10 @@ enum Action {
         /// Soft-RoCE. CI does.
         #[arg(long)]
         all: bool,
-        /// Run the tests on a busy machine: so many threads compute all the while.
+        /// Run the tests on a busy machine: so many threads compute at the same time.
         #[arg(long, value_name = "THREADS", default_value_t = 0)]
         load: usize,
-        /// Run the tests so often.
+        /// Run the tests so many times.
         #[arg(long, value_name = "N", default_value_t = 1)]
         times: usize,
     },

@@ -64,7 +64,7 @@ impl Report {
         table.to_string()
     }
 
-    /// What it is held against.
+    /// What it is compared with.
     fn bounds(&self, row: &mut impl FnMut(String, String)) {
         for raw in &self.raw {
             row(
