@@ -1,9 +1,9 @@
 //! Every kernel on every instruction set, compared with memcpy of the same bytes in the same run.
 //!
 //! Uses a real buffer and a real streamer's state under /dev/shm. Positions and deltas lie in a
-//! ring of frames, as they do when a transport lends them. For each kernel: the bytes it reads and
-//! writes per second, its time over that of a memcpy that moves as many bytes (read + written), and
-//! its time over a memcpy of one array of the weights.
+//! ring of frames, as they do when a transport lends them. Prints for each kernel the bytes it
+//! reads and writes per second. Then come its time over that of a memcpy that moves as many bytes
+//! (read + written), and over a memcpy of one array of the weights.
 //!
 //! `cargo bench --bench kernels -- [--weights N,N] [--chunk N] [--passes N] [--json]`
 

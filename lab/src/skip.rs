@@ -12,8 +12,8 @@ pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// Prints on standard error that a test does not run on this host because it runs in another place,
-/// which the same test run brings up. Never a failure (that place skips by [`skip`]).
+/// Prints on standard error that a test does not run on this host, because it runs in another place
+/// that the same test run starts. Never a failure (that place skips by [`skip`]).
 pub fn elsewhere(why: &str, place: &str) {
     eprintln!("ELSEWHERE: runs {place}; here: {why}");
 }

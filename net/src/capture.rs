@@ -4,10 +4,10 @@
 //!
 //! A wrapper sees payloads, not packets. The headers in the file are made up around them from what
 //! is known, so that one dissector (`tools/wireshark/dogwild.lua`) serves every transport. They are
-//! Ethernet for [`Source::Mac`], Ethernet, IP and UDP for [`Source::Socket`], Ethernet with
-//! invented addresses for [`Source::Memory`] and [`Source::Queue`]. A received frame names its true
-//! sender; its destination is [`CaptureConfig::local`], because a transport does not tell whether
-//! it came by way of the group.
+//! Ethernet for [`Source::Mac`], and Ethernet, IP and UDP for [`Source::Socket`]. They are Ethernet
+//! with invented addresses for [`Source::Memory`] and [`Source::Queue`]. A received frame names its
+//! true sender; its destination is [`CaptureConfig::local`], because a transport does not tell
+//! whether it came by way of the group.
 //!
 //! Invariants:
 //! - Frames pass untouched, whatever becomes of the file. When it is full, or cannot be written to,

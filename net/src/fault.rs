@@ -6,7 +6,7 @@
 //! the clock.
 //!
 //! Invariants:
-//! - The n-th frame to arrive draws the same numbers whatever the settings are, so two runs with
+//! - The n-th frame to arrive draws the same numbers whatever the settings are. So two runs with
 //!   one seed decide alike, and raising `drop` drops all that a lower `drop` did. Bursts and
 //!   corruption draw from generators of their own.
 //! - A frame that passes whole is not copied. A frame to corrupt is copied into one scratch buffer;

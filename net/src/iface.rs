@@ -1,5 +1,5 @@
-//! The network interfaces of this host (or of the network namespace the thread is in): name,
-//! index, addresses, MTU, state; and which one a transport takes where none is named ([`choose`]).
+//! The network interfaces of this host (or of the network namespace the thread is in): name, index,
+//! addresses, MTU, state. [`choose`] finds the one that a transport takes where none is named.
 //!
 //! Only reads, and sends nothing: the default route is read off a socket that is connected and
 //! never used. Invariants:

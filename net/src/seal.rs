@@ -21,8 +21,8 @@
 //! - Frames may come out of order by up to [`WINDOW_FRAMES`] of their link; older ones are refused,
 //!   because whether they were taken is not remembered.
 //! - No link is ever forgotten while the wrapper lives, or while its file does
-//!   ([`ReplayWindows::in_file`]): the one that was silent for longest may be closed, and then no
-//!   frame of it is taken any more. Once no more can be remembered, new links are refused.
+//!   ([`ReplayWindows::in_file`]). The one that was silent for longest may be closed: then no frame
+//!   of it is taken any more. Once no more can be remembered, new links are refused.
 //! - No two frames under one key have the same link and number: the MAC would give its key away.
 //! - Only a holder of the key can make the wrapper remember anything.
 

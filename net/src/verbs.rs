@@ -4,9 +4,9 @@
 //! `tx` and `rx` are the halves over their rings (`send_ring`, `recv_ring`), `subnet` joins groups
 //! of InfiniBand, `ffi` is libibverbs, loaded at run time.
 //!
-//! Addresses are learnt as everywhere: the routing header of a datagram tells the sender's port,
-//! and its immediate data the number of the queue pair that receives there (the one that sends is
-//! another). Keys are fixed by the session. Nothing is exchanged beforehand.
+//! Addresses are learnt as everywhere. The routing header of a datagram tells the sender's port.
+//! Its immediate data is the number of the queue pair that receives there; the one that sends is
+//! another. Keys are fixed by the session. Nothing is exchanged beforehand.
 //!
 //! Invariants:
 //! - Slots are registered once; the adapter reads and writes them in place. Lent memory

@@ -4,8 +4,8 @@
 //! layer says how many devices have given theirs. In [`Order::Parts`] the thread that brings the
 //! last one cuts the layer into parts. Every thread that has nothing else to do takes parts from
 //! the queue and adds all devices' gradients there, the first device's first. So no thread waits
-//! for a turn, a large layer is added by all threads at once, and every float is the same sum in
-//! the same order whatever the timing. In [`Order::Turns`] the counter says whose turn it is: each
+//! for a turn, and a large layer is added by all threads at once. Every float is the same sum in
+//! the same order, whatever the timing. In [`Order::Turns`] the counter says whose turn it is: each
 //! device's thread waits for those before it and adds its gradient to the total.
 //!
 //! Who writes what: a device's floats of a layer are its own from [`Sum::claim`] to

@@ -1,9 +1,9 @@
 //! Devices with a memory of their own: what a GPU can do, as a trait, and its implementations.
 //!
-//! Holds [`Device`], [`Stream`] and [`Event`], memory of both sides ([`HostMemory`], [`Part`]), the
-//! [`kernels`] by name, and the implementations: [`host`] (threads and memcpy, on any machine) and,
-//! with the feature `cuda`, [`cuda`]. Touches memory, threads and the driver; knows no solver, no
-//! network, no clock.
+//! Holds [`Device`], [`Stream`] and [`Event`], memory of both sides ([`HostMemory`], [`Part`]), and
+//! the [`kernels`] by name. The implementations are [`host`] (threads and memcpy, on any machine)
+//! and, with the feature `cuda`, [`cuda`]. Touches memory, threads and the driver; knows no solver,
+//! no network, no clock.
 //!
 //! Invariants:
 //! - Everything put on a stream happens in that order, later, and never before the call that put it

@@ -32,9 +32,9 @@ pub fn drop_privileges_after_opening(transport: Transport) -> Result<(), caps::e
     drop_privileges()
 }
 
-/// Gives up all capabilities of this thread, for good: permitted, effective, inheritable, ambient,
-/// and the bounding set where that is allowed (CAP_SETPCAP), so that no program it starts gets them
-/// back either. Sockets, rings and mappings that are open stay usable.
+/// Gives up all capabilities of this thread, for good: permitted, effective, inheritable and
+/// ambient. Where that is allowed (CAP_SETPCAP), the bounding set too, so that no program it starts
+/// gets them back. Sockets, rings and mappings that are open stay usable.
 ///
 /// # Errors
 /// The kernel refuses; giving up capabilities is always allowed (capset(2)).

@@ -1,4 +1,4 @@
-//! A limit of what each node sends: one that the node knows of (a token bucket), or a shaper with a
+//! A limit of what each node sends. The node knows of it (a token bucket), or it is a shaper with a
 //! queue on the way, which silently drops what does not fit.
 //!
 //! Arithmetic over the virtual clock. Invariant: over any stretch of time no more goes than the

@@ -14,9 +14,9 @@ use safetensors::{Dtype, SafeTensorError};
 use super::{SaveError, checksum, first_non_finite};
 use crate::weights::{Manifest, WeightsView, kernels};
 
-/// Writes the tensors of `manifest` from `w`, and `metadata` and a checksum with them, to `path`:
-/// first to a temporary file next to it, then renamed, so that `path` is the old file or the new
-/// one.
+/// Writes the tensors of `manifest` from `w`, and `metadata` and a checksum with them, to `path`.
+/// Writes a temporary file next to it first and renames that, so that `path` is the old file or the
+/// new one.
 ///
 /// # Errors
 /// A weight is not finite, `w` is too short, or the file cannot be written.

@@ -1,8 +1,8 @@
 //! Matrix products with the weights of an inner product, read straight from the shared buffer.
 //!
-//! The only file of this module with `unsafe`: the `gemm` crate takes raw pointers. That is what
-//! makes it usable here: the weights may change while they are read (Hogwild), and so must never be
-//! a `&[f32]`. Everything is checked before the call; one thread only.
+//! The only file of this module with `unsafe`: products take raw pointers, for the weights may
+//! change while they are read (Hogwild) and so must never be a `&[f32]`. Everything is checked
+//! before the call; one thread only.
 #![allow(unsafe_code)]
 
 use gemm::Parallelism;

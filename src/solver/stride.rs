@@ -8,10 +8,10 @@
 //! others do, which their work replaces. In weights that the node masters there is nothing to
 //! guess: there it adds the portion at once.
 //!
-//! A stride is limited so that no step is longer than 1 % of the weights, or those of several
-//! solvers on one node together (the trust ratio of LARS, arXiv 1708.03888, as a limit). Rates that
-//! learn well are below that; eight times such a rate may be above it. Where the limit holds, the
-//! cluster learns as if its rate were lower, and stays stable.
+//! A stride is limited so that no step is longer than 1 % of the weights, nor those of several
+//! solvers on one node together. This is the trust ratio of LARS (arXiv 1708.03888) as a limit.
+//! Rates that learn well are below that; eight times such a rate may be above it. Where the limit
+//! holds, the cluster learns as if its rate were lower, and stays stable.
 
 use std::ops::Range;
 

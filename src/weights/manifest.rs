@@ -1,8 +1,8 @@
 //! Which tensor lies where: the header format of safetensors, stored in the buffer.
 //!
-//! Pure data and JSON; touches no file. Invariant: a `Manifest` is always packed by one
-//! rule (the tensors in order, each at the next multiple of 16 weights), whether it was
-//! built or parsed, so names and shapes determine every offset.
+//! Pure data and JSON; touches no file. Invariant: a `Manifest` is always packed by one rule,
+//! whether it was built or parsed: the tensors in order, each at the next multiple of 16 weights.
+//! So names and shapes determine every offset.
 
 use std::collections::HashSet;
 use std::fmt;

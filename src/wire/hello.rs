@@ -1,8 +1,8 @@
 //! The payload of a hello: who the sender is, the shape of its job, what it has seen of each range.
 //!
-//! Nodes compare shapes before they take anything from each other, so that a node with another
-//! model, other data, another number of nodes or another chunk size is found and named. So is a
-//! second process with the index of the first.
+//! Nodes compare shapes before they take anything from each other. So a node with another model,
+//! other data, another number of nodes or another chunk size is found and named. So is a second
+//! process with the index of the first.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -32,10 +32,11 @@
 //!    forged frame with the nonce of a genuine one is then a guess of H(m) ^ H(m'), as in 1. With
 //!    any other nonce, a guess of 128 random bits.
 //!
-//! So v attempts, at all receivers together, succeed with at most v x 2^-64 (times 1.002 for up to
-//! 2^60 frames under one key: blocks of AES never repeat, random ones might), plus what tells
-//! AES-256 from random, plus the chance that a nonce repeats. Ten million attempts a second for a
-//! year make less than 2^-15. The first that succeeds gives a key word away, and more with it.
+//! So v attempts, at all receivers together, succeed with at most v x 2^-64, plus what tells
+//! AES-256 from random, plus the chance that a nonce repeats. (The first term is 1.002 times as
+//! large for up to 2^60 frames under one key: blocks of AES never repeat, random ones might.) Ten
+//! million attempts a second for a year make less than 2^-15. The first that succeeds gives a key
+//! word away, and more with it.
 //!
 //! **What must never happen** is two frames of one nonce: their tags give H(m) ^ H(m'), which is
 //! linear in k, so that about a hundred such pairs of full frames give k. A number never repeats on

@@ -1,6 +1,5 @@
-//! Joins a multicast group of an InfiniBand fabric: its subnet administrator gives the group a
-//! local identifier, makes it if it does not exist, and tells the switches that this port is a
-//! member.
+//! Joins a multicast group of an InfiniBand fabric. Its subnet administrator makes the group if it
+//! does not exist, gives it a local identifier, and tells the switches that this port is a member.
 //!
 //! Holds the one request that is made, as bytes (`InfiniBand Architecture Specification` volume 1,
 //! 13.4 management datagrams, 15.2.5.17 MCMemberRecord), and its way through the kernel's `ib_umad`

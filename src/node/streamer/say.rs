@@ -15,7 +15,8 @@ use crate::weights::DataKind;
 
 /// Time between two lines of rates if nothing else is said, s.
 const LINE_EVERY_S: u64 = 5;
-/// Names the time between two lines, s; 0: none. `dogwild train` sets it: its logs go to files.
+/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody
+/// watches.
 pub(crate) const LINE_EVERY_ENV: &str = "DOGWILD_LINE_EVERY_S";
 
 /// Time between two lines of rates; `None`: there are none.

@@ -1,9 +1,9 @@
 //! Data sets: labelled images in memory, and the batches that a solver takes.
 //!
-//! Holds [`Images`] and [`DataSet`], the [`Source`] a user names with `--data`, the built-in
-//! generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), the [`feed`] that
-//! brings a set over the network, Caffe's [`Transform`] and the prefetching [`Batches`]. May read
-//! files and connect to a feed; touches no weights.
+//! Holds [`Images`] and [`DataSet`], and the [`Source`] that a user names with `--data`. Sets come
+//! from the built-in generator ([`digits`]), the loaders of real data ([`mnist`], [`cifar10`]), or
+//! a [`feed`] over the network. Caffe's [`Transform`] and the prefetching [`Batches`] bring them to
+//! a net. May read files and connect to a feed; touches no weights.
 //!
 //! Invariants: pixels are bytes, NCHW, row-major, images one after the other without gaps;
 //! `labels[i] < classes`; a batch is a pure function of seed, shard and cursor.

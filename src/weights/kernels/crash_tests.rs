@@ -1,7 +1,7 @@
 //! Killing a kernel, and the recovery after it, after every single store.
 //!
-//! The portable kernels run over memory whose stores stop having any effect after a given
-//! number, which is what a kill leaves behind: a prefix of the stores in program order.
+//! The portable kernels run over memory whose stores have no effect after a given number. That is
+//! what a kill leaves behind: a prefix of the stores in program order.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

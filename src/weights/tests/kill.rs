@@ -1,8 +1,8 @@
 //! A streamer killed with SIGKILL two hundred times: nothing lost, nothing doubled.
 //!
-//! The parent starts this test's own executable as a child that plays master, slave and
-//! two solvers on shared files, one after the other in one thread, over a lossy wire; kills
-//! it at a random moment; recovers as a restarted streamer would; and adds up every weight.
+//! The parent starts this test's own executable as a child. The child plays master, slave and two
+//! solvers on shared files, one after the other in one thread, over a lossy wire. The parent kills
+//! it at a random moment, recovers as a restarted streamer would, and adds up every weight.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -67,7 +67,8 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 /// on two cores do to each other through the kernel's packet buffers. Takes some 50 ms.
 ///
 /// Cores that share a last-level cache do ten times what others do, and the host of a virtual
-/// machine moves it between such pairs: rates of frames change with it, by two and more.
+/// machine moves it between such pairs. Rates of frames change with that by a factor of two and
+/// more.
 pub(crate) fn core_to_core_bytes_per_s() -> f64 {
     const BLOCK: usize = 32 << 10;
     const BLOCKS: usize = 64;

@@ -290,8 +290,8 @@ impl<'l> Lead<'l> {
         self.worker.shared.globals().stop.store(1, Relaxed);
     }
 
-    /// Writes a checkpoint of the state after `t` steps. NaN or infinity in it is an error: the
-    /// state is the same on all workers, so none writes this checkpoint, and `t` is not a clock
+    /// Writes a checkpoint of the state after `t` steps. NaN or infinity in it is an error. The
+    /// state is the same on all workers, so none writes this checkpoint. Then `t` is not a clock
     /// that all members have, whatever the servers wrote.
     fn save(&self, t: u64, own: &Thread, helpers: &[Helper]) -> Result<(), PoseidonError> {
         let Some(folder) = &self.worker.folder else {
