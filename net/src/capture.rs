@@ -30,7 +30,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 
 use crate::address_table::AddressTable;
-use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
+use crate::{CaptureStats, Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
 
 mod packet;
 
@@ -62,15 +62,6 @@ pub struct CaptureError {
     pub path: PathBuf,
     /// What the system says.
     pub error: io::Error,
-}
-
-/// What became of frames, both directions together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CaptureStats {
-    /// Frames written to the file.
-    pub written: u64,
-    /// Frames that were not, because the file was full or failed.
-    pub skipped: u64,
 }
 
 /// Wraps both halves of a link.

@@ -12,7 +12,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use pnet::datalink;
+use pnet_datalink as datalink;
 
 use crate::syscalls::interface_mtu;
 

@@ -53,6 +53,8 @@
 //!
 //! [`udp`], [`packet_mmap`], [`af_xdp`] and [`verbs`] exist on Linux, whose system calls they are
 //! made of; [`memory`] and the wrappers everywhere.
+//!
+//! The features `capture` and `verbs`, both on by default, are the modules of those names.
 
 use std::fmt;
 use std::io;
@@ -65,6 +67,7 @@ mod address_table;
 #[cfg(target_os = "linux")]
 pub mod af_xdp;
 pub mod bucket;
+#[cfg(feature = "capture")]
 pub mod capture;
 #[cfg(target_os = "linux")]
 mod ethernet;
@@ -82,7 +85,7 @@ pub mod seal;
 mod syscalls;
 #[cfg(target_os = "linux")]
 pub mod udp;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "verbs"))]
 pub mod verbs;
 
 #[cfg(target_os = "linux")]
@@ -314,5 +317,14 @@ pub struct ReceiveStats {
     /// Where the last frame came from that it refused for its tag or its length.
     pub seal_refused_from: Option<Source>,
     /// What a [`capture`] wrapper wrote, both directions; zero without one.
-    pub capture: capture::CaptureStats,
+    pub capture: CaptureStats,
+}
+
+/// What became of the frames of a [`capture`], both directions together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CaptureStats {
+    /// Frames written to the file.
+    pub written: u64,
+    /// Frames that were not, because the file was full or failed.
+    pub skipped: u64,
 }

@@ -5,9 +5,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use pnet::packet::ip::IpNextHeaderProtocols;
-use pnet::packet::{ipv4, ipv6, udp};
-
 use crate::Source;
 
 /// The IEEE's local experimental EtherType, the one of the `packet_mmap` transport.
@@ -16,6 +13,8 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// Made up. Wireshark warns of small ones.
 const TTL: u8 = 64;
+/// UDP's number in an IP header.
+const PROTOCOL_UDP: u8 = 17;
 const UDP_HEADER: usize = 8;
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -56,10 +55,8 @@ pub(super) fn build(from: Source, to: Source, payload: &[u8], packet: &mut Vec<u
     // Over IPv4 a checksum of zero says that there is none.
     packet.extend_from_slice(&[0, 0]);
     packet.extend_from_slice(payload);
-    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (from.ip(), to.ip())
-        && let Some(view) = udp::UdpPacket::new(&packet[udp_at..])
-    {
-        let sum = udp::ipv6_checksum(&view, &source, &destination);
+    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (from.ip(), to.ip()) {
+        let sum = ipv6_udp_checksum(source, destination, &packet[udp_at..]);
         packet[udp_at + 6..udp_at + 8].copy_from_slice(&sum.to_be_bytes());
     }
 }
@@ -70,36 +67,57 @@ fn length_field(len: usize) -> [u8; 2] {
 }
 
 fn add_ipv4(source: Ipv4Addr, destination: Ipv4Addr, payload_len: usize, packet: &mut Vec<u8>) {
-    let at = packet.len();
-    packet.resize(at + IPV4_HEADER, 0);
-    let Some(mut header) = ipv4::MutableIpv4Packet::new(&mut packet[at..]) else {
-        return;
-    };
-    header.set_version(4);
-    header.set_header_length((IPV4_HEADER / 4) as u8);
-    let total = IPV4_HEADER + UDP_HEADER + payload_len;
-    header.set_total_length(u16::try_from(total).unwrap_or(u16::MAX));
-    header.set_ttl(TTL);
-    header.set_next_level_protocol(IpNextHeaderProtocols::Udp);
-    header.set_source(source);
-    header.set_destination(destination);
-    let sum = ipv4::checksum(&header.to_immutable());
-    header.set_checksum(sum);
+    let mut header = [0; IPV4_HEADER];
+    // The version, and the header's length in words of 4 bytes.
+    header[0] = 4 << 4 | (IPV4_HEADER / 4) as u8;
+    header[2..4].copy_from_slice(&length_field(IPV4_HEADER + UDP_HEADER + payload_len));
+    header[8] = TTL;
+    header[9] = PROTOCOL_UDP;
+    header[12..16].copy_from_slice(&source.octets());
+    header[16..20].copy_from_slice(&destination.octets());
+    let sum = checksum(&[&header]);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend_from_slice(&header);
 }
 
 fn add_ipv6(source: Ipv6Addr, destination: Ipv6Addr, payload_len: usize, packet: &mut Vec<u8>) {
-    let at = packet.len();
-    packet.resize(at + IPV6_HEADER, 0);
-    let Some(mut header) = ipv6::MutableIpv6Packet::new(&mut packet[at..]) else {
-        return;
-    };
-    header.set_version(6);
-    let total = UDP_HEADER + payload_len;
-    header.set_payload_length(u16::try_from(total).unwrap_or(u16::MAX));
-    header.set_next_header(IpNextHeaderProtocols::Udp);
-    header.set_hop_limit(TTL);
-    header.set_source(source);
-    header.set_destination(destination);
+    let mut header = [0; IPV6_HEADER];
+    header[0] = 6 << 4;
+    header[4..6].copy_from_slice(&length_field(UDP_HEADER + payload_len));
+    header[6] = PROTOCOL_UDP;
+    header[7] = TTL;
+    header[8..24].copy_from_slice(&source.octets());
+    header[24..40].copy_from_slice(&destination.octets());
+    packet.extend_from_slice(&header);
+}
+
+/// The checksum of `datagram`, a UDP header without its checksum and what follows it: over a
+/// pseudo-header too (RFC 8200, 8.1).
+fn ipv6_udp_checksum(source: Ipv6Addr, destination: Ipv6Addr, datagram: &[u8]) -> u16 {
+    let len = length_field(datagram.len());
+    let pseudo: &[&[u8]] = &[
+        &source.octets(),
+        &destination.octets(),
+        &[0, 0, len[0], len[1], 0, 0, 0, PROTOCOL_UDP],
+        datagram,
+    ];
+    // Zero would say that there is none, which IPv6 does not allow.
+    match checksum(pseudo) {
+        0 => 0xFFFF,
+        sum => sum,
+    }
+}
+
+/// The Internet checksum (RFC 1071) of `parts` in a row, all of them but the last of even length.
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |&low| u32::from(low)))
+        .sum();
+    // Twice, as the first may carry again. A packet of 64 KiB is far from overflowing 32 bits.
+    let folded = (sum & 0xFFFF) + (sum >> 16);
+    let folded = (folded & 0xFFFF) + (folded >> 16);
+    !(folded as u16)
 }
 
 /// The Ethernet address of an address: its own, that which IP multicast has, or an invented one.

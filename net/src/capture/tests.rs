@@ -125,11 +125,7 @@ fn ip_headers_have_their_checksums() {
     packet::build(from, to, b"payload", &mut packet);
     assert_eq!(packet[..6], [1, 0, 0x5E, 68, 1, 2]);
     assert_eq!(packet.len(), 14 + 20 + 8 + 7);
-    let sum: u32 = packet[14..34]
-        .chunks(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum();
-    assert_eq!((sum & 0xFFFF) + (sum >> 16), 0xFFFF);
+    assert_eq!(ones_complement_sum(&packet[14..34]), 0xFFFF);
     // A destination of another kind cannot be told.
     packet::build(from, Source::Memory(3), b"", &mut packet);
     assert_eq!(packet[30..34], [0; 4]);
@@ -140,5 +136,22 @@ fn ip_headers_have_their_checksums() {
         &mut packet,
     );
     assert_eq!(packet[..6], [0x33, 0x33, 0, 0, 0, 0x44]);
+    // Version, length, protocol, hop limit.
+    assert_eq!(packet[14..22], [0x60, 0, 0, 0, 0, 15, 17, 64]);
     assert_ne!(packet[14 + 40 + 6..14 + 40 + 8], [0, 0]);
+    // Addresses, length and protocol (the pseudo-header), then the datagram with its checksum.
+    let mut summed = packet[22..54].to_vec();
+    summed.extend_from_slice(&[0, 15, 0, 17]);
+    summed.extend_from_slice(&packet[54..]);
+    // The payload's length is odd.
+    summed.push(0);
+    assert_eq!(ones_complement_sum(&summed), 0xFFFF);
+}
+
+/// The sum that is 0xFFFF where a checksum is right. Adds in another way than the code does.
+fn ones_complement_sum(bytes: &[u8]) -> u16 {
+    bytes.chunks_exact(2).fold(0, |sum: u16, pair| {
+        let (sum, carry) = sum.overflowing_add(u16::from_be_bytes([pair[0], pair[1]]));
+        sum + u16::from(carry)
+    })
 }
