@@ -49,15 +49,36 @@
 //! it here; [`accumulate`] adds the gradients of several on the CPU. [`watch`] has counters and
 //! curves, [`snapshot`] safetensors, and [`sim`] a virtual network over the same state machines.
 //! `docs/architecture.md` walks them.
+//!
+//! # Features
+//!
+//! By default everything is built. `default-features = false` leaves [`weights`], [`wire`],
+//! [`stream`], [`sim`] and, of [`node`], the loop of the example above: a library that trains
+//! nothing. Each feature adds:
+//!
+//! - `caffe`: [`solver`], [`snapshot`], [`device`], [`accumulate`], and solvers' loops in [`node`];
+//! - `cuda`: NVIDIA's GPUs in [`device`], with `caffe`; needs nothing of CUDA to build;
+//! - `poseidon`: [`poseidon`], with `caffe`;
+//! - `plots`: learning curves as pictures, in [`watch`];
+//! - `capture` and `verbs`: the modules of `dogwild-net` of those names;
+//! - `program`: [`cli`], [`job`], the rest of [`node`] and the program `dogwild`, with all others
+//!   but `cuda`.
 
+#[cfg(feature = "caffe")]
 pub mod accumulate;
+#[cfg(feature = "program")]
 pub mod cli;
+#[cfg(feature = "caffe")]
 pub mod device;
+#[cfg(feature = "program")]
 pub mod job;
 pub mod node;
+#[cfg(feature = "poseidon")]
 pub mod poseidon;
 pub mod sim;
+#[cfg(feature = "caffe")]
 pub mod snapshot;
+#[cfg(feature = "caffe")]
 pub mod solver;
 pub mod stream;
 pub mod watch;

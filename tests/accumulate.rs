@@ -2,6 +2,8 @@
 //! to the synchronous sum of the same batches in the order of the devices, whatever the timing, and
 //! equal to one device with as many times the batch up to rounding.
 
+#![cfg(feature = "caffe")]
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;

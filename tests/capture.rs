@@ -1,5 +1,7 @@
 //! Captured frames as tshark shows them with the dissector of `tools/wireshark/dogwild.lua`.
 
+#![cfg(feature = "program")]
+
 use std::path::Path;
 use std::process::Command;
 

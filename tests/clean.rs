@@ -2,6 +2,8 @@
 //! here runs in a mount namespace with a /dev/shm of its own, so that other jobs of this machine
 //! are safe.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

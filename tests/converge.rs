@@ -1,6 +1,8 @@
 //! Learning by several nodes with default settings: as one would, at any pace, never further behind
 //! than was asked.
 
+#![cfg(feature = "program")]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;

@@ -1,6 +1,8 @@
 //! What is wrong is named: components by hand, one of them stopped, with another MTU, without the
 //! key.
 
+#![cfg(feature = "program")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

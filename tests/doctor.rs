@@ -1,5 +1,7 @@
 //! `dogwild doctor` and `--iface auto`: what they say as root and as an ordinary user.
 
+#![cfg(feature = "program")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

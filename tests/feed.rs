@@ -1,5 +1,7 @@
 //! Training on a host without files: the pictures come from `dogwild feed`.
 
+#![cfg(feature = "program")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! `dogwild gpu`: a device's solver and a processor's on one buffer, the component killed in the
 //! middle; and what it says when it cannot start.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,6 +2,8 @@
 //!
 //! `DOGWILD_HOSTILE_FRAMES` sets how many frames the two have to refuse.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

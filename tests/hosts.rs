@@ -1,6 +1,8 @@
 //! Two hosts by hand, as docs/guide/two-hosts.md says: the component programs alone, without
 //! `train`.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

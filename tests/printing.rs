@@ -2,6 +2,8 @@
 //!
 //! On the code before `dogwild_lab::out`, each of these ended with 101 and a panic of `println!`.
 
+#![cfg(feature = "program")]
+
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

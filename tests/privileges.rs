@@ -1,5 +1,7 @@
 //! What a streamer may still do once it streams: nothing that needs a capability.
 
+#![cfg(feature = "program")]
+
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

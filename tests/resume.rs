@@ -1,5 +1,7 @@
 //! Snapshots while training, and `train --resume`: real processes, real kills, a real full disk.
 
+#![cfg(feature = "program")]
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,6 +1,8 @@
 //! What a job says on the screen and in its files: the whole experiment, and nothing that is wider
 //! than the screen.
 
+#![cfg(feature = "program")]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

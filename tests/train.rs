@@ -1,5 +1,7 @@
 //! `dogwild train` as a user runs it: separate processes, real sockets, real signals.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,6 +2,8 @@
 //! are there, and the exit code says what happened. Separate processes, real signals, real full
 //! disks.
 
+#![cfg(feature = "program")]
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,6 +1,8 @@
 //! Streamers that meet what does not belong to their job: a second process with their index, a node
 //! with other data, forged numbers, weights that are not finite. Live processes on loopback.
 
+#![cfg(feature = "program")]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

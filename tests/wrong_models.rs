@@ -1,5 +1,7 @@
 //! Wrong model files, wrong pictures and wrong shares: each mistake is told for what it is.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

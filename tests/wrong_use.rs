@@ -1,5 +1,7 @@
 //! Wrong use of the programs: each mistake has its message, and none panics or hangs.
 
+#![cfg(feature = "program")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

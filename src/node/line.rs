@@ -1,11 +1,23 @@
-//! The line of rates that a solver prints now and then, and its counters at the end.
+//! How often a line of rates is printed; the one of a solver, and its counters at the end.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::line_every;
 use crate::watch::SolverMeter;
 use crate::weights::{METERS, SharedWeights};
+
+/// Time between two lines of rates if nothing else is said, s.
+const LINE_EVERY_S: u64 = 5;
+/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody
+/// watches.
+pub(crate) const LINE_EVERY_ENV: &str = "DOGWILD_LINE_EVERY_S";
+
+/// Time between two lines of rates; `None`: there are none.
+pub(crate) fn line_every() -> Option<Duration> {
+    let asked = std::env::var(LINE_EVERY_ENV).ok();
+    let seconds = asked.and_then(|text| text.parse().ok());
+    Some(Duration::from_secs(seconds.unwrap_or(LINE_EVERY_S))).filter(|every| !every.is_zero())
+}
 
 /// When the last line was, and what it said.
 #[derive(Debug)]

@@ -6,11 +6,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use dogwild_net::{Link, Transmit};
+use dogwild_net::Transmit;
 
 use super::pace::Pace;
 use crate::stream::{FillLent, Outbox, Room, To};
-use crate::weights::SharedWeights;
 
 /// The sending half of a link, under the rate that the component keeps.
 pub(super) struct Port<'t> {
@@ -104,17 +103,5 @@ impl Outbox for Port<'_> {
 
     fn has_read(&mut self, ticket: u64) -> bool {
         self.tx.has_read(ticket)
-    }
-}
-
-/// Lends the buffer to the transport.
-pub(super) fn lend(link: &mut Link, shared: &SharedWeights) {
-    match link.tx.lend(shared.view().words()) {
-        Ok(true) => log::info!("positions are read from the buffer by the adapter"),
-        Ok(false) => {}
-        Err(error) => log::warn!(
-            "the adapter cannot read the buffer itself ({error}): positions are copied; \
-             raise the limit of locked memory (ulimit -l)"
-        ),
     }
 }

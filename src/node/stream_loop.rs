@@ -142,7 +142,7 @@ impl<'a> StreamLoop<'a> {
     }
 
     /// Whether frames may go as fast as the link takes them, at this moment.
-    pub(super) fn is_unlimited(&self) -> bool {
+    pub fn is_unlimited(&self) -> bool {
         self.rate.is_none() && self.link.tx.ready_in().is_zero()
     }
 
@@ -171,7 +171,8 @@ impl<'a> StreamLoop<'a> {
         &self.streamer
     }
 
-    pub(super) fn streamer_mut(&mut self) -> &mut Streamer<'a> {
+    /// The state machine, to take its reports.
+    pub fn streamer_mut(&mut self) -> &mut Streamer<'a> {
         &mut self.streamer
     }
 
@@ -181,17 +182,17 @@ impl<'a> StreamLoop<'a> {
     }
 
     /// Frames that were for this node and valid.
-    pub(super) fn taken(&self) -> u64 {
+    pub fn taken(&self) -> u64 {
         self.taken
     }
 
     /// Frames that the limit of rate held back.
-    pub(super) fn held_back(&self) -> u64 {
+    pub fn held_back(&self) -> u64 {
         self.rate.as_ref().map_or(0, |rate| rate.refused)
     }
 
     /// Sealed frames since the last call, and where the last one came from.
-    pub(super) fn take_sealed(&mut self) -> (u64, Option<Source>) {
+    pub fn take_sealed(&mut self) -> (u64, Option<Source>) {
         std::mem::take(&mut self.sealed)
     }
 }

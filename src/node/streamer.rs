@@ -11,15 +11,13 @@ mod say;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use dogwild_net::ReceiveStats;
+use dogwild_net::{Link, ReceiveStats};
 
 pub use self::error::StreamerError;
 use self::publish::Health;
 use self::say::Say;
-pub(crate) use self::say::{LINE_EVERY_ENV, line_every};
 use super::budget::Budget;
 use super::health::SILENT_NS;
-use super::port::lend;
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::stream_loop::StreamLoop;
 use super::transport::{TransportSpec, open_link};
@@ -122,6 +120,18 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let result = runner.run(stop, || slot.heartbeat());
     runner.finish();
     result
+}
+
+/// Lends the buffer to the transport.
+fn lend(link: &mut Link, shared: &SharedWeights) {
+    match link.tx.lend(shared.view().words()) {
+        Ok(true) => log::info!("positions are read from the buffer by the adapter"),
+        Ok(false) => {}
+        Err(error) => log::warn!(
+            "the adapter cannot read the buffer itself ({error}): positions are copied; \
+             raise the limit of locked memory (ulimit -l)"
+        ),
+    }
 }
 
 /// Tells solvers which weights this node masters.

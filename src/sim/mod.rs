@@ -18,6 +18,7 @@ use crate::weights::{StateError, StreamState, WeightsView, kernels};
 
 mod limit;
 mod port;
+#[cfg(feature = "caffe")]
 pub mod training;
 
 pub use limit::Limit;

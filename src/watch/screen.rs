@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
+pub use super::wrap::wrap;
+
 /// Columns where neither `COLUMNS` nor a terminal tells.
 pub const WIDTH_PLAIN: usize = 80;
 /// Below this no table can be read; what asks for less is taken for a mistake.
@@ -26,27 +28,6 @@ pub fn width_or(plain: usize) -> usize {
 /// The same, [`WIDTH_PLAIN`] where nothing tells.
 pub fn width() -> usize {
     width_or(WIDTH_PLAIN)
-}
-
-/// `text` with each line wrapped at words to `width` columns; what is wrapped is indented by two.
-pub fn wrap(text: &str, width: usize) -> String {
-    let mut lines = Vec::new();
-    for line in text.lines() {
-        let mut rest = String::new();
-        for word in line.split(' ') {
-            let joined = rest.chars().count() + 1 + word.chars().count();
-            if rest.trim().is_empty() || joined <= width {
-                if !rest.is_empty() {
-                    rest.push(' ');
-                }
-                rest.push_str(word);
-            } else {
-                lines.push(std::mem::replace(&mut rest, format!("  {word}")));
-            }
-        }
-        lines.push(rest);
-    }
-    lines.join("\n")
 }
 
 /// As many of `parts`, the first ones first, as fit into `width` columns, two blanks between them.

@@ -1,6 +1,8 @@
 //! The reliable path with real sockets on loopback: equality with one worker, bytes on the wire,
 //! restarts, refusals, the papers' numbers. `cluster` starts members as threads of the test.
 
+#![cfg(feature = "program")]
+
 mod cluster;
 mod equality;
 mod golden;

@@ -3,28 +3,14 @@
 //!
 //! Prints by `log` only. Time is an argument.
 
-use std::time::Duration;
-
 use dogwild_net::Source;
 
 use super::super::health::{Trouble, What};
+use super::super::line::line_every;
 use super::super::repeat::{Repeat, times};
 use super::kinds::words;
 use crate::stream::{Counters, Report, Severity};
 use crate::weights::DataKind;
-
-/// Time between two lines of rates if nothing else is said, s.
-const LINE_EVERY_S: u64 = 5;
-/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody
-/// watches.
-pub(crate) const LINE_EVERY_ENV: &str = "DOGWILD_LINE_EVERY_S";
-
-/// Time between two lines of rates; `None`: there are none.
-pub(crate) fn line_every() -> Option<Duration> {
-    let asked = std::env::var(LINE_EVERY_ENV).ok();
-    let seconds = asked.and_then(|text| text.parse().ok());
-    Some(Duration::from_secs(seconds.unwrap_or(LINE_EVERY_S))).filter(|every| !every.is_zero())
-}
 
 /// What messages are about, for those that come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

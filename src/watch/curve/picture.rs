@@ -13,7 +13,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::{Axis, Scale};
-use crate::watch::screen::wrap;
+use crate::watch::wrap::wrap;
 
 const PANEL_PIXELS: (u32, u32) = (620, 400);
 /// The narrowest picture: a title needs some space.

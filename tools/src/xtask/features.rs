@@ -1,12 +1,67 @@
-//! Commands that check the workspace's crates one by one: without features, and with each alone.
+//! Commands that check the workspace's crates one by one: without features, and with each alone;
+//! and how many crates the library is built from without features.
 //!
-//! Touches nothing but its arguments. What features there are cargo says, so a new one is checked
-//! without a line here.
+//! Starts `cargo tree` for the latter, offline and with the lock file as it is. What features there
+//! are cargo says, so a new one is checked without a line here.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::metadata::Metadata;
 
-/// Of each package: itself without its default features, then with each feature alone. Alone, as
-/// nothing else of the workspace is built with it and lends it features of their dependencies.
+/// Crates that `dogwild` without features may be built from, itself among them: one more is too
+/// many. Who embeds the stream builds them all.
+const CRATES_END: usize = 60;
+
+/// Counts the crates that the library without features is built from.
+///
+/// # Errors
+/// There are [`CRATES_END`] or more; cargo cannot tell.
+pub(crate) fn check_crates(manifest: &Path) -> Result<usize> {
+    let output = Command::new("cargo")
+        .args(["tree", "--offline", "--locked", "--package", "dogwild"])
+        .args(["--no-default-features", "--edges", "normal,build"])
+        .args(["--prefix", "none", "--manifest-path"])
+        .arg(manifest)
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`cargo tree --offline --locked` failed:\n{said}");
+    }
+    let tree = String::from_utf8(output.stdout).context("what `cargo tree` says")?;
+    count_crates(&tree, CRATES_END)
+}
+
+/// The crates of a tree, each counted once. `end` of them are too many.
+fn count_crates(tree: &str, end: usize) -> Result<usize> {
+    // `name v1.2.3`, then what it is and whether its part of the tree was shown before.
+    let crates: BTreeSet<(&str, &str)> = tree
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.next()?))
+        })
+        .collect();
+    ensure!(!crates.is_empty(), "`cargo tree` names no crate");
+    let names: Vec<_> = crates.iter().map(|(name, _)| *name).collect();
+    ensure!(
+        crates.len() < end,
+        "`dogwild` without features is built from {} crates, {} at most: make a new dependency \
+         optional and give it to a feature (Cargo.toml); there are {}",
+        crates.len(),
+        end - 1,
+        names.join(", ")
+    );
+    Ok(crates.len())
+}
+
+/// Of each package: itself without its default features, its tests too, then with each feature
+/// alone. Alone, as nothing else of the workspace is built with it and lends it features of their
+/// dependencies.
 pub(crate) fn commands(workspace: &Metadata) -> Vec<String> {
     let mut packages: Vec<_> = workspace.packages.iter().collect();
     packages.sort_by(|a, b| a.name.cmp(&b.name));
@@ -18,7 +73,7 @@ pub(crate) fn commands(workspace: &Metadata) -> Vec<String> {
         .flat_map(|package| {
             let features = package.features.keys().filter(|name| *name != "default");
             let alone = features.map(|name| of(&package.name, &format!(" --features {name}")));
-            std::iter::once(of(&package.name, "")).chain(alone)
+            std::iter::once(of(&package.name, " --all-targets")).chain(alone)
         })
         .collect()
 }
@@ -46,8 +101,8 @@ mod tests {
             .map(str::to_owned)
             .collect();
         let expected = [
-            "a --no-default-features",
-            "b --no-default-features",
+            "a --no-default-features --all-targets",
+            "b --no-default-features --all-targets",
             "b --no-default-features --features x",
             "b --no-default-features --features y",
         ];
@@ -59,8 +114,30 @@ mod tests {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let workspace = Metadata::of_workspace(&manifest).expect("cargo metadata");
         let commands = commands(&workspace);
-        assert!(checked(&commands, "dogwild-net", "-- -D warnings"));
-        assert!(checked(&commands, "dogwild", "--features cuda"));
+        assert!(checked(&commands, "dogwild-lab", "--all-targets"));
+        for feature in ["cuda", "verbs", "poseidon", "caffe", "plots", "capture"] {
+            let words = format!("--features {feature} --");
+            assert!(checked(&commands, "dogwild", &words), "{feature}");
+        }
         assert!(!checked(&commands, "dogwild", "--features default"));
+    }
+
+    #[test]
+    fn the_library_alone_has_few_crates() {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        let count = check_crates(&manifest).expect("few crates");
+        assert!(
+            count > 2,
+            "the library and its own network crate are two: {count}"
+        );
+    }
+
+    #[test]
+    fn crates_are_counted_once_and_too_many_are_refused() {
+        let tree = "a v1.0.0 (/here)\nb v0.1.0\nc v2.0.0 (proc-macro)\nb v0.1.0 (*)\nb v0.2.0\n";
+        assert_eq!(count_crates(tree, 5).expect("four"), 4);
+        let error = count_crates(tree, 4).expect_err("too many").to_string();
+        assert!(error.contains("4 crates, 3 at most"), "{error}");
+        assert!(count_crates("", 4).is_err());
     }
 }

@@ -113,7 +113,10 @@ fn check(fast: bool, tests: &Tests) -> Result<()> {
     FORMAT.into_iter().try_for_each(run)?;
     check_dependencies()?;
     BUILD.into_iter().try_for_each(run)?;
-    let workspace = Metadata::of_workspace(&root().join("Cargo.toml"))?;
+    let manifest = root().join("Cargo.toml");
+    let crates = features::check_crates(&manifest)?;
+    dogwild_lab::say!("--- the library without features is built from {crates} crates");
+    let workspace = Metadata::of_workspace(&manifest)?;
     let features = features::commands(&workspace);
     features.iter().try_for_each(|words| run((&[], words)))?;
     check_fuzz_targets(&workspace.target_directory)?;
