@@ -24,6 +24,7 @@ pub mod host;
 mod kernel;
 pub mod kernels;
 mod memory;
+pub(crate) mod product;
 
 pub use error::DeviceError;
 pub use kernel::{Kernel, Number, Shape};

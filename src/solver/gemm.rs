@@ -5,16 +5,8 @@
 //! before the call; one thread only.
 #![allow(unsafe_code)]
 
-use gemm::Parallelism;
-
+use crate::device::product::{Operand, matrix_product};
 use crate::weights::WeightsView;
-
-/// A matrix by pointer: element `(row, column)` lies at `row * row_step + column * column_step`.
-struct Operand {
-    ptr: *const f32,
-    row_step: usize,
-    column_step: usize,
-}
 
 /// `to = from * weights × x`, or `to += ...` if `keep`.
 ///
@@ -66,7 +58,7 @@ pub(crate) fn weights_times(
     // through plain vector loads that stand for relaxed per-word loads: a racing writer changes
     // which value is read, as Hogwild allows (docs/reference/memory-model.md). `right` spans inner
     // × images = all of `x`, `to` is rows × images and unaliased, as just checked.
-    unsafe { product([rows, images, inner], to.as_mut_ptr(), keep, &left, &right) }
+    unsafe { matrix_product([rows, images, inner], to.as_mut_ptr(), keep, &left, &right) }
 }
 
 /// `gradient += diff × xᵀ`: `diff` is `[outputs][images]`, `x` `[inputs][images]`, the gradient
@@ -105,7 +97,7 @@ pub(crate) fn weight_gradient(
     // SAFETY: `left` spans outputs × images = all of `diff`, `right` images × inputs = all of
     // `x`, and the unaliased target is outputs × inputs, as just checked.
     unsafe {
-        product(
+        matrix_product(
             [outputs, inputs, images],
             gradient.as_mut_ptr(),
             keep,
@@ -148,46 +140,7 @@ pub fn bare_product(sizes: [usize; 3], left: &[f32], right: &[f32], to: &mut [f3
         column_step: 1,
     };
     // SAFETY: the operands are long enough, as just checked, and `to` is unaliased.
-    unsafe { product(sizes, to.as_mut_ptr(), false, &left, &right) }
-}
-
-/// `to (+)= left × right` with a row-major target of `rows × columns`.
-///
-/// # Safety
-/// Every element of `left` (rows × inner) and `right` (inner × columns) must be readable, and
-/// `to` must be writable for rows × columns and not alias them.
-unsafe fn product(
-    [rows, columns, inner]: [usize; 3],
-    to: *mut f32,
-    keep: bool,
-    left: &Operand,
-    right: &Operand,
-) {
-    // SAFETY: the caller's promise is the crate's requirement; steps are isize-safe because
-    // they are at most the length of a slice.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            to,
-            1,
-            columns as isize,
-            keep,
-            left.ptr,
-            left.column_step as isize,
-            left.row_step as isize,
-            right.ptr,
-            right.column_step as isize,
-            right.row_step as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
+    unsafe { matrix_product(sizes, to.as_mut_ptr(), false, &left, &right) }
 }
 
 #[cfg(test)]

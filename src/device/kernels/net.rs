@@ -6,8 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use gemm::Parallelism;
-
+use crate::device::product::{Operand, matrix_product};
 use crate::device::{DeviceError, Kernel, Number, Part, Shape, Stream};
 use crate::weights::WeightsView;
 
@@ -252,37 +251,31 @@ pub static PRODUCT: Kernel = Kernel {
     },
     host: |parts, numbers| {
         let [rows, columns, inner] = [0, 1, 2].map(|i| numbers[i].u());
-        let steps = |transposed: usize, rows: usize, columns: usize| match transposed {
-            0 => (1, columns as isize),
-            _ => (rows as isize, 1),
+        let operand = |at: usize, transposed: usize, rows: usize, columns: usize| {
+            let (row_step, column_step) = match transposed {
+                0 => (columns, 1),
+                _ => (1, rows),
+            };
+            Operand {
+                ptr: parts[at].as_ptr().cast_const(),
+                row_step,
+                column_step,
+            }
         };
-        let left = steps(numbers[3].u(), rows, inner);
-        let right = steps(numbers[4].u(), inner, columns);
+        let left = operand(0, numbers[3].u(), rows, inner);
+        let right = operand(1, numbers[4].u(), inner, columns);
+        let keep = numbers[5].u() != 0;
         // SAFETY: the three views are as long as the sizes say (checked by `plan`); the crate reads
         // and writes them by plain loads and stores that stand for relaxed ones: a racing writer
         // changes which value is read, as Hogwild allows (docs/reference/memory-model.md).
         unsafe {
-            gemm::gemm(
-                rows,
-                columns,
-                inner,
+            matrix_product(
+                [rows, columns, inner],
                 parts[2].as_ptr(),
-                1,
-                columns as isize,
-                numbers[5].u() != 0,
-                parts[0].as_ptr().cast_const(),
-                left.0,
-                left.1,
-                parts[1].as_ptr().cast_const(),
-                right.0,
-                right.1,
-                1.0,
-                1.0,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
+                keep,
+                &left,
+                &right,
+            )
         }
     },
 };
