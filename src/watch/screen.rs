@@ -20,7 +20,10 @@ const WIDTH_MIN: usize = 40;
 pub fn width_or(plain: usize) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.trim().parse().ok());
-    let terminal = || Table::new().width().map(usize::from);
+    let terminal = || {
+        let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+        Some(usize::from(width.0))
+    };
     let found = asked.filter(|&columns| columns > 0).or_else(terminal);
     found.unwrap_or(plain).max(WIDTH_MIN)
 }
