@@ -44,7 +44,8 @@
 //!
 //! The modules, from the bottom up: [`weights`] (the shared buffer), [`wire`] (what a frame says),
 //! [`stream`] (master and slave as state machines), [`solver`] (SGD on the buffer), [`node`] (the
-//! loops that join them to transports and clocks), [`job`] (whole jobs on one machine), [`cli`].
+//! loops that join them to transports and clocks), [`settings`] (what these are started with),
+//! [`job`] (whole jobs on one machine), [`cli`].
 //! [`poseidon`] is the reliable, layer-aware path. [`device`] is what a GPU can do, and who can do
 //! it here; [`accumulate`] adds the gradients of several on the CPU. [`watch`] has counters and
 //! curves, [`snapshot`] safetensors, and [`sim`] a virtual network over the same state machines.
@@ -75,6 +76,7 @@ pub mod job;
 pub mod node;
 #[cfg(feature = "poseidon")]
 pub mod poseidon;
+pub mod settings;
 pub mod sim;
 #[cfg(feature = "caffe")]
 pub mod snapshot;

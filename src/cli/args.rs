@@ -1,34 +1,31 @@
-//! Groups of arguments that several subcommands share, and how they are passed on to components.
+//! Groups of arguments that several subcommands share, and the settings that they make.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use dogwild_net::fault::{self, Bursts};
 use serde::{Serialize, Serializer};
 
-use super::capture;
 pub use super::parse::parse;
 pub use dogwild_lab::share::share;
 
-use crate::node::{Transport, TransportSpec, Wrappers};
+use crate::node::{Transport, TransportSpec};
+use crate::settings::limits::{BYTES_MIN, DELAY_MS, MTU, STEPS_PER_S};
+use crate::settings::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
 use crate::solver::SolverSpec;
 
 /// How nodes reach each other.
-#[derive(Clone, Debug, Args, Serialize)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Transport")]
 pub struct TransportArgs {
     /// How frames travel
     #[arg(long, value_enum, default_value = "udp")]
-    #[serde(serialize_with = "as_value")]
     pub transport: Transport,
     /// Network interface, or auto (udp: loopback if none is given; verbs: also RDMA device or
     /// device:port)
     #[arg(long, value_name = "NAME")]
     pub iface: Option<String>,
     /// MTU of the link in bytes; the same on all nodes [default: the interface's, at most 9000]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_536))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(i64::from(*MTU.start())..=i64::from(*MTU.end())))]
     pub mtu: Option<u32>,
     /// UDP port of the group [default: from the session]
     #[arg(long, value_name = "PORT")]
@@ -42,7 +39,6 @@ pub struct TransportArgs {
     pub key_file: Option<PathBuf>,
     /// Send no more than this, headers included, as a slower link would: 1Mbit, 12.5MB (per second)
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = rate)]
-    #[serde(rename = "pace_bytes_per_s")]
     pub pace: Option<Rate>,
     /// Write what is sent and received to a pcapng file of at most 1 GiB (train: one per node,
     /// NAME.nK.EXT)
@@ -51,7 +47,7 @@ pub struct TransportArgs {
 }
 
 /// What happens to received frames on purpose.
-#[derive(Clone, Debug, Args, Serialize)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Faults on purpose (each receiver by itself)")]
 pub struct FaultArgs {
     /// Share of frames to drop, as 0.1 or 10%
@@ -60,8 +56,7 @@ pub struct FaultArgs {
     /// Losses in bursts (Gilbert-Elliott): chance that a good line turns bad, that a bad one turns
     /// good, and of a loss while bad (1 if not given) and good (0)
     #[arg(long, allow_hyphen_values = true, value_name = "P,R[,BAD[,GOOD]]", value_parser = bursts)]
-    #[serde(serialize_with = "as_bursts")]
-    pub loss_burst: Option<Bursts>,
+    pub loss_burst: Option<BurstSettings>,
     /// Share of frames to flip bits in (use --key-file: nothing else finds them)
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "0", value_parser = share)]
     pub corrupt: f64,
@@ -73,7 +68,6 @@ pub struct FaultArgs {
     pub reorder: f64,
     /// Longest extra delay of every frame, milliseconds
     #[arg(long, allow_hyphen_values = true, value_name = "MS", default_value_t = 0.0, value_parser = delay_ms)]
-    #[serde(rename = "delay_ms")]
     pub delay: f64,
     /// Seed of these faults
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -106,41 +100,40 @@ pub(super) fn as_text<S: Serializer>(
     to.collect_str(value)
 }
 
-fn as_bursts<S: Serializer>(bursts: &Option<Bursts>, to: S) -> Result<S::Ok, S::Error> {
-    let values = bursts.map(|bursts| match bursts {
-        Bursts::None => [0.0, 1.0, 1.0, 0.0],
-        Bursts::GilbertElliott {
-            p,
-            r,
-            loss_bad,
-            loss_good,
-        } => [p, r, loss_bad, loss_good],
-    });
-    let names = ["p", "r", "loss_bad", "loss_good"];
-    let named = |values: [f64; 4]| names.into_iter().zip(values).collect::<BTreeMap<_, _>>();
-    values.map(named).serialize(to)
+impl Serialize for TransportArgs {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.settings().serialize(to)
+    }
+}
+
+impl Serialize for FaultArgs {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.settings().serialize(to)
+    }
 }
 
 impl TransportArgs {
-    /// What to open, with `fault` on top.
-    pub fn spec(&self, fault: &FaultArgs) -> TransportSpec {
-        TransportSpec {
+    /// The settings that they make.
+    pub fn settings(&self) -> TransportSettings {
+        TransportSettings {
             transport: self.transport,
             iface: self.iface.clone(),
-            mtu: self.mtu.map(|mtu| mtu as usize),
-            segmentation: !self.no_segmentation,
+            mtu: self.mtu,
             port: self.port,
-            fault: fault.config(),
-            wrap: Wrappers {
-                key_file: self.key_file.clone(),
-                replay_windows: None,
-                capture: self.capture.clone(),
-                pace_bytes_per_s: self.pace.and_then(|rate| rate.0),
-            },
+            no_segmentation: self.no_segmentation,
+            key_file: self.key_file.clone(),
+            pace_bytes_per_s: self.pace.and_then(|rate| rate.0),
+            capture: self.capture.clone(),
         }
     }
 
-    /// The same as command-line arguments; each node gets a capture file of its own.
+    /// What to open, with `fault` on top.
+    pub fn spec(&self, fault: &FaultArgs) -> TransportSpec {
+        self.settings().spec(&fault.settings())
+    }
+
+    /// The same as command-line arguments, for `dogwild-rawbench`, which passes them on; each node
+    /// gets a capture file of its own.
     pub fn to_args(&self, node: u16) -> Vec<String> {
         let mut args = vec!["--transport".into(), self.transport.name().into()];
         let mut add = |name: &str, value: Option<String>| {
@@ -157,7 +150,7 @@ impl TransportArgs {
         let capture = self.capture.as_deref();
         add(
             "--capture",
-            capture.map(|base| path(&capture::of_node(base, node))),
+            capture.map(|base| path(&capture_of_node(base, node))),
         );
         if self.no_segmentation {
             args.push("--no-segmentation".into());
@@ -167,29 +160,24 @@ impl TransportArgs {
 }
 
 impl FaultArgs {
-    fn config(&self) -> fault::FaultConfig {
-        fault::FaultConfig {
-            seed: self.fault_seed,
-            drop: self.loss,
-            bursts: self.loss_burst.unwrap_or_default(),
+    /// The settings that they make.
+    pub fn settings(&self) -> FaultSettings {
+        FaultSettings {
+            loss: self.loss,
+            loss_burst: self.loss_burst,
             corrupt: self.corrupt,
             duplicate: self.duplicate,
             reorder: self.reorder,
-            delay: Duration::ZERO..Duration::from_secs_f64(self.delay / 1000.0),
-            ..fault::FaultConfig::default()
+            delay_ms: self.delay,
+            fault_seed: self.fault_seed,
         }
     }
 
-    /// The same as command-line arguments; each node gets its own seed.
+    /// The same as command-line arguments, for `dogwild-rawbench`; each node gets its own seed.
     pub fn to_args(&self, node: u16) -> Vec<String> {
-        let bursts = self.loss_burst.map(|bursts| match bursts {
-            Bursts::None => "0,1".to_owned(),
-            Bursts::GilbertElliott {
-                p,
-                r,
-                loss_bad,
-                loss_good,
-            } => format!("{p},{r},{loss_bad},{loss_good}"),
+        let bursts = self.loss_burst.map(|bursts| {
+            let BurstSettings { p, r, .. } = bursts;
+            format!("{p},{r},{},{}", bursts.loss_bad, bursts.loss_good)
         });
         [
             ("--loss", self.loss.to_string()),
@@ -234,7 +222,7 @@ pub fn share_f32(text: &str) -> Result<f32, String> {
 /// Steps per second, above 0.
 pub fn steps_per_s(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(steps) if (0.001..=1e6).contains(&steps) => Ok(steps),
+        Ok(steps) if STEPS_PER_S.contains(&steps) => Ok(steps),
         _ => Err(format!(
             "`{text}` is no number of steps per second: use 0.001 to 1000000, as 5"
         )),
@@ -251,7 +239,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn bursts(text: &str) -> Result<Bursts, String> {
+fn bursts(text: &str) -> Result<BurstSettings, String> {
     const USAGE: &str = "write P,R or P,R,BAD or P,R,BAD,GOOD";
     let mut values = [0.0, 0.0, 1.0, 0.0];
     let parts: Vec<&str> = text.split(',').collect();
@@ -262,7 +250,7 @@ fn bursts(text: &str) -> Result<Bursts, String> {
         *value = share(part.trim()).map_err(|wrong| format!("{wrong}; {USAGE}"))?;
     }
     let [p, r, loss_bad, loss_good] = values;
-    Ok(Bursts::GilbertElliott {
+    Ok(BurstSettings {
         p,
         r,
         loss_bad,
@@ -274,7 +262,7 @@ fn delay_ms(text: &str) -> Result<f64, String> {
     let delay = text
         .parse::<f64>()
         .map_err(|_| format!("`{text}` is not a number of milliseconds"))?;
-    if (0.0..=10_000.0).contains(&delay) {
+    if DELAY_MS.contains(&delay) {
         Ok(delay)
     } else {
         Err(format!("`{text}` is not between 0 and 10000 ms"))
@@ -287,8 +275,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         return Ok(Rate(None));
     }
     let bytes = bytes(text).map_err(|wrong| format!("{wrong}, or max"))?;
-    // Less than one frame in a few seconds is a mistyped unit, not a rate.
-    if bytes >= 1000.0 {
+    if bytes >= BYTES_MIN {
         Ok(Rate(Some(bytes)))
     } else {
         Err(format!(
@@ -326,7 +313,7 @@ mod tests {
     #[test]
     fn bursts_are_two_to_four_shares() {
         let line = |p, r, loss_bad, loss_good| {
-            Ok(Bursts::GilbertElliott {
+            Ok(BurstSettings {
                 p,
                 r,
                 loss_bad,

@@ -3,15 +3,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
-/// The capture file of one node of a job that was given `base`.
-pub(super) fn of_node(base: &Path, node: u16) -> PathBuf {
-    let extension = base.extension().unwrap_or("pcapng".as_ref());
-    base.with_extension(format!("n{node}.{}", extension.display()))
-}
+use crate::settings::capture_of_node;
 
 /// Refuses a capture file that streamers could not write, before anything is started. Leaves no
 /// file, and those that are there as they are.
@@ -24,7 +20,7 @@ pub(super) fn check(base: &Path, nodes: u16) -> Result<()> {
             "--capture {given}: there is no folder {folder}; make it (mkdir -p {folder}), or name a file elsewhere"
         );
     }
-    for file in (0..nodes).map(|node| of_node(base, node)) {
+    for file in (0..nodes).map(|node| capture_of_node(base, node)) {
         if let Err(error) = try_out(&file) {
             bail!(
                 "--capture {given}: cannot write {}: {error}; name a file in a folder that this user may write to",

@@ -11,6 +11,7 @@ pub mod coordinator;
 mod doctor;
 mod exit;
 mod feed;
+pub mod given;
 pub mod gpu;
 mod hint;
 mod init;

@@ -2,16 +2,21 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::args;
+use super::given::{Flags, Given};
 use super::pictures::pictures;
-use crate::node::{SolverJob, TEST_IMAGES, run_solver, stop_on_signals};
+use crate::node::{TEST_IMAGES, run_solver, stop_on_signals};
+use crate::settings::SolverSettings;
 use crate::solver::data::{Shard, Source};
 
 /// Arguments of `dogwild solver`.
+pub(super) type Args = Given<SolverFlags>;
+
+/// Flags of `dogwild solver`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct SolverFlags {
     /// The node's buffer (dogwild init makes it)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -62,42 +67,37 @@ pub(super) struct Args {
     curve: Option<PathBuf>,
 }
 
-impl Args {
-    pub(super) fn run(self) -> Result<()> {
-        ensure!(
-            self.index < self.solvers,
-            "--index {} of --solvers {}: they count from 0",
-            self.index,
-            self.solvers
-        );
-        ensure!(
-            self.node < self.nodes,
-            "--node {} of --nodes {}: they count from 0",
-            self.node,
-            self.nodes
-        );
-        let stop = stop_on_signals()?;
-        let spec = args::model(&self.solver)?;
-        let data = pictures(self.data, &self.solver, &spec)?;
-        let job = SolverJob {
-            test_every: self.test_every.unwrap_or(spec.test_interval),
-            spec,
-            data,
+impl Flags for SolverFlags {
+    type Settings = SolverSettings;
+
+    fn settings(self) -> Result<SolverSettings> {
+        Ok(SolverSettings {
+            buffer: self.buffer,
+            solver: self.solver,
+            data: self.data,
             index: self.index,
-            shard: self.shard.unwrap_or(Shard {
-                index: u32::from(self.node) * self.solvers + self.index,
-                of: u32::from(self.nodes) * self.solvers,
-            }),
+            solvers: self.solvers,
+            shard: self.shard,
             node: self.node,
+            nodes: self.nodes,
             seed: self.seed,
+            test_every: self.test_every,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             pace_steps: self.pace_steps,
             max_age: self.max_age,
             curve: self.curve,
-            buffer: self.buffer,
-        };
-        run_solver(&job, &stop)?;
+        })
+    }
+}
+
+impl Given<SolverFlags> {
+    pub(super) fn run(self) -> Result<()> {
+        let settings = self.settings()?;
+        let stop = stop_on_signals()?;
+        let spec = args::model(&settings.solver)?;
+        let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
+        run_solver(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }
 }

@@ -5,12 +5,17 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::args::{FaultArgs, TransportArgs};
+use super::given::{Flags, Given};
 use super::stream_args::StreamArgs;
-use crate::node::{StreamJob, run_streamer, stop_on_signals};
+use crate::node::{run_streamer, stop_on_signals};
+use crate::settings::StreamSettings;
 
 /// Arguments of `dogwild stream`.
+pub type Args = Given<StreamFlags>;
+
+/// Flags of `dogwild stream`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StreamFlags {
     /// The node's buffer (dogwild init makes it)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -28,24 +33,28 @@ pub struct Args {
     fault: FaultArgs,
 }
 
-impl Args {
-    /// Streams until told to stop.
-    pub fn run(self) -> Result<()> {
-        let stop = stop_on_signals()?;
-        let job = StreamJob {
+impl Flags for StreamFlags {
+    type Settings = StreamSettings;
+
+    fn settings(self) -> Result<StreamSettings> {
+        Ok(StreamSettings {
+            buffer: self.buffer,
             node: self.node,
             nodes: self.nodes,
-            masters: self.stream.masters,
-            transport: self.transport.spec(&self.fault),
-            deltas: self.stream.deltas(),
-            merge: self.stream.merge(),
-            precision: self.stream.precision.dtype()?,
-            sparse: self.stream.sparse,
-            writes: self.stream.writes(),
-            rate_bytes_per_s: self.stream.rate.0,
-            window_bytes: self.stream.window.0,
-            buffer: self.buffer,
-        };
-        Ok(run_streamer(&job, &stop)?)
+            transport: self.transport.settings(),
+            stream: self.stream.settings()?,
+            faults: self.fault.settings(),
+        })
+    }
+}
+
+impl Given<StreamFlags> {
+    /// Streams until told to stop.
+    ///
+    /// # Errors
+    /// Wrong arguments, or why it ended early.
+    pub fn run(self) -> Result<()> {
+        let stop = stop_on_signals()?;
+        Ok(run_streamer(&self.settings()?.job(), &stop)?)
     }
 }

@@ -1,13 +1,12 @@
 //! Arguments of the stream, wherever there is one: what becomes of deltas, and how fast they go.
 
 use anyhow::{Result, bail};
-use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::args::{Rate, as_value, rate};
+use crate::settings::FlowSettings;
 use crate::stream::{Deltas, Merge};
-use crate::weights::Writes;
 use crate::wire::Dtype;
 
 /// How the stream behaves.
@@ -105,60 +104,26 @@ impl From<Dtype> for PrecisionArg {
 }
 
 impl StreamArgs {
-    /// See [`Deltas`].
-    pub fn deltas(&self) -> Deltas {
-        match self.deltas {
-            DeltasArg::ExactlyOnce => Deltas::ExactlyOnce,
-            DeltasArg::FireAndForget => Deltas::FireAndForget,
-        }
-    }
-
-    /// See [`Merge`].
-    pub fn merge(&self) -> Merge {
-        match self.merge {
-            MergeArg::Mean => Merge::Mean,
-            MergeArg::Sum => Merge::Sum,
-        }
-    }
-
-    /// See [`Writes`].
-    pub fn writes(&self) -> Writes {
-        if self.atomic {
-            Writes::Atomic
-        } else {
-            Writes::Racy
-        }
-    }
-
-    /// The same as command-line arguments.
-    pub fn to_args(&self) -> Vec<String> {
-        let name = |value: Option<PossibleValue>| {
-            value.map_or(String::new(), |value| value.get_name().to_owned())
-        };
-        let deltas = name(self.deltas.to_possible_value());
-        let merge = name(self.merge.to_possible_value());
-        let precision = name(self.precision.to_possible_value());
-        let mut args = vec![
-            "--deltas".into(),
-            deltas,
-            "--merge".into(),
-            merge,
-            "--precision".into(),
-            precision,
-            "--rate".into(),
-            self.rate.to_arg(),
-            "--window".into(),
-            self.window.to_arg(),
-        ];
-        if let Some(masters) = self.masters {
-            args.extend(["--masters".to_owned(), masters.to_string()]);
-        }
-        if self.sparse {
-            args.push("--sparse".into());
-        }
-        if self.atomic {
-            args.push("--atomic".into());
-        }
-        args
+    /// The settings that they make.
+    ///
+    /// # Errors
+    /// The precision is `auto`.
+    pub fn settings(&self) -> Result<FlowSettings> {
+        Ok(FlowSettings {
+            deltas: match self.deltas {
+                DeltasArg::ExactlyOnce => Deltas::ExactlyOnce,
+                DeltasArg::FireAndForget => Deltas::FireAndForget,
+            },
+            merge: match self.merge {
+                MergeArg::Mean => Merge::Mean,
+                MergeArg::Sum => Merge::Sum,
+            },
+            masters: self.masters,
+            precision: self.precision.dtype()?,
+            sparse: self.sparse,
+            rate_bytes_per_s: self.rate.0,
+            window_bytes: self.window.0,
+            atomic: self.atomic,
+        })
     }
 }

@@ -5,13 +5,18 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::args;
+use super::given::{Flags, Given};
 use super::pictures::pictures;
-use crate::node::{TesterJob, run_tester, stop_on_signals};
+use crate::node::{run_tester, stop_on_signals};
+use crate::settings::TesterSettings;
 use crate::solver::data::Source;
 
 /// Arguments of `dogwild tester`.
+pub(super) type Args = Given<TesterFlags>;
+
+/// Flags of `dogwild tester`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct TesterFlags {
     /// The node's buffer (dogwild init makes it)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -38,22 +43,30 @@ pub(super) struct Args {
     curve: Option<PathBuf>,
 }
 
-impl Args {
-    pub(super) fn run(self) -> Result<()> {
-        let stop = stop_on_signals()?;
-        let spec = args::model(&self.solver)?;
-        let data = pictures(self.data, &self.solver, &spec)?;
-        let job = TesterJob {
-            test_every: self.test_every.unwrap_or(spec.test_interval),
+impl Flags for TesterFlags {
+    type Settings = TesterSettings;
+
+    fn settings(self) -> Result<TesterSettings> {
+        Ok(TesterSettings {
             buffer: self.buffer,
-            spec,
-            data,
+            solver: self.solver,
+            data: self.data,
             node: self.node,
+            test_every: self.test_every,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             curve: self.curve,
-        };
-        run_tester(&job, &stop)?;
+        })
+    }
+}
+
+impl Given<TesterFlags> {
+    pub(super) fn run(self) -> Result<()> {
+        let settings = self.settings()?;
+        let stop = stop_on_signals()?;
+        let spec = args::model(&settings.solver)?;
+        let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
+        run_tester(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }
 }

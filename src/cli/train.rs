@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -172,7 +171,7 @@ impl Args {
         }
         let plan = TrainPlan {
             resume,
-            ..self.plan(spec, model, iterations, &out)
+            ..self.plan(spec, model, iterations, &out)?
         };
         let ended = train(&plan, out, &stop)?;
         report(&ended);
@@ -301,16 +300,17 @@ impl Args {
         self.transport.iface.get_or_insert_with(|| "eth0".into());
     }
 
-    fn plan(self, spec: SolverSpec, model: String, iterations: u64, out: &OutFolder) -> TrainPlan {
-        let deltas = self
-            .stream
-            .deltas
-            .to_possible_value()
-            .map_or(String::new(), |v| v.get_name().to_owned());
+    fn plan(
+        self,
+        spec: SolverSpec,
+        model: String,
+        iterations: u64,
+        out: &OutFolder,
+    ) -> Result<TrainPlan> {
         let mtu = self.transport.mtu.unwrap_or(1500);
         let test_every = self.test_interval(&spec, iterations);
         let experiment = self.experiment(&model, iterations, test_every);
-        TrainPlan {
+        Ok(TrainPlan {
             nodes: self.nodes,
             solvers: self.solvers,
             tester: self.tester,
@@ -333,19 +333,10 @@ impl Args {
                 mtu,
                 ..dogwild_lab::Spec::of(self.nodes.into())
             }),
-            transport: self.transport.transport.name().into(),
-            sealed: self.transport.key_file.is_some(),
-            deltas,
-            rate_bytes_per_s: self.stream.rate.0,
-            stream_args: Box::new(move |node| {
-                [
-                    self.transport.to_args(node),
-                    self.stream.to_args(),
-                    self.fault.to_args(node),
-                ]
-                .concat()
-            }),
-        }
+            transport: self.transport.settings(),
+            stream: self.stream.settings()?,
+            faults: self.fault.settings(),
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::node::{LINE_EVERY_ENV, is_code_of_signal};
 const GRACE: Duration = Duration::from_millis(700);
 
 /// How to start a component, as often as needed.
-pub(super) type Starter = Box<dyn Fn() -> Command>;
+pub(super) type Starter = Box<dyn Fn() -> Result<Command>>;
 
 /// When a component ends without being asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Component {
         let log = self
             .open_log()
             .with_context(|| format!("cannot write {}", self.log.display()))?;
-        let child = (self.starter)()
+        let child = (self.starter)()?
             .stdin(Stdio::null())
             // A line of rates once a minute: nobody watches these logs.
             .env(LINE_EVERY_ENV, "60")

@@ -24,7 +24,7 @@ const RESULTS: [&str; 6] = [
 ];
 /// Beginnings and ends of the names of files that components make.
 const COMPONENTS: [&str; 4] = ["node", "worker", "server", "coordinator"];
-const ENDS: [&str; 3] = [".log", "-curve.csv", "-traffic.json"];
+const ENDS: [&str; 4] = [".log", "-curve.csv", "-traffic.json", "-settings.json"];
 /// Start of the name of a folder inside the one named, where a run is until it is complete.
 const STAGED: &str = "unfinished-";
 

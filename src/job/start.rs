@@ -1,5 +1,7 @@
-//! Starts the components of a job: this very program with other arguments.
+//! Starts the components of a job: this very program with a file of settings.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 
@@ -9,6 +11,9 @@ use dogwild_lab::Lab;
 use super::children::{Component, Ends, Starter};
 use super::results::node_curve;
 use super::train::TrainPlan;
+use crate::node::TEST_IMAGES;
+use crate::settings::{Settings, SolverSettings, StreamSettings, TesterSettings, to_json};
+use crate::solver::data::Shard;
 use crate::weights::SharedWeights;
 
 /// A starter of this very program with `args`, in host `node` of the lab if there is one.
@@ -25,8 +30,63 @@ pub(super) fn starter(lab: Option<&Rc<Lab>>, node: u16, args: Vec<String>) -> Re
             }
         };
         command.args(&args);
-        command
+        Ok(command)
     }))
+}
+
+/// A component of a job, as it is to be started.
+pub(super) struct Start<'a> {
+    /// The folder for its log and its settings.
+    pub(super) out: &'a Path,
+    /// What it is, for messages: "node 0 solver 1".
+    pub(super) name: String,
+    /// Start of the names of its files: "node0-solver1".
+    pub(super) file: String,
+    pub(super) ends: Ends,
+    /// The host of the lab that it runs in.
+    pub(super) host: Option<(&'a Rc<Lab>, u16)>,
+}
+
+impl Start<'_> {
+    /// Starts it with these settings, which it reads from a file in the folder. `ps` shows its name
+    /// and the buffer.
+    pub(super) fn with<S: Settings>(self, settings: &S, buffer: &Path) -> Result<Component> {
+        let file = self.out.join(format!("{}-settings.json", self.file));
+        let text = to_json(settings)
+            .with_context(|| format!("the settings of {} are not JSON", self.name))?;
+        let args = [S::COMPONENT, "--settings"].map(str::to_owned).into_iter();
+        let label = self.name.split(' ').map(str::to_owned);
+        let args = args
+            .chain([path(&file), "--label".to_owned()])
+            .chain(label)
+            .chain([path(buffer)])
+            .collect();
+        let (lab, node) = match self.host {
+            Some((lab, node)) => (Some(lab), node),
+            None => (None, 0),
+        };
+        let start = starter(lab, node, args)?;
+        let log = self.out.join(format!("{}.log", self.file));
+        // Before each start: the folder may have been removed since the job began.
+        let starter = move || {
+            write_settings(&file, &text)?;
+            start()
+        };
+        Component::start(self.name, log, self.ends, Box::new(starter))
+    }
+}
+
+/// Writes a file of settings if it is not there as it should be. So a full disk does not keep a
+/// component from being started again.
+fn write_settings(file: &Path, text: &str) -> Result<()> {
+    if fs::read(file).is_ok_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
 }
 
 /// The streamer of `node`.
@@ -36,22 +96,22 @@ pub(super) fn start_streamer(
     lab: Option<&Rc<Lab>>,
     node: u16,
 ) -> Result<Component> {
-    let mut args = strings(["stream", "--buffer"]);
-    args.push(shared.path().display().to_string());
-    args.extend([
-        "--node".into(),
-        node.to_string(),
-        "--nodes".into(),
-        plan.nodes.to_string(),
-    ]);
-    args.extend((plan.stream_args)(node));
-    let name = format!("node {node} streamer");
-    Component::start(
-        name,
-        plan.out.join(format!("node{node}-stream.log")),
-        Ends::Never,
-        starter(lab, node, args)?,
-    )
+    let settings = StreamSettings {
+        buffer: shared.path().to_owned(),
+        node,
+        nodes: plan.nodes,
+        transport: plan.transport.of_node(node),
+        stream: plan.stream.clone(),
+        faults: plan.faults.of_node(node),
+    };
+    let start = Start {
+        out: &plan.out,
+        name: format!("node {node} streamer"),
+        file: format!("node{node}-stream"),
+        ends: Ends::Never,
+        host: lab.map(|lab| (lab, node)),
+    };
+    start.with(&settings, shared.path())
 }
 
 /// Solver `index` of `node`.
@@ -62,48 +122,38 @@ pub(super) fn start_solver(
     node: u16,
     index: u32,
 ) -> Result<Component> {
-    let mut args = strings(["solver", "--buffer"]);
-    args.push(shared.path().display().to_string());
-    let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    add("--solver", plan.model.clone());
-    add("--data", plan.data.to_string());
-    add("--index", index.to_string());
-    let number = plan.solvers.of_first(node) + index;
-    let of = plan.solvers.of_first(plan.nodes);
-    add("--shard", format!("{number}/{of}"));
-    add("--solvers", plan.solvers.of(node).to_string());
-    add("--node", node.to_string());
-    add("--nodes", plan.nodes.to_string());
-    add("--seed", plan.seed.to_string());
-    add("--curve", node_curve(&plan.out, node).display().to_string());
-    if plan.tester {
-        add("--test-every", "0".into());
-    } else if let Some(every) = plan.test_every {
-        add("--test-every", every.to_string());
-    }
-    add_test_images(plan, &mut add);
-    if let Some(steps) = plan.pace_steps {
-        add("--pace-steps", steps.to_string());
-    }
-    if let Some(steps) = plan.max_age {
-        add("--max-age", steps.to_string());
-    }
-    if let Some(target) = plan.target_accuracy.filter(|_| !plan.tester) {
-        add("--target-accuracy", target.to_string());
-    }
-    let name = format!("node {node} solver {index}");
-    Component::start(
-        name,
-        plan.out.join(format!("node{node}-solver{index}.log")),
-        Ends::WhenDone,
-        starter(lab, node, args)?,
-    )
-}
-
-fn add_test_images(plan: &TrainPlan, add: &mut impl FnMut(&str, String)) {
-    if let Some(images) = plan.test_images {
-        add("--test-images", images.to_string());
-    }
+    let settings = SolverSettings {
+        buffer: shared.path().to_owned(),
+        solver: plan.model.clone(),
+        data: Some(plan.data.clone()),
+        index,
+        solvers: plan.solvers.of(node),
+        shard: Some(Shard {
+            index: plan.solvers.of_first(node) + index,
+            of: plan.solvers.of_first(plan.nodes),
+        }),
+        node,
+        nodes: plan.nodes,
+        seed: plan.seed,
+        test_every: if plan.tester {
+            Some(0)
+        } else {
+            plan.test_every
+        },
+        test_images: plan.test_images.unwrap_or(TEST_IMAGES),
+        target_accuracy: plan.target_accuracy.filter(|_| !plan.tester),
+        pace_steps: plan.pace_steps,
+        max_age: plan.max_age,
+        curve: Some(node_curve(&plan.out, node)),
+    };
+    let start = Start {
+        out: &plan.out,
+        name: format!("node {node} solver {index}"),
+        file: format!("node{node}-solver{index}"),
+        ends: Ends::WhenDone,
+        host: lab.map(|lab| (lab, node)),
+    };
+    start.with(&settings, shared.path())
 }
 
 /// The tester of `node`.
@@ -113,26 +163,24 @@ pub(super) fn start_tester(
     lab: Option<&Rc<Lab>>,
     node: u16,
 ) -> Result<Component> {
-    let mut args = strings(["tester", "--buffer"]);
-    args.push(shared.path().display().to_string());
-    let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    add("--solver", plan.model.clone());
-    add("--data", plan.data.to_string());
-    add("--node", node.to_string());
-    add("--curve", node_curve(&plan.out, node).display().to_string());
-    if let Some(every) = plan.test_every {
-        add("--test-every", every.max(1).to_string());
-    }
-    add_test_images(plan, &mut add);
-    if let Some(target) = plan.target_accuracy {
-        add("--target-accuracy", target.to_string());
-    }
-    Component::start(
-        format!("node {node} tester"),
-        plan.out.join(format!("node{node}-tester.log")),
-        Ends::WhenDone,
-        starter(lab, node, args)?,
-    )
+    let settings = TesterSettings {
+        buffer: shared.path().to_owned(),
+        solver: plan.model.clone(),
+        data: Some(plan.data.clone()),
+        node,
+        test_every: plan.test_every.map(|every| every.max(1)),
+        test_images: plan.test_images.unwrap_or(0),
+        target_accuracy: plan.target_accuracy,
+        curve: Some(node_curve(&plan.out, node)),
+    };
+    let start = Start {
+        out: &plan.out,
+        name: format!("node {node} tester"),
+        file: format!("node{node}-tester"),
+        ends: Ends::WhenDone,
+        host: lab.map(|lab| (lab, node)),
+    };
+    start.with(&settings, shared.path())
 }
 
 pub(super) fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {

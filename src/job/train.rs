@@ -26,6 +26,7 @@ use super::summary::Summary;
 use super::warnings::Warnings;
 use super::{BufferPlan, Experiment, make_buffer};
 use crate::node::Stop;
+use crate::settings::{FaultSettings, FlowSettings, TransportSettings};
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
 use crate::weights::Existing;
@@ -73,16 +74,12 @@ pub struct TrainPlan {
     pub out: PathBuf,
     /// Hosts in namespaces instead of loopback.
     pub lab: Option<dogwild_lab::Spec>,
-    /// Whether streamers seal their frames.
-    pub sealed: bool,
-    /// Arguments that streamers get beside buffer and node, for each node.
-    pub stream_args: Box<dyn Fn(u16) -> Vec<String>>,
-    /// For the summary.
-    pub transport: String,
-    /// For the summary.
-    pub deltas: String,
-    /// For the summary.
-    pub rate_bytes_per_s: Option<f64>,
+    /// How nodes reach each other.
+    pub transport: TransportSettings,
+    /// How the stream behaves.
+    pub stream: FlowSettings,
+    /// What happens to frames on purpose.
+    pub faults: FaultSettings,
 }
 
 /// The processes of a job.
@@ -164,7 +161,7 @@ pub fn train(plan: &TrainPlan, out: OutFolder, stop: &Stop) -> Result<Ended<Summ
         weights: room::weights(&plan.spec, &set)?,
         streamers: u64::from(plan.nodes > 1),
         solvers: plan.solvers.most(plan.nodes).into(),
-        sealed: plan.sealed,
+        sealed: plan.transport.key_file.is_some(),
     };
     room::check(plan.nodes, needs)?;
     let buffers = make_buffers(plan, &set)?;

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use dogwild_net::{
     Link, Source, af_xdp, capture, fault, iface, pace, packet_mmap, seal, udp, verbs,
 };
+use serde::{Deserialize, Serialize};
 
 /// The transports of this build.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// IP multicast and unicast; needs no privilege.
     Udp,

@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 3] = [
         "accumulate",
         "snapshot",
     ],
-    &["node", "poseidon", "job", "sim"],
+    &["node", "poseidon", "settings", "job", "sim"],
 ];
 
 /// Parts of a module that are in a lower layer than the rest of it.

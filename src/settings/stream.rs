@@ -1,0 +1,135 @@
+//! Settings of a streamer.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::Settings;
+use super::choices::{DeltasName, DtypeName, MergeName};
+use super::error::SettingsError;
+use super::limits::two;
+use super::link::{FaultSettings, TransportSettings, rate};
+use crate::node::StreamJob;
+use crate::stream::{Deltas, MAX_NODES, Merge};
+use crate::weights::Writes;
+use crate::wire::Dtype;
+
+/// What `dogwild stream` is started with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamSettings {
+    /// The node's buffer.
+    pub buffer: PathBuf,
+    /// This node, from 0.
+    pub node: u16,
+    /// Number of nodes, 1 to 255; the same everywhere.
+    #[serde(default = "two")]
+    pub nodes: u16,
+    /// How to reach the others.
+    #[serde(default)]
+    pub transport: TransportSettings,
+    /// How the stream behaves.
+    #[serde(default)]
+    pub stream: FlowSettings,
+    /// What happens to received frames on purpose.
+    #[serde(default)]
+    pub faults: FaultSettings,
+}
+
+/// How a stream behaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlowSettings {
+    /// What becomes of deltas whose frame is lost: `exactly-once` or `fire-and-forget`.
+    #[serde(with = "DeltasName")]
+    pub deltas: Deltas,
+    /// How the work of several nodes becomes one: `mean` or `sum`.
+    #[serde(with = "MergeName")]
+    pub merge: Merge,
+    /// Nodes that master a part of the weights, the first so many; none: all. The same everywhere.
+    pub masters: Option<u16>,
+    /// How weights travel: `f32`, `bf16` or `int8`. The same everywhere.
+    #[serde(with = "DtypeName")]
+    pub precision: Dtype,
+    /// Chunks that moved most go first.
+    pub sparse: bool,
+    /// Bytes per second that a node sends at most; none: what solvers and link leave.
+    pub rate_bytes_per_s: Option<f64>,
+    /// Bytes of positions on the way without an answer, at most; none: no limit.
+    pub window_bytes: Option<f64>,
+    /// Local writers add atomically.
+    pub atomic: bool,
+}
+
+impl Default for FlowSettings {
+    fn default() -> Self {
+        Self {
+            deltas: Deltas::ExactlyOnce,
+            merge: Merge::Mean,
+            masters: None,
+            precision: Dtype::F32,
+            sparse: false,
+            rate_bytes_per_s: None,
+            window_bytes: Some(2e6),
+            atomic: false,
+        }
+    }
+}
+
+impl FlowSettings {
+    /// What becomes of lost deltas, as it is written.
+    pub fn deltas_name(&self) -> &'static str {
+        match self.deltas {
+            Deltas::ExactlyOnce => "exactly-once",
+            Deltas::FireAndForget => "fire-and-forget",
+        }
+    }
+}
+
+impl Settings for StreamSettings {
+    const COMPONENT: &str = "stream";
+
+    fn validate(&self) -> Result<(), SettingsError> {
+        let (node, nodes) = (self.node, self.nodes);
+        if !(1..=MAX_NODES).contains(&nodes) {
+            let what = format!("{nodes}: give 1 to {MAX_NODES}");
+            return Err(SettingsError::new("nodes", what));
+        }
+        if node >= nodes {
+            let what = format!("{node} of {nodes} nodes: they count from 0");
+            return Err(SettingsError::new("node", what));
+        }
+        self.transport.validate()?;
+        if let Some(masters) = self.stream.masters.filter(|n| !(1..=nodes).contains(n)) {
+            let what = format!("{masters} of {nodes} nodes: give 1 to {nodes}, on all nodes");
+            return Err(SettingsError::new("stream.masters", what));
+        }
+        rate("stream.rate_bytes_per_s", self.stream.rate_bytes_per_s)?;
+        rate("stream.window_bytes", self.stream.window_bytes)?;
+        self.faults.validate()
+    }
+}
+
+impl StreamSettings {
+    /// What the streamer runs.
+    pub fn job(self) -> StreamJob {
+        StreamJob {
+            node: self.node,
+            nodes: self.nodes,
+            masters: self.stream.masters,
+            transport: self.transport.spec(&self.faults),
+            deltas: self.stream.deltas,
+            merge: self.stream.merge,
+            precision: self.stream.precision,
+            sparse: self.stream.sparse,
+            writes: if self.stream.atomic {
+                Writes::Atomic
+            } else {
+                Writes::Racy
+            },
+            rate_bytes_per_s: self.stream.rate_bytes_per_s,
+            window_bytes: self.stream.window_bytes,
+            buffer: self.buffer,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Settings come back as they were written, and what cannot be is refused by its name.
+
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::node::Transport;
+use crate::solver::data::{Shard, Source};
+use crate::stream::{Deltas, Merge};
+use crate::wire::Dtype;
+
+fn share() -> impl Strategy<Value = f64> {
+    0.0..=1.0
+}
+
+fn path() -> impl Strategy<Value = std::path::PathBuf> {
+    "[a-z/ \"\\\\é]{1,12}".prop_map(Into::into)
+}
+
+fn source() -> impl Strategy<Value = Source> {
+    prop_oneof![
+        Just(Source::default()),
+        path().prop_map(Source::Mnist),
+        path().prop_map(Source::Cifar10),
+    ]
+}
+
+prop_compose! {
+    fn transport()(
+        transport in prop_oneof![
+            Just(Transport::Udp), Just(Transport::PacketMmap), Just(Transport::AfXdp),
+            Just(Transport::XdpMmap), Just(Transport::Verbs),
+        ],
+        iface in option::of("[a-z0-9]{1,8}"),
+        mtu in option::of(256..=65_536u32),
+        port in option::of(any::<u16>()),
+        no_segmentation in any::<bool>(),
+        key_file in option::of(path()),
+        pace_bytes_per_s in option::of(1e3..1e12),
+        capture in option::of(path()),
+    ) -> TransportSettings {
+        TransportSettings {
+            transport, iface, mtu, port, no_segmentation, key_file, pace_bytes_per_s, capture,
+        }
+    }
+}
+
+prop_compose! {
+    fn flow()(
+        deltas in prop_oneof![Just(Deltas::ExactlyOnce), Just(Deltas::FireAndForget)],
+        merge in prop_oneof![Just(Merge::Mean), Just(Merge::Sum)],
+        masters in option::of(Just(1u16)),
+        precision in prop_oneof![Just(Dtype::F32), Just(Dtype::Bf16), Just(Dtype::Int8)],
+        sparse in any::<bool>(),
+        rate_bytes_per_s in option::of(1e3..1e12),
+        window_bytes in option::of(1e3..1e12),
+        atomic in any::<bool>(),
+    ) -> FlowSettings {
+        FlowSettings {
+            deltas, merge, masters, precision, sparse, rate_bytes_per_s, window_bytes, atomic,
+        }
+    }
+}
+
+prop_compose! {
+    fn faults()(
+        loss in share(),
+        bursts in option::of([share(), share(), share(), share()]),
+        [corrupt, duplicate, reorder] in [share(), share(), share()],
+        delay_ms in 0.0..=10_000.0,
+        fault_seed in any::<u64>(),
+    ) -> FaultSettings {
+        let bursts = bursts.map(|[p, r, loss_bad, loss_good]| BurstSettings {
+            p, r, loss_bad, loss_good,
+        });
+        FaultSettings {
+            loss, loss_burst: bursts, corrupt, duplicate, reorder, delay_ms, fault_seed,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_streamers_come_back(
+        buffer in path(),
+        nodes in 1..=255u16,
+        transport in transport(),
+        stream in flow(),
+        faults in faults(),
+    ) {
+        let node = nodes - 1;
+        comes_back(&StreamSettings { buffer, node, nodes, transport, stream, faults })?;
+    }
+
+    #[test]
+    fn a_solvers_come_back(
+        buffer in path(),
+        data in option::of(source()),
+        (solvers, nodes) in (1..=32u32, 1..=64u16),
+        of in option::of(1..1000u32),
+        seed in any::<u64>(),
+        test_every in option::of(any::<u64>()),
+        target_accuracy in option::of(0.0..=1.0f32),
+        pace_steps in option::of(0.001..=1e6),
+        max_age in option::of(1..u64::MAX),
+        curve in option::of(path()),
+    ) {
+        comes_back(&SolverSettings {
+            buffer, data, solvers, nodes, seed, test_every, target_accuracy, pace_steps, max_age,
+            curve,
+            solver: "lenet".to_owned(),
+            index: solvers - 1,
+            shard: of.map(|of| Shard { index: of - 1, of }),
+            node: nodes - 1,
+            test_images: 7,
+        })?;
+    }
+
+    #[test]
+    fn a_testers_come_back(
+        buffer in path(),
+        data in option::of(source()),
+        node in any::<u16>(),
+        test_every in option::of(1..u64::MAX),
+        target_accuracy in option::of(0.0..=1.0f32),
+        curve in option::of(path()),
+    ) {
+        comes_back(&TesterSettings {
+            buffer, data, node, test_every, target_accuracy, curve,
+            solver: "a b/solver.prototxt".to_owned(),
+            test_images: 0,
+        })?;
+    }
+}
+
+/// Bit for bit, and a file that leaves nothing out.
+fn comes_back<S: Settings + PartialEq + std::fmt::Debug>(
+    settings: &S,
+) -> Result<(), TestCaseError> {
+    let text = to_json(settings).expect("the paths are UTF-8");
+    let back: S =
+        from_json(&text).map_err(|error| TestCaseError::fail(format!("{error}: {text}")))?;
+    prop_assert_eq!(&back, settings);
+    Ok(())
+}
+
+fn refused<S: Settings>(text: &str) -> String {
+    match from_json::<S>(text) {
+        Ok(_) => panic!("taken: {text}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_the_nearest() {
+    for (text, words) in [
+        (
+            r#"{"buffer": "b", "node": 0, "nods": 2}"#,
+            &["`nods`", "did you mean `node`", "line 1 column 33"][..],
+        ),
+        (
+            r#"{"buffer": "b", "node": 0, "stream": {"mastres": 1}}"#,
+            &["`mastres`", "did you mean `masters`"],
+        ),
+        (
+            r#"{"buffer": "b", "node": 0, "stream": {"precision": "int4"}}"#,
+            &["`int4`", "did you mean `int8`"],
+        ),
+        (
+            r#"{"buffer": "b", "node": 0, "faults": {"colour": 1}}"#,
+            &["`colour`", "expected one of `loss`"],
+        ),
+        (r#"{"node": 0}"#, &["missing field `buffer`"]),
+        (r#"{"buffer": "b", "node": -1}"#, &["-1", "u16"]),
+        ("buffer = b", &["line 1"]),
+    ] {
+        let said = refused::<StreamSettings>(text);
+        for word in words {
+            assert!(said.contains(word), "`{word}` is missing in: {said}");
+        }
+    }
+    let said = refused::<SolverSettings>(r#"{"buffer": "b", "sede": 2}"#);
+    assert!(said.contains("did you mean `seed`"), "{said}");
+    let said = refused::<TesterSettings>(r#"{"buffer": "b", "test_evry": 2}"#);
+    assert!(said.contains("did you mean `test_every`"), "{said}");
+}
+
+/// Each text is a part of otherwise good settings, with the field that is to be named.
+#[test]
+fn a_value_that_cannot_be_is_refused_by_its_field() {
+    let names = |said: String, field: &str| {
+        assert!(said.starts_with(&format!("{field} ")), "{field}: {said}");
+    };
+    for (part, field) in [
+        (r#""node": 2"#, "node"),
+        (r#""node": 0, "nodes": 0"#, "nodes"),
+        (r#""node": 0, "nodes": 256"#, "nodes"),
+        (r#""node": 0, "transport": {"mtu": 100}"#, "transport.mtu"),
+        (
+            r#""node": 0, "transport": {"pace_bytes_per_s": 1}"#,
+            "transport.pace_bytes_per_s",
+        ),
+        (r#""node": 0, "stream": {"masters": 0}"#, "stream.masters"),
+        (r#""node": 0, "stream": {"masters": 3}"#, "stream.masters"),
+        (
+            r#""node": 0, "stream": {"rate_bytes_per_s": -1}"#,
+            "stream.rate_bytes_per_s",
+        ),
+        (
+            r#""node": 0, "stream": {"window_bytes": 0}"#,
+            "stream.window_bytes",
+        ),
+        (r#""node": 0, "faults": {"loss": 10}"#, "faults.loss"),
+        (r#""node": 0, "faults": {"corrupt": -1}"#, "faults.corrupt"),
+        (
+            r#""node": 0, "faults": {"loss_burst": {"p": 0.1, "r": 2}}"#,
+            "faults.loss_burst",
+        ),
+        (
+            r#""node": 0, "faults": {"delay_ms": 1e5}"#,
+            "faults.delay_ms",
+        ),
+    ] {
+        let text = format!(r#"{{"buffer": "b", {part}}}"#);
+        names(refused::<StreamSettings>(&text), field);
+    }
+    for (part, field) in [
+        (r#""index": 1"#, "index"),
+        (r#""node": 2"#, "node"),
+        (r#""shard": {"index": 5, "of": 5}"#, "shard"),
+        (r#""target_accuracy": 90"#, "target_accuracy"),
+        (r#""pace_steps": 0"#, "pace_steps"),
+        (r#""max_age": 0"#, "max_age"),
+    ] {
+        let text = format!(r#"{{"buffer": "b", {part}}}"#);
+        names(refused::<SolverSettings>(&text), field);
+    }
+    for (part, field) in [
+        (r#""test_every": 0"#, "test_every"),
+        (r#""target_accuracy": -0.1"#, "target_accuracy"),
+    ] {
+        let text = format!(r#"{{"buffer": "b", {part}}}"#);
+        names(refused::<TesterSettings>(&text), field);
+    }
+}
+
+#[test]
+fn nodes_of_a_job_have_captures_and_faults_of_their_own() {
+    let transport = TransportSettings {
+        capture: Some("run.pcapng".into()),
+        ..TransportSettings::default()
+    };
+    assert_eq!(transport.of_node(2).capture, Some("run.n2.pcapng".into()));
+    assert_eq!(FaultSettings::default().of_node(2).fault_seed, 3);
+}
