@@ -10,7 +10,9 @@ pub use dogwild_lab::share::share;
 
 use crate::node::{Transport, TransportSpec};
 use crate::settings::limits::{BYTES_MIN, DELAY_MS, MTU, STEPS_PER_S};
-use crate::settings::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
+use crate::settings::{
+    BurstSettings, FaultSettings, TransportSettings, capture_of_node, session_number,
+};
 use crate::solver::SolverSpec;
 
 /// How nodes reach each other.
@@ -90,14 +92,6 @@ pub fn as_value<S: Serializer>(choice: &impl ValueEnum, to: S) -> Result<S::Ok, 
         .to_possible_value()
         .map(|value| value.get_name().to_owned())
         .serialize(to)
-}
-
-/// A value, as it is written on the command line.
-pub(super) fn as_text<S: Serializer>(
-    value: &impl std::fmt::Display,
-    to: S,
-) -> Result<S::Ok, S::Error> {
-    to.collect_str(value)
 }
 
 impl Serialize for TransportArgs {
@@ -211,7 +205,7 @@ pub fn model(name: &str) -> Result<SolverSpec, crate::solver::ModelError> {
 
 /// The session number of a job's name.
 pub fn session(name: &str) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+    session_number(name)
 }
 
 /// The same for what is kept in 32 bits.

@@ -1,19 +1,19 @@
-//! Arguments that the programs of the reliable path share, and how `train` passes them on.
+//! Arguments that the programs of the reliable path share.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::args;
 use super::pictures::pictures;
-use crate::poseidon::{
-    ClusterKey, ClusterSpec, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition, Policy,
-    Recording, Stragglers,
+use crate::poseidon::{ClusterKey, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording};
+use crate::settings::{
+    ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings, StragglerChoice,
 };
 use crate::solver::data::Source;
 
@@ -42,15 +42,6 @@ pub struct ModelArgs {
     pub compute: Compute,
 }
 
-/// The work of the workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Compute {
-    /// They train.
-    Solver,
-    /// They replay this recording.
-    Replay(PathBuf),
-}
-
 impl FromStr for Compute {
     type Err = String;
 
@@ -66,7 +57,7 @@ impl FromStr for Compute {
 }
 
 /// Arguments of the coordinator, which decides for all members how the cluster works.
-#[derive(Clone, Debug, Args, Serialize)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Reliable path (--sync poseidon)")]
 pub struct ClusterArgs {
     /// Workers
@@ -78,11 +69,9 @@ pub struct ClusterArgs {
     /// Rule that chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam,
     /// onebit)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
-    #[serde(serialize_with = "args::as_text")]
     pub scheme: Policy,
     /// How tensors are dealt to servers
     #[arg(long, value_enum, default_value = "pairs")]
-    #[serde(serialize_with = "args::as_value")]
     pub partition: PartitionArg,
     /// Bytes of a KV pair, at most
     #[arg(long, value_name = "BYTES", default_value_t = PAIR_BYTES)]
@@ -92,7 +81,6 @@ pub struct ClusterArgs {
     pub staleness: u32,
     /// Whether a step waits for all workers, or goes on without the last
     #[arg(long, value_enum, default_value = "wait")]
-    #[serde(serialize_with = "args::as_value")]
     pub stragglers: StragglersArg,
     /// Share of the workers that make a step with --stragglers drop
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "75%", value_parser = args::share)]
@@ -138,13 +126,6 @@ pub struct KeyArgs {
     pub key_file: Option<PathBuf>,
 }
 
-impl KeyArgs {
-    /// Reads the key file, if one is given.
-    pub fn key(&self) -> Result<Option<ClusterKey>> {
-        Ok(self.key_file.as_deref().map(ClusterKey::read).transpose()?)
-    }
-}
-
 /// Arguments of servers and workers.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
@@ -175,16 +156,7 @@ pub struct MemberArgs {
     pub report: Option<PathBuf>,
 }
 
-/// A worker that is made slow on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Slow {
-    /// Index of the worker.
-    pub worker: u16,
-    /// How many times longer its passes take.
-    pub factor: f64,
-}
-
-impl FromStr for Slow {
+impl FromStr for SlowSettings {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -201,67 +173,86 @@ impl FromStr for Slow {
 }
 
 impl ModelArgs {
-    /// Reads the model.
-    ///
-    /// If no pictures were named, sets `data` to the model's own, if it has some.
-    pub fn job(&mut self) -> Result<ModelJob> {
-        let spec = args::model(&self.solver)?;
-        let data = match self.compute {
-            Compute::Solver => pictures(self.data.take(), &self.solver, &spec)?,
-            // A recording reads no pictures.
-            Compute::Replay(_) => self.data.take().unwrap_or_default(),
-        };
-        let (input, classes) = data.shape();
-        self.data = Some(data);
-        Ok(ModelJob {
-            spec,
-            input,
-            classes,
+    /// The settings that they make.
+    pub fn settings(self) -> ModelSettings {
+        ModelSettings {
+            solver: self.solver,
+            data: self.data,
             seed: self.seed,
-            weights: self.weights.clone(),
-            threads: self.threads_per_worker,
-            replay: self.recording()?,
-        })
+            weights: self.weights,
+            threads_per_worker: self.threads_per_worker,
+            compute: self.compute,
+        }
     }
+}
 
-    fn recording(&self) -> Result<Option<Recording>> {
-        let Compute::Replay(path) = &self.compute else {
-            return Ok(None);
-        };
-        let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the recording {shown}"))?;
-        let recording = Recording::parse(&text).with_context(|| shown.to_string())?;
-        Ok(Some(recording))
+/// Reads the model of `settings`. The pictures are those that are named, else the model's own, if
+/// it has some.
+///
+/// # Errors
+/// The model, the pictures or the recording: what is wrong with it.
+pub(super) fn model_job(settings: &ModelSettings) -> Result<(ModelJob, Source)> {
+    let spec = args::model(&settings.solver)?;
+    let data = settings.data.clone();
+    let (data, replay) = match &settings.compute {
+        Compute::Solver => (pictures(data, &settings.solver, &spec)?, None),
+        // A recording reads no pictures.
+        Compute::Replay(path) => (data.unwrap_or_default(), Some(recording(path)?)),
+    };
+    let (input, classes) = data.shape();
+    let job = ModelJob {
+        spec,
+        input,
+        classes,
+        seed: settings.seed,
+        weights: settings.weights.clone(),
+        threads: settings.threads_per_worker,
+        replay,
+    };
+    Ok((job, data))
+}
+
+fn recording(path: &Path) -> Result<Recording> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the recording {shown}"))?;
+    Recording::parse(&text).with_context(|| shown.to_string())
+}
+
+/// Reads the key file, if one is given.
+pub(super) fn key(file: Option<&Path>) -> Result<Option<ClusterKey>> {
+    Ok(file.map(ClusterKey::read).transpose()?)
+}
+
+impl Serialize for ClusterArgs {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.settings().serialize(to)
     }
 }
 
 impl ClusterArgs {
-    /// The settings from which the coordinator makes the plan, for `clocks` iterations.
-    pub fn spec(&self, clocks: u64) -> ClusterSpec {
-        ClusterSpec {
+    /// The settings that they make.
+    pub fn settings(&self) -> ClusterSettings {
+        ClusterSettings {
             workers: self.workers,
             servers: self.servers,
-            // These two follow from the model.
-            images: 0,
-            recipe: String::new(),
-            policy: self.scheme,
-            pair_bytes: self.pair_bytes,
+            scheme: self.scheme,
             partition: match self.partition {
                 PartitionArg::Pairs => Partition::Pairs,
                 PartitionArg::Tensor => Partition::Tensor,
             },
+            pair_bytes: self.pair_bytes,
             staleness: self.staleness,
             stragglers: match self.stragglers {
-                StragglersArg::Wait => Stragglers::Wait,
-                StragglersArg::Drop => Stragglers::Drop(self.quorum),
+                StragglersArg::Wait => StragglerChoice::Wait,
+                StragglersArg::Drop => StragglerChoice::Drop,
             },
-            clocks,
+            quorum: self.quorum,
             checkpoint_every: self.checkpoint_every,
         }
     }
 
-    /// The same settings as command-line arguments.
+    /// The same as command-line arguments, for the summary.
     pub fn to_args(&self) -> Vec<String> {
         [
             ("--workers", self.workers.to_string()),
@@ -291,18 +282,18 @@ impl OverlapArg {
 }
 
 impl MemberArgs {
-    /// The settings of a member.
-    pub fn job(&self) -> Result<MemberJob> {
-        Ok(MemberJob {
+    /// The settings that they make.
+    pub fn settings(self) -> MemberSettings {
+        MemberSettings {
             index: self.index,
-            coordinator: self.coordinator.clone(),
+            coordinator: self.coordinator,
             listen: self.listen,
-            checkpoints: self.checkpoints.clone(),
+            checkpoints: self.checkpoints,
             resume: self.resume,
-            report: self.report.clone(),
-            bandwidth_bytes_per_s: bandwidth(self.bandwidth)?,
-            key: self.key.key()?,
-        })
+            report: self.report,
+            bandwidth_bytes_per_s: self.bandwidth,
+            key_file: self.key.key_file,
+        }
     }
 }
 
@@ -317,28 +308,19 @@ pub fn name(value: &impl ValueEnum) -> String {
     value.map_or(String::new(), |value| value.get_name().to_owned())
 }
 
-/// Refuses a bandwidth of 0.
-pub fn bandwidth(bytes_per_s: Option<f64>) -> Result<Option<f64>> {
-    ensure!(
-        bytes_per_s != Some(0.0),
-        "--bandwidth 0: nothing could ever be sent; give bytes per second, as 10MB, or leave it out"
-    );
-    Ok(bytes_per_s)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_slow_worker_is_an_index_and_a_factor() {
-        let slow = Slow {
+        let slow = SlowSettings {
             worker: 1,
             factor: 10.0,
         };
         assert_eq!("1:10".parse(), Ok(slow));
         for wrong in ["", "1", "1:0.5", "1:NaN", "-1:2", "one:2", "1:inf"] {
-            let said = wrong.parse::<Slow>().expect_err(wrong);
+            let said = wrong.parse::<SlowSettings>().expect_err(wrong);
             assert!(said.contains("WORKER:FACTOR"), "{said}");
         }
     }

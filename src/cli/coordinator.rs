@@ -5,15 +5,19 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::args;
-use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs};
+use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs, key, model_job};
+use super::given::{Flags, Given};
 use super::poseidon_flags::with_flags;
 use crate::node::stop_on_signals;
-use crate::poseidon::{CoordinatorJob, run_coordinator};
+use crate::poseidon::run_coordinator;
+use crate::settings::CoordinatorSettings;
 
 /// Arguments of `dogwild coordinator`.
+pub type Args = Given<CoordinatorFlags>;
+
+/// Flags of `dogwild coordinator`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CoordinatorFlags {
     /// Where to listen; port 0: any
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7700")]
     listen: SocketAddr,
@@ -37,25 +41,33 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-impl Args {
+impl Flags for CoordinatorFlags {
+    type Settings = CoordinatorSettings;
+
+    fn settings(self) -> Result<CoordinatorSettings> {
+        Ok(CoordinatorSettings {
+            listen: self.listen,
+            address_file: self.address_file,
+            session: self.session,
+            iterations: self.iterations,
+            resume: self.resume,
+            key_file: self.key.key_file,
+            model: self.model.settings(),
+            cluster: self.cluster.settings(),
+        })
+    }
+}
+
+impl Given<CoordinatorFlags> {
     /// Runs it to its end.
     ///
     /// # Errors
-    /// Why it ended early.
-    pub fn run(mut self) -> Result<()> {
+    /// Wrong arguments, or why it ended early.
+    pub fn run(self) -> Result<()> {
+        let settings = self.settings()?;
         let stop = stop_on_signals()?;
-        let model = self.model.job()?;
-        let clocks = self.iterations.unwrap_or(model.spec.max_iter);
-        let job = CoordinatorJob {
-            listen: self.listen,
-            address_file: self.address_file,
-            session: args::session(&self.session),
-            cluster: self.cluster.spec(clocks),
-            model,
-            data: self.model.data,
-            resume: self.resume,
-            key: self.key.key()?,
-        };
-        run_coordinator(&job, &stop).map_err(with_flags)
+        let (model, data) = model_job(&settings.model)?;
+        let key = key(settings.key_file.as_deref())?;
+        run_coordinator(&settings.job(key, model, data), &stop).map_err(with_flags)
     }
 }

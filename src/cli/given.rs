@@ -65,7 +65,7 @@ fn read(file: &Path) -> Result<(String, String)> {
 }
 
 /// `error`, about the flag that sets the field.
-fn by_flag(error: &SettingsError) -> anyhow::Error {
+pub(super) fn by_flag(error: &SettingsError) -> anyhow::Error {
     let field = error.field.rsplit('.').next().unwrap_or(error.field);
     // Flags take units, fields have them in their names.
     let name = match field {
@@ -73,6 +73,7 @@ fn by_flag(error: &SettingsError) -> anyhow::Error {
         "window_bytes" => "window",
         "pace_bytes_per_s" => "pace",
         "delay_ms" => "delay",
+        "bandwidth_bytes_per_s" => "bandwidth",
         other => other,
     };
     anyhow!("--{} {}", name.replace('_', "-"), error.what)

@@ -2,15 +2,19 @@
 
 use anyhow::Result;
 
-use super::args;
-use super::cluster_args::{MemberArgs, ModelArgs};
+use super::cluster_args::{MemberArgs, ModelArgs, key, model_job};
+use super::given::{Flags, Given};
 use super::poseidon_flags::with_flags;
 use crate::node::stop_on_signals;
-use crate::poseidon::{ServerJob, run_server};
+use crate::poseidon::run_server;
+use crate::settings::ServerSettings;
 
 /// Arguments of `dogwild server`.
+pub type Args = Given<ServerFlags>;
+
+/// Flags of `dogwild server`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ServerFlags {
     /// Name of the job; the same everywhere
     #[arg(long, value_name = "NAME", default_value = "dogwild")]
     session: String,
@@ -20,18 +24,28 @@ pub struct Args {
     model: ModelArgs,
 }
 
-impl Args {
+impl Flags for ServerFlags {
+    type Settings = ServerSettings;
+
+    fn settings(self) -> Result<ServerSettings> {
+        Ok(ServerSettings {
+            session: self.session,
+            member: self.member.settings(),
+            model: self.model.settings(),
+        })
+    }
+}
+
+impl Given<ServerFlags> {
     /// Runs it to its end.
     ///
     /// # Errors
-    /// Why it ended early.
-    pub fn run(mut self) -> Result<()> {
+    /// Wrong arguments, or why it ended early.
+    pub fn run(self) -> Result<()> {
+        let settings = self.settings()?;
         let stop = stop_on_signals()?;
-        let job = ServerJob {
-            member: self.member.job()?,
-            session: args::session(&self.session),
-            model: self.model.job()?,
-        };
-        run_server(&job, &stop).map_err(with_flags)
+        let (model, _) = model_job(&settings.model)?;
+        let key = key(settings.member.key_file.as_deref())?;
+        run_server(&settings.job(key, model), &stop).map_err(with_flags)
     }
 }

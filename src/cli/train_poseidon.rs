@@ -6,11 +6,13 @@ use serde::Serialize;
 
 use super::args;
 use super::closing::{Closing, close};
-use super::cluster_args::{ClusterArgs, OverlapArg, Slow, bandwidth, name, threads};
+use super::cluster_args::{ClusterArgs, OverlapArg, key, name, threads};
+use super::given::by_flag;
 use super::poseidon_flags::with_flags;
 use super::train::Args;
 use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
-use crate::poseidon::{ClusterKey, ModelJob};
+use crate::poseidon::ModelJob;
+use crate::settings::{SlowSettings, bandwidth};
 use crate::solver::SolverSpec;
 
 /// The path that keeps the replicas in step.
@@ -92,7 +94,7 @@ pub(super) struct PoseidonArgs {
     bandwidth: Option<f64>,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
     #[arg(long, value_name = "WORKER:FACTOR")]
-    slow: Option<Slow>,
+    slow: Option<SlowSettings>,
 }
 
 impl Sync {
@@ -136,7 +138,9 @@ impl Args {
             replay: None,
         };
         // The number of iterations makes no difference to the check.
-        model.check(&own.cluster.spec(1)).map_err(with_flags)
+        model
+            .check(&own.cluster.settings().spec(1))
+            .map_err(with_flags)
     }
 
     /// The job as the reliable path runs it.
@@ -154,7 +158,7 @@ impl Args {
             None => default_iterations.div_ceil(u64::from(own.cluster.workers.max(1))),
         });
         let mut worker_args = vec!["--overlap".to_owned(), name(&own.overlap)];
-        if let Some(Slow { worker, factor }) = own.slow {
+        if let Some(SlowSettings { worker, factor }) = own.slow {
             ensure!(
                 worker < own.cluster.workers,
                 "--slow {worker}:{factor}: there is no worker {worker}; the {} workers are counted from 0",
@@ -163,23 +167,20 @@ impl Args {
             worker_args.extend(["--slow".into(), format!("{worker}:{factor}")]);
         }
         // A wrong key file is refused here rather than by each process.
-        let key_file = &self.transport.key_file;
-        key_file.as_deref().map(ClusterKey::read).transpose()?;
-        let member_args = match key_file {
-            Some(file) => vec!["--key-file".to_owned(), file.display().to_string()],
-            None => Vec::new(),
-        };
+        let key_file = self.transport.key_file.clone();
+        key(key_file.as_deref())?;
+        bandwidth("bandwidth_bytes_per_s", own.bandwidth).map_err(|error| by_flag(&error))?;
         let test_every = self.test_interval(&spec, iterations);
         Ok(PoseidonPlan {
             experiment: self.experiment(&model, iterations, test_every),
-            workers: own.cluster.workers,
-            servers: own.cluster.servers,
             threads: own.threads_per_worker,
-            checkpoints: own.cluster.checkpoint_every > 0,
             resume: self.resume,
+            cluster: own.cluster.settings(),
+            overlap: own.overlap.overlap(),
+            slow: own.slow,
+            bandwidth_bytes_per_s: own.bandwidth,
+            key_file,
             cluster_args: own.cluster.to_args(),
-            bandwidth_bytes_per_s: bandwidth(own.bandwidth)?,
-            member_args,
             worker_args,
             spec,
             model,

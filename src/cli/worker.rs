@@ -4,14 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, Slow};
+use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, key, model_job};
+use super::given::{Flags, Given};
 use super::poseidon_flags::with_flags;
 use crate::node::{TEST_IMAGES, stop_on_signals};
-use crate::poseidon::{WorkerJob, run_worker};
+use crate::poseidon::run_worker;
+use crate::settings::{SlowSettings, WorkerSettings};
 
 /// Arguments of `dogwild worker`.
+pub type Args = Given<WorkerFlags>;
+
+/// Flags of `dogwild worker`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct WorkerFlags {
     /// The worker's buffer (dogwild init makes it, with the session of the cluster)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -23,7 +28,7 @@ pub struct Args {
     overlap: OverlapArg,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
     #[arg(long, value_name = "WORKER:FACTOR")]
-    slow: Option<Slow>,
+    slow: Option<SlowSettings>,
     /// Iterations between tests by worker 0; 0: none [default: the solver file's test_interval]
     #[arg(long, value_name = "N")]
     test_every: Option<u64>,
@@ -42,31 +47,36 @@ pub struct Args {
     model: ModelArgs,
 }
 
-impl Args {
-    /// Runs it to its end.
-    ///
-    /// # Errors
-    /// Why it ended early.
-    pub fn run(mut self) -> Result<()> {
-        let stop = stop_on_signals()?;
-        let model = self.model.job()?;
-        let index = self.member.index;
-        let own = self.slow.filter(|slow| slow.worker == index);
-        let job = WorkerJob {
-            slow: own.map_or(1.0, |slow| slow.factor),
-            member: self.member.job()?,
+impl Flags for WorkerFlags {
+    type Settings = WorkerSettings;
+
+    fn settings(self) -> Result<WorkerSettings> {
+        Ok(WorkerSettings {
             buffer: self.buffer,
-            test_every: self.test_every.unwrap_or(model.spec.test_interval),
-            model,
-            data: self.model.data.unwrap_or_default(),
             private_data: self.private_data,
             overlap: self.overlap.overlap(),
-            seed: self.model.seed,
+            slow: self.slow,
+            test_every: self.test_every,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             curve: self.curve,
-        };
-        run_worker(&job, &stop).map_err(with_flags)?;
+            member: self.member.settings(),
+            model: self.model.settings(),
+        })
+    }
+}
+
+impl Given<WorkerFlags> {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// Wrong arguments, or why it ended early.
+    pub fn run(self) -> Result<()> {
+        let settings = self.settings()?;
+        let stop = stop_on_signals()?;
+        let (model, data) = model_job(&settings.model)?;
+        let key = key(settings.member.key_file.as_deref())?;
+        run_worker(&settings.job(key, model, data), &stop).map_err(with_flags)?;
         Ok(stop.check()?)
     }
 }

@@ -4,6 +4,7 @@
 //! ends with the very weights it would have had.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -23,11 +24,16 @@ use super::progress::{self, Progress};
 use super::results::{node_curve, write_results};
 use super::room;
 use super::settle::identical;
-use super::start::{starter, strings};
+use super::start::Start;
 use super::train::LOOK_EVERY;
 use super::whole::write_whole;
 use super::{BufferPlan, Experiment, make_buffer};
-use crate::node::Stop;
+use crate::node::{Stop, TEST_IMAGES};
+use crate::poseidon::Overlap;
+use crate::settings::{
+    ClusterSettings, Compute, CoordinatorSettings, MemberSettings, ModelSettings, ServerSettings,
+    Settings, SlowSettings, WorkerSettings,
+};
 use crate::solver::SolverSpec;
 use crate::solver::data::{DataSet, Source};
 use crate::weights::Existing;
@@ -35,21 +41,26 @@ use crate::weights::Existing;
 /// Restarts in a row without a step in between before the job gives up.
 const MOST_RESTARTS_WITHOUT_PROGRESS: u32 = 5;
 
+/// Where components listen: on this host, on any port.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 /// Settings of a job on the reliable path.
 pub struct PoseidonPlan {
     /// Facts about the run for its summary.
     pub experiment: Experiment,
-    /// Number of workers.
-    pub workers: u16,
-    /// Number of servers.
-    pub servers: u16,
+    /// How the cluster works.
+    pub cluster: ClusterSettings,
     /// Threads of each worker.
     pub threads: usize,
-    /// Arguments of the coordinator about the cluster.
+    /// When workers send layers.
+    pub overlap: Overlap,
+    /// A worker that is made slow on purpose.
+    pub slow: Option<SlowSettings>,
+    /// File with the key that secures connections.
+    pub key_file: Option<PathBuf>,
+    /// The cluster as arguments, for the summary.
     pub cluster_args: Vec<String>,
-    /// Arguments of all processes.
-    pub member_args: Vec<String>,
-    /// Arguments of workers only.
+    /// What only workers are told, as arguments, for the summary.
     pub worker_args: Vec<String>,
     /// Bytes per second that each worker and each server sends at most.
     pub bandwidth_bytes_per_s: Option<f64>,
@@ -75,8 +86,6 @@ pub struct PoseidonPlan {
     pub out: PathBuf,
     /// Folder for the checkpoints.
     pub checkpoint_folder: PathBuf,
-    /// Whether there are checkpoints.
-    pub checkpoints: bool,
     /// Go on from the checkpoints.
     pub resume: bool,
 }
@@ -103,7 +112,7 @@ impl PoseidonPlan {
             return Ok(run.session);
         }
         let session = session_name();
-        if self.checkpoints {
+        if self.checkpoints() {
             let run = Run {
                 session: session.clone(),
             };
@@ -117,22 +126,21 @@ impl PoseidonPlan {
         Ok(session)
     }
 
-    /// Arguments of all processes about the model.
-    fn model_args(&self) -> Vec<String> {
-        let mut args = vec![
-            "--solver".into(),
-            self.model.clone(),
-            "--data".into(),
-            self.data.to_string(),
-            "--seed".into(),
-            self.seed.to_string(),
-            "--threads-per-worker".into(),
-            self.threads.to_string(),
-        ];
-        if let Some(file) = &self.weights {
-            args.extend(["--weights".into(), file.display().to_string()]);
+    /// Whether there are checkpoints.
+    fn checkpoints(&self) -> bool {
+        self.cluster.checkpoint_every > 0
+    }
+
+    /// What all processes are told about the model.
+    fn model_settings(&self) -> ModelSettings {
+        ModelSettings {
+            solver: self.model.clone(),
+            data: Some(self.data.clone()),
+            seed: self.seed,
+            weights: self.weights.clone(),
+            threads_per_worker: self.threads,
+            compute: Compute::Solver,
         }
-        args
     }
 }
 
@@ -155,7 +163,7 @@ pub fn train_poseidon(
         // A key encrypts this path's connections, which needs no file in /dev/shm.
         sealed: false,
     };
-    room::check(plan.workers, needs)?;
+    room::check(plan.cluster.workers, needs)?;
     let session = plan.session()?;
     let buffers = make_buffers(plan, &session, &set)?;
     let mut watched = Watched {
@@ -181,13 +189,13 @@ pub fn train_poseidon(
     conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
         let (nodes, same) = (&buffers.nodes, same == Some(true));
         let summary = summarise(plan, nodes, set, outcome, train_s, restarts, same)?;
-        write_results(out.work(), plan.workers, &summary.title(), &summary)?;
+        write_results(out.work(), plan.cluster.workers, &summary.title(), &summary)?;
         Ok(summary)
     })
 }
 
 fn make_buffers(plan: &PoseidonPlan, session: &str, set: &DataSet) -> Result<Buffers> {
-    Buffers::make(plan.workers, |path| {
+    Buffers::make(plan.cluster.workers, |path| {
         make_buffer(&BufferPlan {
             path,
             spec: &plan.spec,
@@ -231,11 +239,18 @@ impl Watched<'_> {
         let plan = self.plan;
         let file = plan.out.join("coordinator.address");
         let _ = fs::remove_file(&file);
-        let mut args = strings(["coordinator", "--listen", "127.0.0.1:0", "--address-file"]);
-        args.push(file.display().to_string());
-        args.extend(["--iterations".into(), plan.iterations.to_string()]);
-        args.extend(plan.cluster_args.iter().cloned());
-        fleet.0 = vec![self.component("coordinator", args, resume)?];
+        let settings = CoordinatorSettings {
+            listen: ANY_PORT,
+            address_file: Some(file.clone()),
+            session: self.session.to_owned(),
+            iterations: Some(plan.iterations),
+            resume,
+            key_file: plan.key_file.clone(),
+            model: plan.model_settings(),
+            cluster: plan.cluster.clone(),
+        };
+        let coordinator = self.component("coordinator", &settings, self.session)?;
+        fleet.0 = vec![coordinator];
         let address = loop {
             if let Ok(address) = fs::read_to_string(&file) {
                 break address;
@@ -249,85 +264,71 @@ impl Watched<'_> {
             std::thread::sleep(LOOK_EVERY);
         };
         let _ = fs::remove_file(&file);
-        for index in 0..plan.servers {
-            let server = self.member("server", index, &address, Vec::new(), resume)?;
+        for index in 0..plan.cluster.servers {
+            let server = self.server(index, &address, resume)?;
             fleet.0.push(server);
         }
-        for index in 0..plan.workers {
-            let args = self.worker_args(index);
-            let worker = self.member("worker", index, &address, args, resume)?;
+        for index in 0..plan.cluster.workers {
+            let worker = self.worker(index, &address, resume)?;
             fleet.0.push(worker);
         }
         Ok(())
     }
 
-    fn worker_args(&self, index: u16) -> Vec<String> {
-        let plan = self.plan;
-        let shared = &self.buffers.nodes[usize::from(index)];
-        let mut args = plan.worker_args.clone();
-        let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        add("--buffer", shared.path().display().to_string());
-        add(
-            "--curve",
-            node_curve(&plan.out, index).display().to_string(),
-        );
-        if let Some(every) = plan.test_every {
-            add("--test-every", every.to_string());
-        }
-        if let Some(images) = plan.test_images {
-            add("--test-images", images.to_string());
-        }
-        if let Some(target) = plan.target_accuracy {
-            add("--target-accuracy", target.to_string());
-        }
-        args
+    fn server(&self, index: u16, coordinator: &str, resume: bool) -> Result<Component> {
+        let name = format!("server{index}");
+        let settings = ServerSettings {
+            session: self.session.to_owned(),
+            member: self.member(&name, index, coordinator, resume),
+            model: self.plan.model_settings(),
+        };
+        self.component(&name, &settings, self.session)
     }
 
-    fn member(
-        &self,
-        role: &str,
-        index: u16,
-        coordinator: &str,
-        more: Vec<String>,
-        resume: bool,
-    ) -> Result<Component> {
+    fn worker(&self, index: u16, coordinator: &str, resume: bool) -> Result<Component> {
         let plan = self.plan;
-        let mut args = vec![role.to_owned()];
-        let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        add("--index", index.to_string());
-        add("--coordinator", coordinator.to_owned());
-        add("--listen", "127.0.0.1:0".into());
-        let report = plan.out.join(format!("{role}{index}-traffic.json"));
-        add("--report", report.display().to_string());
-        if let Some(rate) = plan.bandwidth_bytes_per_s {
-            add("--bandwidth", rate.to_string());
-        }
-        if plan.checkpoints {
-            add(
-                "--checkpoints",
-                plan.checkpoint_folder.display().to_string(),
-            );
-        }
-        args.extend(more);
-        self.component(&format!("{role}{index}"), args, resume && plan.checkpoints)
+        let name = format!("worker{index}");
+        let buffer = self.buffers.nodes[usize::from(index)].path();
+        let settings = WorkerSettings {
+            buffer: buffer.to_owned(),
+            private_data: false,
+            overlap: plan.overlap,
+            slow: plan.slow,
+            test_every: plan.test_every,
+            test_images: plan.test_images.unwrap_or(TEST_IMAGES),
+            target_accuracy: plan.target_accuracy,
+            curve: Some(node_curve(&plan.out, index)),
+            member: self.member(&name, index, coordinator, resume),
+            model: plan.model_settings(),
+        };
+        self.component(&name, &settings, &buffer.display().to_string())
     }
 
-    fn component(&self, name: &str, mut args: Vec<String>, resume: bool) -> Result<Component> {
-        args.extend(self.plan.member_args.iter().cloned());
-        args.extend(self.plan.model_args());
-        if args[0] != "worker" {
-            args.extend(["--session".into(), self.session.to_owned()]);
+    fn member(&self, name: &str, index: u16, coordinator: &str, resume: bool) -> MemberSettings {
+        let plan = self.plan;
+        let folder = &plan.checkpoint_folder;
+        MemberSettings {
+            index,
+            coordinator: coordinator.to_owned(),
+            listen: ANY_PORT,
+            checkpoints: plan.checkpoints().then(|| folder.clone()),
+            resume: resume && plan.checkpoints(),
+            bandwidth_bytes_per_s: plan.bandwidth_bytes_per_s,
+            key_file: plan.key_file.clone(),
+            report: Some(plan.out.join(format!("{name}-traffic.json"))),
         }
-        if resume {
-            args.push("--resume".into());
-        }
-        let log = self.plan.out.join(format!("{name}.log"));
-        Component::start(
-            name.to_owned(),
-            log,
-            Ends::WhenDone,
-            starter(None, 0, args)?,
-        )
+    }
+
+    /// Starts a component; `ps` shows its name and `what` it works on.
+    fn component(&self, name: &str, settings: &impl Settings, what: &str) -> Result<Component> {
+        let start = Start {
+            out: &self.plan.out,
+            name: name.to_owned(),
+            file: name.to_owned(),
+            ends: Ends::WhenDone,
+            host: None,
+        };
+        start.with(settings, what)
     }
 
     fn watch(&mut self, fleet: &mut Fleet, progress: &mut Progress, stop: &Stop) -> Result<()> {

@@ -141,9 +141,9 @@ pub(super) fn summarise(
             data: plan.data.to_string(),
             pictures: Pictures::of(&set),
             spec: &plan.spec,
-            nodes: plan.workers,
+            nodes: plan.cluster.workers,
             target_accuracy: plan.target_accuracy,
-            rows: &rows(&plan.out, plan.workers)?,
+            rows: &rows(&plan.out, plan.cluster.workers)?,
         },
     );
     let transform = Transforms::of(&plan.spec, &set.train).test;
@@ -154,7 +154,7 @@ pub(super) fn summarise(
         .zip(workers)
         .map(|(index, shared)| WorkerSummary::read(index, shared, train_s, plan))
         .collect();
-    let servers = (0..plan.servers).map(|index| traffic(plan, "server", index));
+    let servers = (0..plan.cluster.servers).map(|index| traffic(plan, "server", index));
     let per_server: Vec<Option<TrafficReport>> = servers.collect();
     let mut dropped_updates = vec![0; workers.len()];
     for report in per_server.iter().flatten() {
@@ -165,8 +165,8 @@ pub(super) fn summarise(
         common,
         sync: "poseidon".into(),
         weights: first.used(),
-        workers: plan.workers,
-        servers: plan.servers,
+        workers: plan.cluster.workers,
+        servers: plan.cluster.servers,
         threads_per_worker: plan.threads,
         cluster: plan.cluster_args.clone(),
         worker: plan.worker_args.clone(),

@@ -8,31 +8,13 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use dogwild_lab::Lab;
 
-use super::children::{Component, Ends, Starter};
+use super::children::{Component, Ends};
 use super::results::node_curve;
 use super::train::TrainPlan;
 use crate::node::TEST_IMAGES;
 use crate::settings::{Settings, SolverSettings, StreamSettings, TesterSettings, to_json};
 use crate::solver::data::Shard;
 use crate::weights::SharedWeights;
-
-/// A starter of this very program with `args`, in host `node` of the lab if there is one.
-pub(super) fn starter(lab: Option<&Rc<Lab>>, node: u16, args: Vec<String>) -> Result<Starter> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let lab = lab.cloned();
-    Ok(Box::new(move || {
-        let mut command = match &lab {
-            Some(lab) => lab.command(usize::from(node), &program),
-            None => {
-                let mut command = Command::new(&program);
-                dogwild_lab::process::die_with_parent(&mut command);
-                command
-            }
-        };
-        command.args(&args);
-        Ok(command)
-    }))
-}
 
 /// A component of a job, as it is to be started.
 pub(super) struct Start<'a> {
@@ -49,28 +31,36 @@ pub(super) struct Start<'a> {
 
 impl Start<'_> {
     /// Starts it with these settings, which it reads from a file in the folder. `ps` shows its name
-    /// and the buffer.
-    pub(super) fn with<S: Settings>(self, settings: &S, buffer: &Path) -> Result<Component> {
+    /// and `what` it works on.
+    pub(super) fn with<S: Settings>(self, settings: &S, what: &str) -> Result<Component> {
         let file = self.out.join(format!("{}-settings.json", self.file));
         let text = to_json(settings)
             .with_context(|| format!("the settings of {} are not JSON", self.name))?;
-        let args = [S::COMPONENT, "--settings"].map(str::to_owned).into_iter();
-        let label = self.name.split(' ').map(str::to_owned);
-        let args = args
-            .chain([path(&file), "--label".to_owned()])
-            .chain(label)
-            .chain([path(buffer)])
-            .collect();
-        let (lab, node) = match self.host {
-            Some((lab, node)) => (Some(lab), node),
-            None => (None, 0),
-        };
-        let start = starter(lab, node, args)?;
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let host = self
+            .host
+            .map(|(lab, node)| (lab.clone(), usize::from(node)));
         let log = self.out.join(format!("{}.log", self.file));
+        let label: Vec<String> = self
+            .name
+            .split(' ')
+            .chain([what])
+            .map(str::to_owned)
+            .collect();
         // Before each start: the folder may have been removed since the job began.
         let starter = move || {
             write_settings(&file, &text)?;
-            start()
+            let mut command = match &host {
+                Some((lab, node)) => lab.command(*node, &program),
+                None => {
+                    let mut command = Command::new(&program);
+                    dogwild_lab::process::die_with_parent(&mut command);
+                    command
+                }
+            };
+            command.args([S::COMPONENT, "--settings"]).arg(&file);
+            command.arg("--label").args(&label);
+            Ok(command)
         };
         Component::start(self.name, log, self.ends, Box::new(starter))
     }
@@ -83,10 +73,6 @@ fn write_settings(file: &Path, text: &str) -> Result<()> {
         return Ok(());
     }
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
-fn path(path: &Path) -> String {
-    path.display().to_string()
 }
 
 /// The streamer of `node`.
@@ -111,7 +97,7 @@ pub(super) fn start_streamer(
         ends: Ends::Never,
         host: lab.map(|lab| (lab, node)),
     };
-    start.with(&settings, shared.path())
+    start.with(&settings, &shared.path().display().to_string())
 }
 
 /// Solver `index` of `node`.
@@ -153,7 +139,7 @@ pub(super) fn start_solver(
         ends: Ends::WhenDone,
         host: lab.map(|lab| (lab, node)),
     };
-    start.with(&settings, shared.path())
+    start.with(&settings, &shared.path().display().to_string())
 }
 
 /// The tester of `node`.
@@ -180,9 +166,5 @@ pub(super) fn start_tester(
         ends: Ends::WhenDone,
         host: lab.map(|lab| (lab, node)),
     };
-    start.with(&settings, shared.path())
-}
-
-pub(super) fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
-    texts.map(str::to_owned).into()
+    start.with(&settings, &shared.path().display().to_string())
 }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::poseidon::Overlap;
 use crate::solver::data::Shard;
 use crate::stream::{Deltas, Merge};
 use crate::wire::Dtype;
@@ -32,6 +33,14 @@ pub(super) enum DtypeName {
     F32,
     Bf16,
     Int8,
+}
+
+/// `wfbp`, `none`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Overlap", rename_all = "kebab-case")]
+pub(super) enum OverlapName {
+    Wfbp,
+    None,
 }
 
 /// `{"index": 2, "of": 5}`.
@@ -85,5 +94,29 @@ pub(super) mod optional_source {
         let text = Option::<String>::deserialize(from)?;
         text.map(|text| text.parse().map_err(D::Error::custom))
             .transpose()
+    }
+}
+
+/// What has a name of its own.
+pub(super) mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in crate::settings) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(in crate::settings) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }

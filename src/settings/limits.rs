@@ -19,6 +19,11 @@ pub(super) fn lenet() -> String {
     "lenet".to_owned()
 }
 
+/// Test pictures of a test on the way, where a field is left out.
+pub(super) fn test_images() -> usize {
+    crate::node::TEST_IMAGES
+}
+
 /// 1, where a field is left out.
 pub(super) fn one<N: From<u8>>() -> N {
     N::from(1)

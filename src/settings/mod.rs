@@ -7,9 +7,11 @@
 //! `docs/reference/settings.md` lists the fields.
 
 mod choices;
+mod cluster;
 mod error;
 pub mod limits;
 mod link;
+mod poseidon;
 mod solver;
 mod stream;
 mod tester;
@@ -17,8 +19,13 @@ mod tester;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::cluster::{
+    ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings, StragglerChoice,
+    bandwidth,
+};
 pub use self::error::{ReadError, SettingsError};
 pub use self::link::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
+pub use self::poseidon::{CoordinatorSettings, ServerSettings, WorkerSettings, session_number};
 pub use self::solver::SolverSettings;
 pub use self::stream::{FlowSettings, StreamSettings};
 pub use self::tester::TesterSettings;

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{optional_shard, optional_source};
 use super::error::SettingsError;
-use super::limits::{STEPS_PER_S, lenet, one, two};
+use super::limits::{STEPS_PER_S, lenet, one, test_images, two};
 use super::{Settings, link};
-use crate::node::{SolverJob, TEST_IMAGES};
+use crate::node::SolverJob;
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
 
@@ -61,10 +61,6 @@ pub struct SolverSettings {
     /// CSV file for rows of the learning curve.
     #[serde(default)]
     pub curve: Option<PathBuf>,
-}
-
-fn test_images() -> usize {
-    TEST_IMAGES
 }
 
 impl Settings for SolverSettings {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::node::Transport;
+use crate::poseidon::{Overlap, Partition};
 use crate::solver::data::{Shard, Source};
 use crate::stream::{Deltas, Merge};
 use crate::wire::Dtype;
@@ -79,7 +80,91 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn model()(
+        data in option::of(source()),
+        seed in any::<u64>(),
+        weights in option::of(path()),
+        threads_per_worker in 1..64usize,
+        compute in prop_oneof![Just(Compute::Solver), path().prop_map(Compute::Replay)],
+    ) -> ModelSettings {
+        let solver = "lenet".to_owned();
+        ModelSettings { solver, data, seed, weights, threads_per_worker, compute }
+    }
+}
+
+prop_compose! {
+    fn member()(
+        index in any::<u16>(),
+        port in any::<u16>(),
+        checkpoints in option::of(path()),
+        bandwidth_bytes_per_s in option::of(1.0..1e12),
+        key_file in option::of(path()),
+        report in option::of(path()),
+    ) -> MemberSettings {
+        MemberSettings {
+            index, bandwidth_bytes_per_s, key_file, report,
+            coordinator: "host:7700".to_owned(),
+            listen: ([127, 0, 0, 1], port).into(),
+            resume: checkpoints.is_some(),
+            checkpoints,
+        }
+    }
+}
+
+prop_compose! {
+    fn cluster()(
+        (workers, servers) in (1..=u16::MAX, 1..=u16::MAX),
+        scheme in prop_oneof![
+            Just("hybcomm"), Just("sacp"), Just("ps"), Just("sfb"), Just("adam"), Just("onebit"),
+        ],
+        partition in prop_oneof![Just(Partition::Pairs), Just(Partition::Tensor)],
+        pair_bytes in any::<u64>(),
+        staleness in any::<u32>(),
+        stragglers in prop_oneof![Just(StragglerChoice::Wait), Just(StragglerChoice::Drop)],
+        quorum in share(),
+        checkpoint_every in any::<u64>(),
+    ) -> ClusterSettings {
+        ClusterSettings {
+            workers, servers, partition, pair_bytes, staleness, stragglers, quorum,
+            checkpoint_every,
+            scheme: scheme.parse().expect("a scheme"),
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_clusters_come_back(
+        (cluster, member, model) in (cluster(), member(), model()),
+        port in any::<u16>(),
+        iterations in option::of(any::<u64>()),
+        (file, key_file, session) in (path(), option::of(path()), "[a-z ]{1,9}"),
+        overlap in prop_oneof![Just(Overlap::Wfbp), Just(Overlap::None)],
+        slow in option::of((any::<u16>(), 1.0..=1e6)),
+        target_accuracy in option::of(0.0..=1.0f32),
+        flag in any::<bool>(),
+    ) {
+        comes_back(&CoordinatorSettings {
+            iterations, cluster, key_file,
+            listen: ([0, 0, 0, 0], port).into(),
+            address_file: Some(file.clone()),
+            session: session.clone(),
+            resume: flag,
+            model: model.clone(),
+        })?;
+        comes_back(&ServerSettings { session, member: member.clone(), model: model.clone() })?;
+        comes_back(&WorkerSettings {
+            overlap, target_accuracy, member, model,
+            buffer: file.clone(),
+            private_data: flag,
+            slow: slow.map(|(worker, factor)| SlowSettings { worker, factor }),
+            test_every: iterations,
+            test_images: 5,
+            curve: Some(file),
+        })?;
+    }
+
     #[test]
     fn a_streamers_come_back(
         buffer in path(),
@@ -241,6 +326,44 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
     ] {
         let text = format!(r#"{{"buffer": "b", {part}}}"#);
         names(refused::<TesterSettings>(&text), field);
+    }
+}
+
+#[test]
+fn what_a_cluster_cannot_be_is_refused_by_its_field() {
+    for (part, field) in [
+        (r#""cluster": {"workers": 0}"#, "cluster.workers"),
+        (r#""cluster": {"servers": 0}"#, "cluster.servers"),
+        (r#""cluster": {"quorum": 75}"#, "cluster.quorum"),
+        (
+            r#""model": {"threads_per_worker": 0}"#,
+            "model.threads_per_worker",
+        ),
+    ] {
+        let said = refused::<CoordinatorSettings>(&format!("{{{part}}}"));
+        assert!(said.starts_with(&format!("{field} ")), "{field}: {said}");
+    }
+    let said = refused::<CoordinatorSettings>(r#"{"cluster": {"scheme": "best"}}"#);
+    assert!(said.contains("hybcomm, sacp"), "{said}");
+    for (part, field) in [
+        (r#""resume": true"#, "member.resume"),
+        (
+            r#""bandwidth_bytes_per_s": 0"#,
+            "member.bandwidth_bytes_per_s",
+        ),
+    ] {
+        let member = format!(r#"{{"index": 0, "coordinator": "h:1", {part}}}"#);
+        let said = refused::<ServerSettings>(&format!(r#"{{"member": {member}}}"#));
+        assert!(said.starts_with(&format!("{field} ")), "{field}: {said}");
+    }
+    let member = r#"{"index": 0, "coordinator": "h:1"}"#;
+    for (part, field) in [
+        (r#""slow": {"worker": 0, "factor": 0.5}"#, "slow"),
+        (r#""target_accuracy": 2"#, "target_accuracy"),
+    ] {
+        let text = format!(r#"{{"buffer": "b", "member": {member}, {part}}}"#);
+        let said = refused::<WorkerSettings>(&text);
+        assert!(said.starts_with(&format!("{field} ")), "{field}: {said}");
     }
 }
 

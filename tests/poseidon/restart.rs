@@ -144,7 +144,7 @@ fn killed_runs_end_the_same(scheme: &str, more: &[&str]) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let which = ["worker", "server"].map(|role| {
         let index = rng.random_range(0..2);
-        format!("{role} --index {index}")
+        format!("--label {role}{index} ")
     });
     let mut victims = [which[0].as_str(), which[1].as_str(), "coordinator"];
     victims.rotate_left(rng.random_range(0..3));

@@ -3,9 +3,12 @@
 use clap::error::ErrorKind;
 
 use super::*;
+use crate::cli::coordinator::CoordinatorFlags;
+use crate::cli::server::ServerFlags;
 use crate::cli::solver::SolverFlags;
 use crate::cli::stream::StreamFlags;
 use crate::cli::tester::TesterFlags;
+use crate::cli::worker::WorkerFlags;
 use crate::settings::to_json;
 
 fn parse<A: Flags>(line: &str) -> Result<Given<A>, Error> {
@@ -52,6 +55,39 @@ fn flags_and_their_settings_in_a_file_start_the_same_component() {
         "--buffer b --solver lenet --data digits:1,train=400,test=100 --node 1 --test-every 5 \
          --test-images 9 --target-accuracy 0.9 --curve c.csv",
     );
+}
+
+#[test]
+fn flags_and_their_settings_in_a_file_start_the_same_member() {
+    same::<CoordinatorFlags>("--session s");
+    same::<CoordinatorFlags>(
+        "--listen 127.0.0.1:0 --address-file a --session s --iterations 9 --resume --key-file k \
+         --solver s.prototxt --data mnist:/d --seed 3 --weights w --threads-per-worker 2 \
+         --compute replay:r.json --workers 4 --servers 2 --scheme sfb --partition tensor \
+         --pair-bytes 4096 --staleness 1 --stragglers drop --quorum 60% --checkpoint-every 5",
+    );
+    let member = "--index 1 --coordinator h:7700 --listen 127.0.0.1:0 --checkpoints c --resume \
+                  --bandwidth 10MB --key-file k --report r.json --seed 5";
+    same::<ServerFlags>("--index 0 --coordinator h:7700");
+    same::<ServerFlags>(&format!("--session s {member}"));
+    same::<WorkerFlags>("--buffer b --index 0 --coordinator h:7700");
+    same::<WorkerFlags>(&format!(
+        "--buffer b --private-data --overlap none --slow 1:2.5 --test-every 4 --test-images 0 \
+         --target-accuracy 90% --curve c.csv {member}"
+    ));
+    // And a file that leaves out what the flags leave out.
+    let coordinator: crate::settings::CoordinatorSettings = from_json("{}").expect("enough");
+    let by_flags = settings::<CoordinatorFlags>("--seed 1").expect("enough");
+    assert_eq!(coordinator, by_flags);
+    let member = r#""member": {"index": 0, "coordinator": "h:1"}"#;
+    let server: crate::settings::ServerSettings =
+        from_json(&format!("{{{member}}}")).expect("enough");
+    let by_flags = settings::<ServerFlags>("--index 0 --coordinator h:1").expect("enough");
+    assert_eq!(server, by_flags);
+    let worker: crate::settings::WorkerSettings =
+        from_json(&format!(r#"{{"buffer": "b", {member}}}"#)).expect("enough");
+    let line = "--buffer b --index 0 --coordinator h:1";
+    assert_eq!(worker, settings::<WorkerFlags>(line).expect("enough"));
 }
 
 /// What a file leaves out is what a flag that is not given stands for.
