@@ -4,17 +4,23 @@
 
 #![cfg(feature = "program")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod support;
 
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use support::job::iterations;
+use support::output::assert_says;
+use support::process::Process;
+use support::program::DOGWILD;
+use support::wait::wait_for;
 use tempfile::TempDir;
 
 const DATA: [&str; 2] = ["--data", "digits:1,train=400,test=100"];
 
 /// A /dev/shm of this size, as long as this lives.
 struct Shm {
-    holder: Child,
+    holder: Process,
     user: bool,
     folder: TempDir,
 }
@@ -38,19 +44,18 @@ impl Shm {
         let folder = tempfile::tempdir().expect("a folder");
         let ready = folder.path().join("ready");
         let mut holder = Command::new("unshare");
-        dogwild_lab::process::die_with_parent(&mut holder);
         let script = format!(
             "mount -t tmpfs -o size={size} none /dev/shm && : > '{}' && exec sleep 100000",
             ready.display()
         );
-        let holder = holder.args(flags).args(["sh", "-c", &script]).spawn();
+        holder.args(flags).args(["sh", "-c", &script]);
         let mut shm = Self {
-            holder: holder.expect("it starts"),
+            holder: Process::start(&mut holder),
             user,
             folder,
         };
         wait_for("a /dev/shm", || {
-            let ended = shm.holder.try_wait().expect("a child");
+            let ended = shm.holder.ended();
             assert!(ended.is_none(), "no /dev/shm: {ended:?}");
             ready.exists()
         });
@@ -70,8 +75,8 @@ impl Shm {
         command
     }
 
-    fn dogwild(&self, args: &[&str]) -> Command {
-        self.command(&[&[env!("CARGO_BIN_EXE_dogwild")], args].concat())
+    fn program(&self, args: &[&str]) -> Command {
+        self.command(&[&[DOGWILD], args].concat())
     }
 
     /// The file or folder of this name under this /dev/shm, seen from outside.
@@ -94,13 +99,10 @@ impl Shm {
     /// A job that goes on for ever, once both nodes have iterated.
     fn job(&self, out: &str) -> Job<'_> {
         let args = ["train", "--iterations", "0", "--out", out];
-        let child = self
-            .dogwild(&[&args[..], &DATA].concat())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
+        let mut command = self.program(&[&args[..], &DATA].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let job = Job {
-            child: Some(child.expect("it starts")),
+            train: Process::start(&mut command),
             shm: self,
         };
         wait_for("two nodes that iterate", || {
@@ -110,33 +112,20 @@ impl Shm {
     }
 }
 
-impl Drop for Shm {
-    fn drop(&mut self) {
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
-    }
-}
-
 struct Job<'s> {
-    child: Option<Child>,
+    train: Process,
     shm: &'s Shm,
 }
 
 impl Job<'_> {
-    fn pid(&self) -> u32 {
-        self.child.as_ref().expect("runs").id()
-    }
-
     fn buffer(&self, node: u32) -> String {
-        format!("dogwild-train-{}-n{node}", self.pid())
+        format!("dogwild-train-{}-n{node}", self.train.id())
     }
 
     /// Kills it, and waits until nobody uses its buffers.
     fn kill(&mut self) -> [String; 2] {
         let buffers = [self.buffer(0), self.buffer(1)];
-        let mut child = self.child.take().expect("runs");
-        child.kill().expect("killed");
-        child.wait().expect("it ends");
+        self.train.kill();
         wait_for("the end of all components", || {
             let free = |name: &String| {
                 let file = std::fs::File::open(self.shm.path(name)).expect("the buffer");
@@ -147,40 +136,9 @@ impl Job<'_> {
         buffers
     }
 
-    fn interrupt(&mut self) -> Output {
-        let pid = self.pid().to_string();
-        let sent = Command::new("kill").args(["-INT", &pid]).status();
-        assert!(sent.expect("kill").success());
-        let child = self.child.take().expect("runs");
-        child.wait_with_output().expect("it ends")
-    }
-}
-
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn iterations(buffer: &Path) -> u64 {
-    let open = dogwild::weights::SharedWeights::open(buffer, &Default::default());
-    open.map_or(0, |shared| {
-        let done = &shared.globals().local_iterations;
-        done.load(std::sync::atomic::Ordering::Relaxed)
-    })
-}
-
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(
-            start.elapsed() < Duration::from_secs(600),
-            "waited in vain for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
+    fn interrupt(self) -> Output {
+        self.train.signal("INT");
+        self.train.output()
     }
 }
 
@@ -188,17 +146,9 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
 #[track_caller]
 fn said(command: &mut Command, code: i32) -> String {
     let output = command.output().expect("it starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&output.stdout) + &text(&output.stderr);
+    let said = support::output::said(&output);
     assert_eq!(output.status.code(), Some(code), "{said}");
     said
-}
-
-#[track_caller]
-fn assert_says(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
-    }
 }
 
 /// A job killed with -9 leaves its only copy; `train` tells of it, `clean` lists it, and it goes
@@ -230,10 +180,10 @@ fn only_what_holds_nothing_unsaved_goes() {
             .status();
         assert!(status.expect("touch").success());
     }
-    let mut live = shm.job("live");
+    let live = shm.job("live");
     let before = shm.names().len();
 
-    let listed = said(&mut shm.dogwild(&["clean"]), 0);
+    let listed = said(&mut shm.program(&["clean"]), 0);
     let save = format!("dogwild snapshot --buffer /dev/shm/{kept} --out");
     let words = [
         "not saved",
@@ -246,7 +196,7 @@ fn only_what_holds_nothing_unsaved_goes() {
     assert!(!listed.contains("stranger"), "{listed}");
     assert_eq!(shm.names().len(), before, "listing removes nothing");
 
-    said(&mut shm.dogwild(&["clean", "--yes"]), 0);
+    said(&mut shm.program(&["clean", "--yes"]), 0);
     for gone in [
         "dogwild-bench-7-n0",
         "dogwild-plan-7-0",
@@ -261,21 +211,21 @@ fn only_what_holds_nothing_unsaved_goes() {
 
     // The next job tells of it, and rescuing works.
     let args = ["train", "--iterations", "2", "--out", "next"];
-    let next = said(&mut shm.dogwild(&[&args[..], &DATA].concat()), 0);
+    let next = said(&mut shm.program(&[&args[..], &DATA].concat()), 0);
     assert_says(&next, &[&save, "dogwild clean"]);
     assert!(shm.has(&kept) && shm.has(&live.buffer(1)));
     let buffer = format!("/dev/shm/{kept}");
     let out = ["--out", "rescued.safetensors"];
     said(
-        &mut shm.dogwild(&[&["snapshot", "--buffer", &buffer], &out[..]].concat()),
+        &mut shm.program(&[&["snapshot", "--buffer", &buffer], &out[..]].concat()),
         0,
     );
     let rescued = shm.folder.path().join("rescued.safetensors").metadata();
     assert!(rescued.expect("weights").len() > 1_000_000);
-    said(&mut shm.dogwild(&["clean", "--yes"]), 0);
+    said(&mut shm.program(&["clean", "--yes"]), 0);
     assert!(!shm.has(&kept) && shm.has(&other), "saved, and not saved");
 
-    said(&mut shm.dogwild(&["clean", "--yes", "--unsaved"]), 0);
+    said(&mut shm.program(&["clean", "--yes", "--unsaved"]), 0);
     assert!(!shm.has(&kept) && !shm.has(&other));
     for stays in ["by-hand", "stranger", &live.buffer(0), &live.buffer(1)] {
         assert!(shm.has(stays), "{stays} is gone");
@@ -290,10 +240,10 @@ fn only_what_holds_nothing_unsaved_goes() {
 #[test]
 fn a_job_of_another_process_namespace_keeps_its_files() {
     let Some(shm) = Shm::new("200m") else { return };
-    let mut live = shm.job("live");
+    let live = shm.job("live");
     let inside = |args: &[&str]| {
         let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
-        shm.command(&[&unshare[..], &[env!("CARGO_BIN_EXE_dogwild")], args].concat())
+        shm.command(&[&unshare[..], &[DOGWILD], args].concat())
     };
     let args = ["train", "--iterations", "2", "--out", "inside"];
     said(&mut inside(&[&args[..], &DATA].concat()), 0);
@@ -318,7 +268,7 @@ fn a_shm_that_is_too_small_is_refused_with_the_sum() {
         &["--sync", "poseidon", "--workers", "4"],
     ] {
         let args = ["train", "--iterations", "2"];
-        let refused = said(&mut shm.dogwild(&[&args[..], &DATA, sync].concat()), 1);
+        let refused = said(&mut shm.program(&[&args[..], &DATA, sync].concat()), 1);
         assert_says(
             &refused,
             &["/dev/shm has", "this job needs", "dogwild clean"],
@@ -343,9 +293,9 @@ fn a_shm_that_is_too_small_for_the_files_of_seals_is_refused() {
     std::fs::set_permissions(&key, private).expect("its mode");
     let job = [&["train", "--iterations", "2"][..], &DATA].concat();
     let with_key = [&job[..], &["--key-file", "key", "--out", "sealed"]].concat();
-    let refused = said(&mut shm.dogwild(&with_key), 1);
+    let refused = said(&mut shm.program(&with_key), 1);
     assert_says(&refused, &["/dev/shm has", "--key-file", "dogwild clean"]);
     assert!(shm.names().is_empty(), "{:?}", shm.names());
     assert!(!shm.folder.path().join("sealed").exists());
-    said(&mut shm.dogwild(&job), 0);
+    said(&mut shm.program(&job), 0);
 }

@@ -3,22 +3,25 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::Instant;
 
 use serde_json::Value;
+use support::program::dogwild;
+use support::results::{number, summary};
 
 fn run(args: &[&str], out: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
+    let mut command = dogwild();
     command.args(["train", "--data", "digits:1,train=4000,test=1000"]);
     command
         .args(args)
         .arg("--out")
         .arg(out)
         .env("RUST_LOG", "warn");
-    command.stdin(Stdio::null()).output().expect("it starts")
+    command.output().expect("it starts")
 }
 
 fn train(args: &[&str]) -> Value {
@@ -31,17 +34,6 @@ fn train_into(out: &Path, args: &[&str]) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}\n{said}");
     summary(out)
-}
-
-fn summary(out: &Path) -> Value {
-    let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
-    serde_json::from_str(&text).expect("JSON")
-}
-
-fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("no number: {value}"))
 }
 
 fn refusal(args: &[&str]) -> String {

@@ -3,37 +3,22 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 use serde_json::Value;
+use support::output::succeeds;
+use support::process::Process;
+use support::program::dogwild;
+use support::shm::shm_folder;
+use support::wait::{wait_for_or, wait_while};
 use tempfile::TempDir;
 
 const DATA: &str = "digits:1,train=2000,test=200";
-/// What takes longer hangs.
-const HANG: Duration = Duration::from_secs(120);
-
-/// A process that is killed when the test ends, however it ends.
-struct Component(Child);
-
-impl Component {
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args([&format!("-{name}"), &self.0.id().to_string()])
-            .status();
-        assert!(status.is_ok_and(|status| status.success()), "kill -{name}");
-    }
-}
-
-impl Drop for Component {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Two nodes on loopback, each with a buffer and logs in a folder under /dev/shm.
 struct Hosts {
@@ -44,18 +29,14 @@ struct Hosts {
 impl Hosts {
     fn new(name: &str) -> Self {
         let hosts = Self {
-            folder: tempfile::tempdir_in("/dev/shm").expect("a folder under /dev/shm"),
+            folder: shm_folder(),
             session: format!("{name}-{}", std::process::id()),
         };
         for node in ["0", "1"] {
-            let made = Command::new(env!("CARGO_BIN_EXE_dogwild"))
-                .args(["init", "--nodes", "2", "--data", DATA, "--session"])
-                .arg(&hosts.session)
-                .arg("--buffer")
-                .arg(hosts.buffer(node))
-                .output()
-                .expect("init");
-            assert!(made.status.success(), "{made:?}");
+            let mut init = dogwild();
+            init.args(["init", "--nodes", "2", "--data", DATA, "--session"]);
+            init.arg(&hosts.session).arg("--buffer");
+            succeeds(init.arg(hosts.buffer(node)));
         }
         hosts
     }
@@ -64,18 +45,14 @@ impl Hosts {
         self.folder.path().join(format!("n{node}"))
     }
 
-    fn start(&self, what: &str, node: &str, args: &[&str]) -> Component {
+    fn start(&self, what: &str, node: &str, args: &[&str]) -> Process {
         let log = File::create(self.folder.path().join(format!("{what}{node}.log")));
-        let child = Command::new(env!("CARGO_BIN_EXE_dogwild"))
-            .args([what, "--nodes", "2", "--node", node, "--buffer"])
-            .arg(self.buffer(node))
-            .args(args)
-            .env("DOGWILD_LINE_EVERY_S", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log.expect("a log"))
-            .spawn();
-        Component(child.expect("a component"))
+        let mut command = dogwild();
+        command.args([what, "--nodes", "2", "--node", node, "--buffer"]);
+        command.arg(self.buffer(node)).args(args);
+        command.env("DOGWILD_LINE_EVERY_S", "1");
+        command.stdout(Stdio::null()).stderr(log.expect("a log"));
+        Process::start(&mut command)
     }
 
     fn log(&self, what: &str, node: &str) -> String {
@@ -84,7 +61,7 @@ impl Hosts {
     }
 
     fn status(&self, node: &str, args: &[&str]) -> String {
-        let out = Command::new(env!("CARGO_BIN_EXE_dogwild"))
+        let out = dogwild()
             .args(["status", "--buffer"])
             .arg(self.buffer(node))
             .args(args)
@@ -117,20 +94,16 @@ impl Hosts {
         text
     }
 
-    fn wait_for(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !done() {
-            let hangs = start.elapsed() > HANG;
-            assert!(!hangs, "never: {what}\n{}", self.everything());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+    fn wait_for(&self, what: &str, done: impl FnMut() -> bool) {
+        wait_for_or(what, done, || self.everything());
     }
 
     /// Waits until `node` has sent so many positions more.
     fn wait_for_positions(&self, node: &str, more: u64) {
         let before = self.meter(node, "positions_sent");
-        self.wait_for(&format!("{more} positions of node {node}"), || {
-            self.meter(node, "positions_sent") >= before + more
+        wait_while(&format!("{more} positions of node {node}"), || {
+            let sent = self.meter(node, "positions_sent") - before;
+            (sent < more).then(|| format!("node {node} has sent {sent} of them"))
         });
     }
 }

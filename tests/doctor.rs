@@ -2,11 +2,14 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use serde_json::Value;
+use support::program::{DOGWILD, dogwild};
 
 /// Runs `doctor --json`, which must end well, and returns its report.
 fn report(command: &mut Command) -> Value {
@@ -74,7 +77,7 @@ fn assert_sound(report: &Value) {
 
 #[test]
 fn every_section_is_there_and_what_is_missing_says_what_it_needs() {
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_dogwild")));
+    let report = report(&mut dogwild());
     assert_sound(&report);
     let lab = check(&report, "labs", "hosts")["state"] == "works";
     let raw = check(&report, "transports", "packet_mmap");
@@ -92,7 +95,7 @@ fn an_ordinary_user_is_told_the_capability() {
     std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
     // A copy that anybody may run, wherever this tree lies.
     let copy = bin.path().join("dogwild");
-    std::fs::copy(env!("CARGO_BIN_EXE_dogwild"), &copy).expect("a copy");
+    std::fs::copy(DOGWILD, &copy).expect("a copy");
     let mut command = Command::new(copy);
     command.current_dir("/");
     if dogwild_lab::enter::privileged() {
@@ -111,10 +114,7 @@ fn an_ordinary_user_is_told_the_capability() {
 
 #[test]
 fn the_table_has_a_line_for_each() {
-    let output = Command::new(env!("CARGO_BIN_EXE_dogwild"))
-        .arg("doctor")
-        .output()
-        .expect("doctor runs");
+    let output = dogwild().arg("doctor").output().expect("doctor runs");
     let said = String::from_utf8_lossy(&output.stdout);
     for word in [
         "transports",

@@ -2,28 +2,29 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use safetensors::SafeTensors;
+use support::output::{assert_says, refused};
+use support::process::Process;
+use support::program::dogwild;
 
 const PICTURES: &str = "digits:1,train=600,test=200";
 
-fn dogwild(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
 /// A feed on loopback and the source that names it.
-fn feed() -> (Child, String) {
+fn feed() -> (Process, String) {
     let args = ["feed", "--data", PICTURES, "--listen", "127.0.0.1:0"];
-    let mut command = dogwild(&args);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-    let said = BufReader::new(child.stderr.take().expect("a pipe"));
+    // Standard error is the pipe that is read here: it is open as long as the feed runs.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut command = dogwild();
+    let child = Process::start(command.args(args).stderr(Stdio::from(writer)));
+    drop(command);
+    let said = BufReader::new(reader);
     let source = said.lines().find_map(|line| {
         let line = line.expect("text");
         let source = line.split("--data ").nth(1)?;
@@ -33,7 +34,8 @@ fn feed() -> (Child, String) {
 }
 
 fn train(data: &str, out: &Path) -> std::process::Output {
-    let mut command = dogwild(&[
+    let mut command = dogwild();
+    command.args([
         "train",
         "--nodes",
         "1",
@@ -48,7 +50,7 @@ fn train(data: &str, out: &Path) -> std::process::Output {
 #[test]
 fn fed_pictures_train_to_the_very_weights_that_files_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (mut child, source) = feed();
+    let (mut feed, source) = feed();
     let weights = |data: &str, name: &str| {
         let out = folder.path().join(name);
         let output = train(data, &out);
@@ -69,8 +71,10 @@ fn fed_pictures_train_to_the_very_weights_that_files_do() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains(&format!("--data {source}")), "{said}");
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    assert!(
+        feed.ended().is_none(),
+        "it feeds for as long as it is asked"
+    );
 }
 
 #[test]
@@ -94,11 +98,6 @@ fn a_feed_that_cannot_listen_or_read_says_so() {
             "here",
         ),
     ] {
-        let output = dogwild(&["feed"]).args(args).output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && said.contains(names),
-            "{args:?}: {said}"
-        );
+        assert_says(&refused(dogwild().arg("feed").args(args)), &[names]);
     }
 }

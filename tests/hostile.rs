@@ -4,9 +4,11 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use dogwild::cli::args::session;
 use dogwild::node::job_group;
@@ -15,6 +17,11 @@ use dogwild::weights::{Expect, METERS, Role, SharedWeights};
 use dogwild_net::{Link, To, seal, udp};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use support::output::succeeds;
+use support::process::Process;
+use support::program::dogwild;
+use support::shm::shm_folder;
+use support::wait::wait_while;
 
 const FRAMES: u64 = 1_000_000;
 /// Genuine frames that the attacker has recorded.
@@ -22,20 +29,11 @@ const RECORDED: usize = 500;
 const BATCH: usize = 256;
 const KEY: [u8; seal::KEY_BYTES] = *b"a key that the attacker has not.";
 
-struct Streamer(Child);
-
-impl Drop for Streamer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn dogwild(args: &[&str], buffer: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+/// `dogwild` with these words, on this buffer.
+fn on_buffer(args: &[&str], buffer: &Path) -> Command {
+    let mut command = dogwild();
     command.args(args).arg("--buffer").arg(buffer);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.env("RUST_LOG", "error");
+    command.stdout(Stdio::null()).env("RUST_LOG", "error");
     command
 }
 
@@ -43,22 +41,19 @@ fn dogwild(args: &[&str], buffer: &Path) -> Command {
 struct Node {
     buffer: PathBuf,
     weights: SharedWeights,
-    streamer: Streamer,
+    streamer: Process,
 }
 
 impl Node {
     fn start(folder: &Path, node: u16, session: &str) -> Self {
         let buffer = folder.join(format!("n{node}"));
-        let made = dogwild(&["init", "--session", session], &buffer).status();
-        assert!(made.is_ok_and(|status| status.success()), "init");
+        succeeds(&mut on_buffer(&["init", "--session", session], &buffer));
         let weights = SharedWeights::open(&buffer, &Expect::default()).expect("a buffer");
         let key = folder.join("key");
         let key = key.to_str().expect("a path");
         let number = node.to_string();
         let args = ["stream", "--node", &number, "--key-file", key];
-        let mut command = dogwild(&args, &buffer);
-        dogwild_lab::process::die_with_parent(&mut command);
-        let streamer = Streamer(command.spawn().expect("a streamer"));
+        let streamer = Process::start(&mut on_buffer(&args, &buffer));
         Self {
             buffer,
             weights,
@@ -115,11 +110,8 @@ fn hostile(rng: &mut impl Rng, recorded: &[Vec<u8>], mtu: usize) -> Vec<u8> {
 }
 
 fn record(attacker: &mut Link) -> Vec<Vec<u8>> {
-    let start = Instant::now();
     let mut recorded = Vec::new();
     while recorded.len() < RECORDED {
-        // Against a hang only.
-        assert!(start.elapsed() < Duration::from_secs(600), "no frames");
         attacker.rx.wait(Duration::from_millis(100)).expect("wait");
         let each = &mut |_, frame: &[u8]| recorded.push(frame.to_vec());
         attacker.rx.recv(BATCH, each).expect("receive");
@@ -131,7 +123,7 @@ fn record(attacker: &mut Link) -> Vec<Vec<u8>> {
 fn hostile_frames_change_no_weight() {
     let wanted: u64 = std::env::var("DOGWILD_HOSTILE_FRAMES")
         .map_or(FRAMES, |text| text.parse().expect("a number of frames"));
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let folder = shm_folder();
     let key = folder.path().join("key");
     std::fs::write(&key, KEY).expect("write the key");
     let owner_only = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
@@ -160,25 +152,18 @@ fn hostile_frames_change_no_weight() {
         }
         attacker.tx.flush().expect("flush");
         for node in &mut nodes {
-            let ended = node.streamer.0.try_wait().expect("wait");
+            let ended = node.streamer.ended();
             assert!(ended.is_none(), "{}: {ended:?}", node.buffer.display());
         }
     }
     // Genuine ones still come through, and nothing has changed.
     let taken = |node: &Node| StreamMeter::PositionsTaken.of(&node.meters());
     let then = nodes.each_ref().map(taken);
-    let start = Instant::now();
-    while nodes
-        .iter()
-        .zip(then)
-        .any(|(node, then)| taken(node) <= then)
-    {
-        assert!(
-            start.elapsed() < Duration::from_secs(600),
-            "streams no more"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_while("new positions on both nodes", || {
+        let mut pairs = nodes.iter().zip(then);
+        let (node, _) = pairs.find(|(node, then)| taken(node) <= *then)?;
+        Some(format!("{} has taken none", node.buffer.display()))
+    });
     for node in &nodes {
         let meters = node.meters();
         for meter in [

@@ -3,32 +3,21 @@
 
 #![cfg(feature = "program")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod support;
 
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use dogwild::weights::{Expect, SharedWeights};
+use support::output::{assert_says, refused, said, succeeds};
+use support::process::Process;
+use support::program::dogwild;
+use support::results::tensors;
+use support::shm::shm_folder;
+use support::wait::{wait_for, wait_while};
 use tempfile::TempDir;
 
 const DATA: &str = "digits:1,train=2000,test=200";
-
-fn dogwild() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command
-}
-
-/// A process that is killed when the test ends, however it ends.
-struct Component(Child);
-
-impl Drop for Component {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Two nodes on loopback, each with a buffer in a folder under /dev/shm.
 struct Hosts {
@@ -38,9 +27,8 @@ struct Hosts {
 
 impl Hosts {
     fn new(name: &str) -> Self {
-        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder under /dev/shm");
         Self {
-            folder,
+            folder: shm_folder(),
             session: format!("{name}-{}", std::process::id()),
         }
     }
@@ -75,44 +63,35 @@ impl Hosts {
             .arg("--buffer")
             .arg(self.buffer(node))
             .args(more)
-            .stderr(Stdio::piped())
             .output()
             .expect("init runs");
-        let said = String::from_utf8_lossy(&made.stderr).into_owned();
+        let said = said(&made);
         assert!(made.status.success(), "init of node {node}: {said}");
         said
     }
 
-    fn stream(&self, node: u16) -> Component {
-        let mut command = dogwild();
-        command
-            .args([
-                "stream",
-                "--nodes",
-                "2",
-                "--node",
-                &node.to_string(),
-                "--buffer",
-            ])
-            .arg(self.buffer(node));
-        Component(command.spawn().expect("a streamer"))
+    fn stream(&self, node: u16) -> Process {
+        self.start(&["stream"], node)
     }
 
-    fn solver(&self, node: u16) -> Component {
+    fn solver(&self, node: u16) -> Process {
+        self.start(&["solver", "--data", DATA, "--test-every", "0"], node)
+    }
+
+    fn start(&self, component: &[&str], node: u16) -> Process {
         let mut command = dogwild();
-        command.args([
-            "solver",
-            "--nodes",
-            "2",
-            "--node",
-            &node.to_string(),
-            "--data",
-            DATA,
-            "--test-every",
-            "0",
-        ]);
-        command.arg("--buffer").arg(self.buffer(node));
-        Component(command.spawn().expect("a solver"))
+        command.args(component).args(["--nodes", "2", "--node"]);
+        command.arg(node.to_string()).arg("--buffer");
+        command.arg(self.buffer(node));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Process::start(&mut command)
+    }
+
+    /// Starts both solvers and waits for their ends.
+    fn train(&self) {
+        for mut solver in [0, 1].map(|node| self.solver(node)) {
+            assert!(solver.wait().success());
+        }
     }
 
     /// The weights of `node` as they are now, and the iterations that were told with them.
@@ -121,41 +100,40 @@ impl Hosts {
             .folder
             .path()
             .join(format!("snapshot{node}.safetensors"));
-        let made = dogwild()
-            .args(["snapshot", "--buffer"])
-            .arg(self.buffer(node))
-            .arg("--out")
-            .arg(&out)
-            .status();
-        assert!(
-            made.is_ok_and(|status| status.success()),
-            "snapshot of node {node}"
-        );
+        let mut command = dogwild();
+        command.args(["snapshot", "--buffer"]);
+        command.arg(self.buffer(node)).arg("--out").arg(&out);
+        succeeds(&mut command);
         tensors(&out)
     }
 
-    fn wait_until_equal(&self, what: &str) -> Vec<u8> {
-        wait_for(what, || self.snapshot(0) == self.snapshot(1));
-        self.snapshot(0)
+    /// What each node lacks of the other one's range; `None` if both hold the same.
+    fn lacking(&self) -> Option<String> {
+        let open = |node| SharedWeights::open(&self.buffer(node), &Expect::default());
+        let [first, second] = [0, 1].map(|node| open(node).expect("a buffer"));
+        let bits = |shared: &SharedWeights, at| shared.view().load(at).to_bits();
+        let own = first.globals().own_range();
+        let (mut of_first, mut of_second) = (0, 0);
+        for at in (0..first.used()).filter(|&at| bits(&first, at) != bits(&second, at)) {
+            if own.contains(&at) {
+                of_first += 1;
+            } else {
+                of_second += 1;
+            }
+        }
+        (of_first + of_second > 0).then(|| {
+            format!(
+                "node 1 lacks {of_first} weights of node 0's range, \
+                 node 0 lacks {of_second} of node 1's"
+            )
+        })
     }
-}
 
-/// The bytes behind the header, which alone also names the iterations.
-fn tensors(file: &Path) -> Vec<u8> {
-    let bytes = std::fs::read(file).expect("a snapshot");
-    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
-    bytes[8 + header..].to_vec()
-}
-
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        // Against a hang only.
-        assert!(
-            start.elapsed() < Duration::from_secs(600),
-            "waited in vain for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(50));
+    fn wait_until_equal(&self, what: &str) -> Vec<u8> {
+        wait_while(what, || self.lacking());
+        let [first, second] = [0, 1].map(|node| self.snapshot(node));
+        assert!(first == second, "snapshots of equal weights differ");
+        first
     }
 }
 
@@ -167,9 +145,7 @@ fn components_started_by_hand_train_and_agree() {
         hosts.stream(node)
     });
     let before = hosts.snapshot(0);
-    for mut solver in [0, 1].map(|node| hosts.solver(node)) {
-        assert!(solver.0.wait().expect("a solver").success());
-    }
+    hosts.train();
     let after = hosts.wait_until_equal("equal weights after training");
     assert_ne!(before, after, "nothing was learnt");
 }
@@ -184,18 +160,12 @@ fn a_killed_streamer_and_solver_go_on() {
     let mut solvers = [0, 1].map(|node| hosts.solver(node));
     let begun = hosts.snapshot(1);
     wait_for("the first steps", || hosts.snapshot(1) != begun);
-    solvers[0] = {
-        let _ = solvers[0].0.kill();
-        let _ = solvers[0].0.wait();
-        hosts.solver(0)
-    };
-    streams[1] = {
-        let _ = streams[1].0.kill();
-        let _ = streams[1].0.wait();
-        hosts.stream(1)
-    };
+    solvers[0].kill();
+    solvers[0] = hosts.solver(0);
+    streams[1].kill();
+    streams[1] = hosts.stream(1);
     for mut solver in solvers {
-        assert!(solver.0.wait().expect("a solver").success());
+        assert!(solver.wait().success());
     }
     hosts.wait_until_equal("equal weights after two kills");
     drop(streams);
@@ -208,12 +178,9 @@ fn a_node_that_lost_its_buffer_gets_the_trained_range_back() {
         hosts.init(node, 1, 100);
         hosts.stream(node)
     });
-    for mut solver in [0, 1].map(|node| hosts.solver(node)) {
-        assert!(solver.0.wait().expect("a solver").success());
-    }
+    hosts.train();
     let trained = hosts.wait_until_equal("equal weights after training");
-    let _ = streams[1].0.kill();
-    let _ = streams[1].0.wait();
+    streams[1].kill();
     // The machine came back with other initial weights, which must run over nothing.
     hosts.init(1, 2, 100);
     assert_ne!(hosts.snapshot(1), trained);
@@ -232,48 +199,29 @@ fn a_buffer_that_was_removed_alone_takes_nothing_of_what_was_trained_with_it() {
         hosts.init(node, 1, 100);
         hosts.stream(node)
     });
-    for mut solver in [0, 1].map(|node| hosts.solver(node)) {
-        assert!(solver.0.wait().expect("a solver").success());
-    }
+    hosts.train();
     let trained = hosts.wait_until_equal("equal weights after training");
     let left = hosts.folder.path().join("n1.stream");
     let kept = hosts.folder.path().join("kept");
 
     // While its streamer runs, nobody may take its state away.
     std::fs::remove_file(hosts.buffer(1)).expect("a buffer to remove");
-    let refused = dogwild()
-        .args(["init", "--nodes", "2", "--data", DATA, "--buffer"])
-        .arg(hosts.buffer(1))
-        .stderr(Stdio::piped())
-        .output()
-        .expect("init runs");
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && said.contains("n1.stream") && said.contains("in use"),
-        "{said}"
-    );
-    let _ = streams[1].0.kill();
-    let _ = streams[1].0.wait();
+    let mut init = dogwild();
+    init.args(["init", "--nodes", "2", "--data", DATA, "--buffer"]);
+    let said = refused(init.arg(hosts.buffer(1)));
+    assert_says(&said, &["n1.stream", "in use"]);
+    streams[1].kill();
 
     std::fs::copy(&left, &kept).expect("a copy");
     let said = hosts.init_with(1, 1, 100, &[]);
-    assert!(
-        said.contains("removed") && said.contains("n1.stream"),
-        "{said}"
-    );
+    assert_says(&said, &["removed", "n1.stream"]);
     // Brought back by hand it is refused: it would run initial weights over trained ones.
     std::fs::copy(&kept, &left).expect("a copy");
-    let refused = dogwild()
-        .args(["stream", "--nodes", "2", "--node", "1", "--buffer"])
-        .arg(hosts.buffer(1))
-        .stderr(Stdio::piped())
-        .output()
-        .expect("a streamer");
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success(), "{said}");
-    for part in ["n1.stream", "n1 was made anew", "Remove", "--fresh"] {
-        assert!(said.contains(part), "{part} is missing in: {said}");
-    }
+    let mut stream = dogwild();
+    stream.args(["stream", "--nodes", "2", "--node", "1", "--buffer"]);
+    let said = refused(stream.arg(hosts.buffer(1)));
+    let words = ["n1.stream", "n1 was made anew", "Remove", "--fresh"];
+    assert_says(&said, &words);
     std::fs::remove_file(&left).expect("removed as the message says");
 
     streams[1] = hosts.stream(1);
@@ -284,8 +232,7 @@ fn a_buffer_that_was_removed_alone_takes_nothing_of_what_was_trained_with_it() {
 
     // Both lost: a new job, which begins with its own first weights.
     for (node, stream) in streams.iter_mut().enumerate() {
-        let _ = stream.0.kill();
-        let _ = stream.0.wait();
+        stream.kill();
         std::fs::remove_file(hosts.buffer(node as u16)).expect("a buffer to remove");
     }
     let first = [0, 1].map(|node| {
@@ -295,7 +242,7 @@ fn a_buffer_that_was_removed_alone_takes_nothing_of_what_was_trained_with_it() {
     assert!(first[0] == first[1] && first[0] != trained);
     streams = [0, 1].map(|node| hosts.stream(node));
     // A solver begins when both ranges were seen; its step is all that may differ.
-    assert!(hosts.solver(0).0.wait().expect("a solver").success());
+    assert!(hosts.solver(0).wait().success());
     let after = hosts.wait_until_equal("equal weights of the new job");
     let moved = distance(&after, &first[0]);
     assert!(moved < 0.1, "weights moved by {moved} in one step");

@@ -4,15 +4,15 @@
 
 #![cfg(feature = "program")]
 
-use std::fs::{self, File, OpenOptions};
+mod support;
+
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-fn dogwild() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    command.stdin(Stdio::null());
-    command
-}
+use support::program::dogwild;
+use support::shm::shm_folder;
+use tempfile::TempDir;
 
 /// A pipe that no process reads.
 fn closed() -> Stdio {
@@ -40,38 +40,35 @@ fn lines_about_output(said: &str) -> usize {
     said.matches(full).count()
 }
 
-struct Buffer(PathBuf);
+struct Buffer(TempDir);
 
 impl Buffer {
-    fn new(name: &str) -> Self {
-        let name = format!("dogwild-test-d-{}-{name}", std::process::id());
-        Self(Path::new("/dev/shm").join(name))
+    fn new() -> Self {
+        Self(shm_folder())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("buffer")
     }
 
     fn init(&self) -> Command {
         let mut command = dogwild();
         command.args(["init", "--fresh", "--nodes", "1", "--buffer"]);
-        command.arg(&self.0);
+        command.arg(self.path());
         command
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
-    let buffer = Buffer::new("closed");
+    let buffer = Buffer::new();
     let (code, said) = ends(buffer.init().stdout(closed()));
     assert_eq!(code, Some(0), "{said}");
-    assert!(buffer.0.exists());
+    assert!(buffer.path().exists());
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("weights.safetensors");
     let mut snapshot = dogwild();
-    snapshot.arg("snapshot").arg("--buffer").arg(&buffer.0);
+    snapshot.arg("snapshot").arg("--buffer").arg(buffer.path());
     snapshot.arg("--out").arg(&out);
     let (code, said) = ends(snapshot.stdout(closed()));
     assert_eq!(code, Some(0), "{said}");
@@ -80,10 +77,10 @@ fn a_reader_that_goes_away_is_no_failure() {
 
 #[test]
 fn a_full_output_is_told_once_and_fails_after_the_work_is_done() {
-    let buffer = Buffer::new("full");
+    let buffer = Buffer::new();
     let (code, said) = ends(buffer.init().stdout(full()));
     assert_eq!((code, lines_about_output(&said)), (Some(1), 1), "{said}");
-    assert!(buffer.0.exists());
+    assert!(buffer.path().exists());
     let (code, said) = ends(dogwild().args(["doctor", "--json"]).stdout(full()));
     assert_eq!((code, lines_about_output(&said)), (Some(1), 1), "{said}");
 }

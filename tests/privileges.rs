@@ -2,21 +2,18 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::fs;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 use dogwild::node::Transport;
 use dogwild_lab::{Lab, Spec};
-
-struct Streamer(Child);
-
-impl Drop for Streamer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use support::output::succeeds;
+use support::process::Process;
+use support::program::{DOGWILD, dogwild};
+use support::shm::shm_folder;
+use support::wait::{wait_for, wait_while};
 
 /// The sets of capabilities of a process, as hexadecimal words.
 fn capabilities(pid: u32) -> Vec<(String, u64)> {
@@ -32,37 +29,26 @@ fn capabilities(pid: u32) -> Vec<(String, u64)> {
 fn a_streamer_gives_up_its_capabilities() {
     dogwild_lab::enter_or_return!();
     let lab = Lab::up(&Spec::of(2)).expect("a lab");
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let program = env!("CARGO_BIN_EXE_dogwild");
+    let folder = shm_folder();
     for transport in [Transport::PacketMmap, Transport::Udp] {
         let buffer = folder.path().join(transport.name());
-        let made = Command::new(program)
-            .args(["init", "--buffer"])
-            .arg(&buffer)
-            .stdout(Stdio::null())
-            .status();
-        assert!(made.is_ok_and(|status| status.success()), "init");
-        let mut command = lab.command(0, program);
+        succeeds(dogwild().args(["init", "--buffer"]).arg(&buffer));
+        let mut command = lab.command(0, DOGWILD);
         command
             .args(["stream", "--node", "0", "--iface", "eth0", "--transport"])
             .arg(transport.name())
             .arg("--buffer")
             .arg(&buffer)
             .stdin(Stdio::null());
-        let mut streamer = Streamer(command.spawn().expect("a streamer"));
-        let start = Instant::now();
-        loop {
-            let ended = streamer.0.try_wait().expect("wait");
+        let mut streamer = Process::start(&mut command);
+        wait_while("a streamer without capabilities", || {
+            let ended = streamer.ended();
             assert!(ended.is_none(), "{transport:?}: {ended:?}");
-            let held = capabilities(streamer.0.id());
+            let held = capabilities(streamer.id());
             assert_eq!(held.len(), 5, "{held:?}");
-            if held.iter().all(|(_, bits)| *bits == 0) {
-                break;
-            }
-            // Against a hang only.
-            assert!(start.elapsed() < Duration::from_secs(600), "{held:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            let some = held.iter().any(|(_, bits)| *bits != 0);
+            some.then(|| format!("{transport:?} still has {held:?}"))
+        });
         // And it streams: its hellos leave.
         let sent = || {
             let devices = lab.command(0, "cat").arg("/proc/net/dev").output();
@@ -72,9 +58,6 @@ fn a_streamer_gives_up_its_capabilities() {
             word.expect("a counter").parse::<u64>().expect("a number")
         };
         let before = sent();
-        while sent() < before + 3 {
-            assert!(start.elapsed() < Duration::from_secs(600), "sends nothing");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("frames that it sends", || sent() >= before + 3);
     }
 }

@@ -2,13 +2,19 @@
 
 #![cfg(feature = "program")]
 
-use std::os::unix::process::CommandExt;
+mod support;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::sync::MutexGuard;
 
 use serde_json::Value;
+use support::job::{Files, buffer, components, one_job};
+use support::output::{assert_says, succeeds};
+use support::process::{Process, alive, signal};
+use support::program::dogwild;
+use support::results::{json, tensors};
+use support::wait::{wait_for, wait_for_or};
 use tempfile::TempDir;
 
 /// A small net that trains in no time, with dropout: its masks must go on too.
@@ -28,9 +34,6 @@ layer { name: "accuracy" type: "Accuracy" bottom: "ip2" bottom: "label" top: "ac
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
 "#;
 
-/// Each job keeps all cores busy: one at a time.
-static ONE_JOB: Mutex<()> = Mutex::new(());
-
 /// A folder with a model in it, where jobs leave their results in `out`.
 struct Place {
     dir: TempDir,
@@ -39,8 +42,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        // A test that failed while it held the lock says nothing about the next one.
-        let _one = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = one_job();
         let dir = tempfile::tempdir().expect("a folder");
         let place = Self { dir, _one };
         place.model("solver.prototxt", 32, "");
@@ -69,8 +71,8 @@ impl Place {
 
     /// `dogwild train` with the small model and `args`.
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-        command.stdin(Stdio::null()).arg("train");
+        let mut command = dogwild();
+        command.arg("train");
         if !args.contains(&"--data") {
             command.args(["--data", "digits:1,train=1000,test=100"]);
         }
@@ -83,21 +85,14 @@ impl Place {
         command
     }
 
-    /// Trains; gives what was said on stderr.
+    /// Trains; gives what was said.
     fn train(&self, args: &[&str]) -> String {
-        let output = self.command(args).output().expect("it starts");
-        assert!(output.status.success(), "{args:?}\n{}", said(&output));
-        said(&output)
+        succeeds(&mut self.command(args))
     }
 
     /// Trains, which must be refused with all of `words`.
     fn refused(&self, args: &[&str], words: &[&str]) {
-        let output = self.command(args).output().expect("it starts");
-        let said = said(&output);
-        assert!(!output.status.success(), "{args:?} was not refused\n{said}");
-        for word in words {
-            assert!(said.contains(word), "`{word}` is missing in:\n{said}");
-        }
+        assert_says(&support::output::refused(&mut self.command(args)), words);
     }
 
     /// Complete snapshots: the older ones first.
@@ -109,35 +104,34 @@ impl Place {
         self.snapshots().pop().expect("a snapshot")
     }
 
-    /// Starts a job without an end, in a process group of its own.
+    /// Starts a job without an end.
     fn start(&self, args: &[&str]) -> Running {
-        let log = std::fs::File::create(self.path("stderr")).expect("a file");
-        let mut command = self.command(args);
-        let child = command
-            .process_group(0)
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("it starts");
-        Running { child }
+        self.start_as(self.command(args))
     }
 
-    /// Waits for a state; says what was there instead if it does not come.
-    fn wait_for(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !holds() {
-            assert!(
-                start.elapsed() < Duration::from_secs(600),
-                "waited in vain for {what}; snapshots: {:?}\n{}",
-                self.snapshots(),
-                std::fs::read_to_string(self.path("stderr")).unwrap_or_default()
-            );
-            std::thread::sleep(Duration::from_millis(20));
+    fn start_as(&self, mut command: Command) -> Running {
+        let log = std::fs::File::create(self.path("stderr")).expect("a file");
+        command.stdout(Stdio::null()).stderr(log);
+        let train = Process::start(&mut command);
+        Running {
+            files: Files(train.id()),
+            train,
         }
     }
 
+    /// What the job that was started has said.
+    fn stderr(&self) -> String {
+        std::fs::read_to_string(self.path("stderr")).unwrap_or_default()
+    }
+
+    /// Waits for a state; says what was there instead if it does not come.
+    fn wait_for(&self, what: &str, holds: impl FnMut() -> bool) {
+        let found = || format!("snapshots: {:?}\n{}", self.snapshots(), self.stderr());
+        wait_for_or(what, holds, found);
+    }
+
     fn summary(&self) -> Value {
-        json(&self.out().join("summary.json"))
+        support::results::summary(&self.out())
     }
 
     /// Rows of the curve: node, iteration, seconds.
@@ -154,79 +148,25 @@ impl Place {
 
 /// A job that is killed, with its buffers, when the test ends.
 struct Running {
-    child: Child,
+    train: Process,
+    files: Files,
 }
 
 impl Running {
-    fn signal(&self, name: &str, whole_group: bool) {
-        let start = if whole_group { "-" } else { "" };
-        let pid = format!("{start}{}", self.child.id());
-        signal(name, &pid);
-    }
-
     /// Kills launcher and components, as a power cut does.
     fn kill_all(mut self) {
-        self.signal("KILL", true);
-        self.child.wait().expect("it ends");
+        let components = ["stream", "solver"].map(|kind| components(self.files.0, kind));
+        self.train.kill();
+        // They die with it, but not at the same time.
+        wait_for("the end of all components", || {
+            !components.iter().flatten().any(|&pid| alive(pid))
+        });
     }
 
     fn interrupt(mut self) {
-        self.signal("INT", false);
-        self.child.wait().expect("it ends");
+        self.train.signal("INT");
+        self.train.wait();
     }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.signal("KILL", true);
-            let _ = self.child.wait();
-        }
-        let start = format!("dogwild-train-{}-", self.child.id());
-        for entry in std::fs::read_dir("/dev/shm")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.file_name().to_string_lossy().starts_with(&start) {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-    }
-}
-
-fn signal(name: &str, to: &str) {
-    let sent = Command::new("kill").args(["-s", name, "--", to]).status();
-    assert!(sent.is_ok_and(|status| status.success()), "no {name}");
-}
-
-/// The process of the component of this kind on `buffer`.
-fn pid_of(kind: &str, buffer: &str) -> String {
-    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let mut found = entries.filter(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        line.split('\0').nth(1) == Some(kind) && line.split('\0').any(|arg| arg == buffer)
-    });
-    let found = found.next().expect("it runs");
-    found.file_name().to_string_lossy().into_owned()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn json(path: &Path) -> Value {
-    let text = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    serde_json::from_slice(&text).expect("JSON")
-}
-
-/// The tensors of a safetensors file: what is behind the header, whose order is not always the
-/// same.
-fn tensors(path: &Path) -> Vec<u8> {
-    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-    bytes[8 + header as usize..].to_vec()
 }
 
 fn snapshots_in(home: &Path) -> Vec<(PathBuf, Value)> {
@@ -374,9 +314,8 @@ fn a_damaged_snapshot_is_passed_over() {
     let more = [&ALONE[..], &["--iterations", "180", "--resume"]].concat();
     let said = place.train(&more);
     let words = ["120/weights.safetensors is damaged", "iteration 60"];
-    for word in words.into_iter().chain(older.to_str()) {
-        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
-    }
+    assert_says(&said, &words);
+    assert_says(&said, &[older.to_str().expect("UTF-8")]);
     for (folder, _) in place.snapshots() {
         damage(&folder.join("node0-solver0.safetensors"));
     }
@@ -541,22 +480,22 @@ fn a_nan_in_the_weights_is_written_over_no_good_snapshot() {
     let args = ["--iterations", "0", "--snapshot-every", "1s"];
     let mut running = place.start(&[&ALONE[..], &args].concat());
     place.wait_for("a snapshot", || !place.snapshots().is_empty());
-    let buffer = format!("/dev/shm/dogwild-train-{}-n0", running.child.id());
-    let solver = pid_of("solver", &buffer);
+    let solver = components(running.files.0, "solver")[0].to_string();
     signal("STOP", &solver);
     let sequence = || number(&place.newest().1["sequence"]);
     let before = sequence();
     // One of the weights as they stand now; all later ones are of the same iteration.
     place.wait_for("one more snapshot", || sequence() > before + 1);
-    let shared = dogwild::weights::SharedWeights::open(buffer.as_ref(), &Default::default());
+    let buffer = buffer(running.files.0, 0);
+    let shared = dogwild::weights::SharedWeights::open(&buffer, &Default::default());
     let shared = shared.expect("the buffer");
     shared.view().store(0, f32::NAN);
-    let stderr = || std::fs::read_to_string(place.path("stderr")).unwrap_or_default();
+    let stderr = || place.stderr();
     place.wait_for("a warning", || stderr().contains("no snapshot was taken"));
     assert!(stderr().contains("NaN"), "{}", stderr());
     let good = place.newest();
     signal("CONT", &solver);
-    let status = running.child.wait().expect("it ends");
+    let status = running.train.wait();
     assert_eq!(status.code(), Some(3), "{}", stderr());
     assert_eq!(place.newest(), good);
     let values = tensors(&good.0.join("weights.safetensors"));
@@ -581,15 +520,13 @@ fn without_a_folder_the_last_numbered_run_goes_on() {
     let train = |args: &[&str]| {
         let mut command = place.command(&[&["--out", "-"], args].concat());
         let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
-        command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+        command = dogwild();
         let none = args
             .iter()
             .position(|arg| arg == "--out")
             .expect("it is there");
         command.args(&args[..none]).args(&args[none + 2..]);
-        let output = command.current_dir(place.dir.path()).output();
-        let output = output.expect("it starts");
-        assert!(output.status.success(), "{}", said(&output));
+        succeeds(command.current_dir(place.dir.path()));
     };
     train(&[&ALONE[..], &["--iterations", "20"]].concat());
     train(&[&ALONE[..], &["--iterations", "30"]].concat());
@@ -619,20 +556,12 @@ fn on_a_small_disk(place: &Place, filler: &str, args: &[&str]) -> Option<Running
     let out = place.out();
     std::fs::create_dir(&out).expect("a folder");
     let job = place.command(args);
-    let log = std::fs::File::create(place.path("stderr")).expect("a file");
     let script = "mount -t tmpfs -o size=4m small \"$0\" && head -c $1 /dev/zero > \"$0/filler\" && shift && exec \"$@\"";
-    let child = Command::new("unshare")
-        .args(["-rm", "sh", "-c", script])
-        .arg(&out)
-        .arg(filler)
-        .arg(job.get_program())
-        .args(job.get_args())
-        .process_group(0)
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .expect("it starts");
-    Some(Running { child })
+    let mut inside = Command::new("unshare");
+    inside.args(["-rm", "sh", "-c", script]).arg(&out);
+    inside.arg(filler).arg(job.get_program());
+    inside.args(job.get_args()).stdin(Stdio::null());
+    Some(place.start_as(inside))
 }
 
 #[test]
@@ -651,14 +580,14 @@ fn a_full_disk_costs_snapshots_and_nothing_else() {
     let Some(running) = on_a_small_disk(&place, "3900000", &args) else {
         return;
     };
-    let stderr = || std::fs::read_to_string(place.path("stderr")).unwrap_or_default();
+    let stderr = || place.stderr();
     place.wait_for("a warning", || stderr().contains("no snapshot was taken"));
     let text = stderr();
     assert!(
         text.contains("safetensors: cannot be written") && text.contains("training goes on"),
         "{text}"
     );
-    let inside = PathBuf::from(format!("/proc/{}/root", running.child.id()));
+    let inside = PathBuf::from(format!("/proc/{}/root", running.files.0));
     let out = inside.join(place.out().strip_prefix("/").expect("absolute"));
     assert!(snapshots_in(&out.join("snapshots")).is_empty());
     std::fs::remove_file(out.join("filler")).expect("the filler");

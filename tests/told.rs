@@ -3,31 +3,28 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use dogwild::watch::curve::{CurveRow, read_rows};
 use serde_json::Value;
+use support::program::dogwild;
+use support::results::summary;
 
 const DATA: &str = "digits:1,train=2000,test=300";
 
 /// `dogwild train` on a screen of 80 columns.
 fn train(args: &[&str], out: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
+    let mut command = dogwild();
     command.arg("train").args(args).arg("--out").arg(out);
     // Lines of the log are not folded: programs read them.
     command.env("COLUMNS", "80").env("RUST_LOG", "off");
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.expect("it starts");
+    let output = command.output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}\n{said}");
     output
-}
-
-fn summary(out: &Path) -> Value {
-    let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
-    serde_json::from_str(&text).expect("JSON")
 }
 
 fn assert_fits(output: &Output, names: &[&str]) {
@@ -232,8 +229,7 @@ fn a_job_over_the_stream_says_all_that_it_was() {
         "--loss-burst",
         "0.01,0.5",
     ];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
+    let mut command = dogwild();
     command.arg("train").args(args).arg("--out").arg(&out);
     // The target is out of reach: how that ends is tested elsewhere.
     command.env("COLUMNS", "80").env("RUST_LOG", "off");
@@ -319,9 +315,9 @@ fn a_job_of_the_reliable_path_says_all_that_it_was() {
 
 #[test]
 fn doctor_breaks_no_word_on_a_narrow_screen() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+    let mut command = dogwild();
     command.arg("doctor").env("COLUMNS", "80");
-    command.env("RUST_LOG", "off").stdin(Stdio::null());
+    command.env("RUST_LOG", "off");
     let output = command.output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines() {

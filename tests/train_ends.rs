@@ -4,22 +4,22 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::sync::MutexGuard;
 
+use support::job::{Files, buffer, components, files, iterations, one_job};
+use support::output::said;
+use support::process::{Process, signal};
+use support::program::dogwild;
+use support::results::summary;
+use support::wait::wait_for_or;
 use tempfile::TempDir;
 
 const DATA: [&str; 2] = ["--data", "digits:1,train=400,test=100"];
-
-/// Each job keeps all cores busy: one at a time.
-fn one_job() -> MutexGuard<'static, ()> {
-    static ONE_JOB: Mutex<()> = Mutex::new(());
-    // A test that failed while it held the lock says nothing about the next one.
-    ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -27,10 +27,8 @@ fn folder() -> TempDir {
 
 /// `dogwild train` in the folder `at`.
 fn train(at: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
+    let mut command = dogwild();
     command.arg("train").args(DATA).args(args).current_dir(at);
-    command.stdin(Stdio::null());
     command
 }
 
@@ -38,9 +36,11 @@ fn end(command: &mut Command) -> Output {
     command.output().expect("it starts")
 }
 
-fn said(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    text(&output.stdout) + &text(&output.stderr)
+/// As [`end`], with what the job may leave under /dev/shm.
+fn end_and_keep(command: &mut Command) -> (Files, Output) {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let train = Process::start(command);
+    (Files(train.id()), train.output())
 }
 
 /// The code of a job that has ended, and the last line of what it said.
@@ -54,40 +54,16 @@ fn assert_code(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
-fn summary(folder: &Path) -> serde_json::Value {
-    let text = std::fs::read_to_string(folder.join("summary.json")).expect("summary.json");
-    serde_json::from_str(&text).expect("JSON")
-}
-
 fn weights(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("weights.safetensors")).expect("weights")
 }
 
-/// Files under /dev/shm of the job of process `pid`.
-fn files(pid: u32) -> Vec<PathBuf> {
-    let start = format!("dogwild-train-{pid}-");
-    let all = std::fs::read_dir("/dev/shm").expect("/dev/shm").flatten();
-    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start))
-        .map(|entry| entry.path())
-        .collect()
-}
-
-/// Removes what a test's job has left on purpose.
-struct Files(u32);
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        for file in files(self.0) {
-            let _ = std::fs::remove_file(file);
-        }
-    }
-}
-
 /// A job that goes on until it is told to end.
 struct Running {
-    child: Option<Child>,
+    train: Option<Process>,
     pid: u32,
     folder: TempDir,
+    _files: Files,
     _one: MutexGuard<'static, ()>,
 }
 
@@ -101,14 +77,13 @@ impl Running {
     fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
         let _one = one_job();
         let folder = folder();
-        let child = command(folder.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut command = command(folder.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let train = Process::start(&mut command);
         let running = Self {
-            pid: child.id(),
-            child: Some(child),
+            pid: train.id(),
+            _files: Files(train.id()),
+            train: Some(train),
             folder,
             _one,
         };
@@ -119,41 +94,24 @@ impl Running {
     }
 
     fn buffer(&self, node: u32) -> PathBuf {
-        format!("/dev/shm/dogwild-train-{}-n{node}", self.pid).into()
+        buffer(self.pid, node)
     }
 
     fn iterations(&self, node: u32) -> u64 {
-        let open = dogwild::weights::SharedWeights::open(&self.buffer(node), &Default::default());
-        open.map_or(0, |shared| {
-            let done = &shared.globals().local_iterations;
-            done.load(std::sync::atomic::Ordering::Relaxed)
-        })
+        iterations(&self.buffer(node))
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        let start = Instant::now();
-        while !holds(self) {
-            assert!(
-                start.elapsed() < Duration::from_secs(600),
-                "waited in vain for {what}: {:?}",
-                files(self.pid)
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let found = || {
+            let made = [0, 1].map(|node| self.iterations(node));
+            format!("iterations: {made:?}, files: {:?}", files(self.pid))
+        };
+        wait_for_or(what, || holds(self), found);
     }
 
     /// Process numbers of the job's components of one kind.
     fn pids(&self, kind: &str) -> Vec<u32> {
-        let buffer = format!("dogwild-train-{}-", self.pid);
-        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-        let pids = entries.filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-            let line = String::from_utf8_lossy(&line).into_owned();
-            let ours = line.split('\0').nth(1) == Some(kind) && line.contains(&buffer);
-            ours.then_some(pid)
-        });
-        pids.collect()
+        components(self.pid, kind)
     }
 
     /// Kills a component by `signal` and waits until another has taken its place.
@@ -167,30 +125,12 @@ impl Running {
     }
 
     fn end(&mut self) -> Output {
-        let child = self.child.take().expect("not yet ended");
-        child.wait_with_output().expect("it ends")
+        self.train.take().expect("not yet ended").output()
     }
 
     fn out(&self) -> PathBuf {
         self.folder.path().join("out")
     }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-            drop(Files(self.pid));
-        }
-    }
-}
-
-fn signal(name: &str, to: &str) {
-    let sent = Command::new("kill")
-        .args([&format!("-{name}"), "--", to])
-        .status();
-    assert!(sent.is_ok_and(|sent| sent.success()), "{name} to {to}");
 }
 
 /// Runs `command` in a mount namespace of its own, after the shell text `first`; the process keeps
@@ -319,14 +259,8 @@ fn a_full_out_keeps_the_buffers_and_says_how_to_rescue_them() {
     let Some(mut command) = in_mounts("mount -t tmpfs -o size=256k none out", &train) else {
         return;
     };
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let kept = Files(child.id());
-    let ended = child.wait_with_output().expect("it ends");
-    let buffer = format!("/dev/shm/dogwild-train-{}-n0", kept.0);
+    let (kept, ended) = end_and_keep(&mut command);
+    let buffer = buffer(kept.0, 0).display().to_string();
     let rescue = format!("dogwild snapshot --buffer {buffer} --out FILE.safetensors");
     let words = [
         "weights.safetensors: cannot be written",
@@ -335,7 +269,7 @@ fn a_full_out_keeps_the_buffers_and_says_how_to_rescue_them() {
     ];
     assert_code(&ended, 1, &words);
     // The command that it names brings the model back.
-    let rescued = Command::new(env!("CARGO_BIN_EXE_dogwild"))
+    let rescued = dogwild()
         .args(["snapshot", "--buffer", &buffer, "--out"])
         .arg(folder.path().join("weights.safetensors"))
         .output();
@@ -365,17 +299,12 @@ fn training_goes_on_when_the_curve_finds_no_room() {
     let Some(mut command) = in_mounts("mount -t tmpfs -o size=12k none out", &train) else {
         return;
     };
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = child.spawn().expect("it starts");
-    let kept = Files(child.id());
-    assert_code(
-        &child.wait_with_output().expect("it ends"),
-        1,
-        &["dogwild snapshot"],
-    );
-    let buffer = format!("/dev/shm/dogwild-train-{}-n0", kept.0);
-    let rescued = Command::new(env!("CARGO_BIN_EXE_dogwild"))
-        .args(["snapshot", "--buffer", &buffer, "--out"])
+    let (kept, ended) = end_and_keep(&mut command);
+    assert_code(&ended, 1, &["dogwild snapshot"]);
+    let rescued = dogwild()
+        .args(["snapshot", "--buffer"])
+        .arg(buffer(kept.0, 0))
+        .arg("--out")
         .arg(folder.path().join("weights.safetensors"))
         .output();
     assert_code(&rescued.expect("it starts"), 0, &["after 120 iterations"]);
@@ -519,24 +448,17 @@ fn a_component_that_dies_again_and_again_ends_the_job_and_the_weights_are_saved(
     running.wait_for("more iterations", |running| {
         running.iterations(0) + running.iterations(1) > before + 3
     });
-    let start = Instant::now();
-    while running
-        .child
-        .as_mut()
-        .is_some_and(|c| c.try_wait().expect("a child").is_none())
-    {
-        assert!(
-            start.elapsed() < Duration::from_secs(600),
-            "it goes on and on"
-        );
+    let mut train = running.train.take().expect("not yet ended");
+    running.wait_for("the end of the job", |running| {
         if let Some(&victim) = running.pids("stream").first() {
             // It may be gone meanwhile.
             let _ = Command::new("kill")
                 .args(["-9", &victim.to_string()])
                 .output();
         }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        train.ended().is_some()
+    });
+    running.train = Some(train);
     assert_code(
         &running.end(),
         1,
@@ -570,13 +492,7 @@ fn training_that_diverges_has_its_own_code() {
         let folder = folder();
         let solver = solver(folder.path(), "1e30");
         let args = ["--sync", sync, "--out", "out", "--solver", &solver];
-        let child = train(folder.path(), &args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let child = child.expect("it starts");
-        let kept = Files(child.id());
-        let ended = child.wait_with_output().expect("it ends");
+        let (kept, ended) = end_and_keep(&mut train(folder.path(), &args));
         assert_code(&ended, 3, &["training has diverged", "Lower base_lr"]);
         let out = folder.path().join("out");
         assert_eq!(summary(&out)["ended_by"], "diverged", "{sync}");

@@ -3,11 +3,12 @@
 
 #![cfg(feature = "program")]
 
+mod support;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use dogwild::cli::args::session;
 use dogwild::node::job_group;
@@ -18,11 +19,16 @@ use dogwild::weights::{
 };
 use dogwild::wire::{Dtype, Header, Hello, Kind, RangeSeen};
 use dogwild_net::{To, udp};
+use support::output::succeeds;
+use support::process::Process;
+use support::program::dogwild;
+use support::shm::shm_folder;
+use support::wait::wait_for_or;
 
-fn dogwild(args: &[&str], buffer: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+/// `dogwild` with these words, on this buffer.
+fn on_buffer(args: &[&str], buffer: &Path) -> Command {
+    let mut command = dogwild();
     command.args(args).arg("--buffer").arg(buffer);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
@@ -31,34 +37,24 @@ struct Node {
     name: &'static str,
     weights: SharedWeights,
     log: PathBuf,
-    streamer: Child,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.streamer.kill();
-        let _ = self.streamer.wait();
-    }
+    streamer: Process,
 }
 
 /// Makes a buffer as a user does.
 fn init(folder: &Path, name: &str, session: &str) -> SharedWeights {
     let buffer = folder.join(name);
-    let made = dogwild(&["init", "--session", session, "--data", "digits"], &buffer)
-        .stderr(Stdio::null())
-        .status();
-    assert!(made.is_ok_and(|status| status.success()), "init");
+    let args = ["init", "--session", session, "--data", "digits"];
+    succeeds(&mut on_buffer(&args, &buffer));
     SharedWeights::open(&buffer, &Expect::default()).expect("a buffer")
 }
 
 impl Node {
     fn start(name: &'static str, weights: SharedWeights, node: u16) -> Self {
         let log = weights.path().with_extension("log");
-        let mut command = dogwild(&["stream", "--node", &node.to_string()], weights.path());
-        command.env("RUST_LOG", "info");
+        let mut command = on_buffer(&["stream", "--node", &node.to_string()], weights.path());
+        command.env("RUST_LOG", "info").stdout(Stdio::null());
         command.stderr(File::create(&log).expect("a log"));
-        dogwild_lab::process::die_with_parent(&mut command);
-        let streamer = command.spawn().expect("a streamer");
+        let streamer = Process::start(&mut command);
         Self {
             name,
             weights,
@@ -86,7 +82,7 @@ impl Node {
     }
 
     fn lives(&mut self) {
-        let ended = self.streamer.try_wait().expect("wait");
+        let ended = self.streamer.ended();
         assert!(
             ended.is_none(),
             "{} ended: {ended:?}\n{}",
@@ -96,26 +92,26 @@ impl Node {
     }
 }
 
-/// Waits for a state, against a hang only; says what was missing.
+/// Waits for a state of live nodes.
 fn wait(nodes: &mut [Node], what: &str, mut done: impl FnMut(&[Node]) -> bool) {
-    let start = Instant::now();
-    while !done(nodes) {
+    let logs: Vec<_> = nodes
+        .iter()
+        .map(|node| (node.name, node.log.clone()))
+        .collect();
+    let said = || {
+        let said = |(name, log): &(_, PathBuf)| {
+            format!(
+                "{name}:\n{}",
+                std::fs::read_to_string(log).unwrap_or_default()
+            )
+        };
+        logs.iter().map(said).collect::<Vec<_>>().join("\n")
+    };
+    let holds = || {
         nodes.iter_mut().for_each(Node::lives);
-        if start.elapsed() > Duration::from_secs(300) {
-            let logs = nodes
-                .iter()
-                .map(|node| format!("{}:\n{}", node.name, node.said()));
-            panic!("missing: {what}\n{}", logs.collect::<Vec<_>>().join("\n"));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new()
-        .prefix("c1-")
-        .tempdir_in("/dev/shm")
-        .expect("a folder")
+        done(nodes)
+    };
+    wait_for_or(what, holds, said);
 }
 
 fn session_name(test: &str) -> String {
@@ -124,7 +120,7 @@ fn session_name(test: &str) -> String {
 
 #[test]
 fn two_processes_with_one_index_are_named_by_all_three() {
-    let (folder, session) = (folder(), session_name("twins"));
+    let (folder, session) = (shm_folder(), session_name("twins"));
     let mut nodes = [("first", 0), ("other", 1), ("second", 0)].map(|(name, node)| {
         let weights = init(folder.path(), name, &session);
         Node::start(name, weights, node)
@@ -144,7 +140,7 @@ fn two_processes_with_one_index_are_named_by_all_three() {
 
 #[test]
 fn a_node_with_other_data_is_named_on_both_sides_and_taken_from_by_neither() {
-    let (folder, session) = (folder(), session_name("data"));
+    let (folder, session) = (shm_folder(), session_name("data"));
     let digits = init(folder.path(), "digits", &session);
     let spec = BufferSpec {
         session: digits.session(),
@@ -176,10 +172,7 @@ fn a_node_with_other_data_is_named_on_both_sides_and_taken_from_by_neither() {
         );
         // The command that the message names.
         assert!(node.says("dogwild status --buffer"), "{}", node.said());
-        let status = dogwild(&["status"], node.weights.path())
-            .stdout(Stdio::piped())
-            .output();
-        let shown = String::from_utf8_lossy(&status.expect("status").stdout).into_owned();
+        let shown = succeeds(&mut on_buffer(&["status"], node.weights.path()));
         let line = format!("data        {own}\n");
         assert!(shown.contains(&line), "{shown}");
         assert_eq!(node.meter(StreamMeter::PositionsTaken), 0, "{}", node.name);
@@ -204,7 +197,7 @@ fn hello_of(weights: &SharedWeights, chunk_weights: u32) -> Hello {
 /// Two forged hellos ended a job with exit 0: the iterations they claimed were believed.
 #[test]
 fn forged_iterations_end_no_job() {
-    let (folder, name) = (folder(), session_name("claims"));
+    let (folder, name) = (shm_folder(), session_name("claims"));
     let mut nodes = [("zero", 0), ("one", 1)].map(|(buffer, node)| {
         let weights = init(folder.path(), buffer, &name);
         // As of a job that goes on.
@@ -272,7 +265,7 @@ fn forged_iterations_end_no_job() {
 
 #[test]
 fn nan_in_a_masters_own_range_heals() {
-    let (folder, session) = (folder(), session_name("nan"));
+    let (folder, session) = (shm_folder(), session_name("nan"));
     let mut nodes = [("zero", 0), ("one", 1)].map(|(name, node)| {
         let weights = init(folder.path(), name, &session);
         Node::start(name, weights, node)

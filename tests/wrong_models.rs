@@ -2,27 +2,19 @@
 
 #![cfg(feature = "program")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+mod support;
 
+use std::path::{Path, PathBuf};
+
+use support::output::{assert_says, succeeds};
+use support::program::dogwild;
 use tempfile::TempDir;
 
 /// Runs `dogwild` with `words`, which must refuse, and returns what it said.
 fn refused(words: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    let output = command.args(words).stdin(Stdio::null()).output();
-    let output = output.expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "was not refused: {words:?}");
-    assert!(!said.contains("panicked"), "{said}");
+    let said = support::output::refused(dogwild().args(words));
     assert!(said.matches("os error").count() <= 1, "told twice: {said}");
     said
-}
-
-fn assert_says(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
-    }
 }
 
 /// A folder with files of a model in it.
@@ -189,16 +181,13 @@ fn what_is_read_instead_is_said() {
         (NET, &[], "pictures: digits"),
     ] {
         let model = Model::new(SOLVER, net);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
+        let mut command = dogwild();
         command
             .arg("init")
             .arg("--solver")
             .arg(model.file("solver.prototxt"));
         command.arg("--buffer").arg(model.file("buffer")).args(more);
-        let output = command.output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert_says(&said, &[says]);
+        assert_says(&succeeds(&mut command), &[says]);
     }
 }
 
@@ -219,9 +208,7 @@ fn weights_that_cannot_be_read_cost_no_buffer() {
     ];
     assert_says(&refused(&init), &["/no/such"]);
     assert!(!path.exists(), "half a buffer is left");
-    let mut made = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    let made = made.args(&init[..3]).output().expect("it starts");
-    assert!(made.status.success());
+    succeeds(dogwild().args(&init[..3]));
     let before = std::fs::read(&path).expect("a buffer");
     refused(&init);
     assert!(

@@ -2,62 +2,39 @@
 
 #![cfg(feature = "program")]
 
-use std::path::{Path, PathBuf};
+mod support;
+
+use std::path::PathBuf;
 use std::process::Command;
 
+use support::output::{assert_says, refused, succeeds};
+use support::program::{DOGWILD, dogwild};
+use support::shm::shm_folder;
 use tempfile::TempDir;
-
-fn dogwild() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_dogwild"))
-}
-
-/// Runs `command`, which must fail, and returns what it said.
-fn refused(command: &mut Command) -> String {
-    let output = command.output().expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "was not refused: {command:?}");
-    assert!(!said.contains("panicked"), "{said}");
-    said
-}
-
-fn assert_says(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
-    }
-}
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// A buffer of LeNet under /dev/shm, removed with the guard.
-struct Buffer(PathBuf);
+/// A buffer of LeNet under /dev/shm, removed with its folder.
+struct Buffer(TempDir);
 
 impl Buffer {
-    fn make(name: &str, session: &str) -> Self {
-        let buffer =
-            Self(Path::new("/dev/shm").join(format!("dogwild-test-{}-{name}", std::process::id())));
-        let made = dogwild()
-            .args(["init", "--session", session, "--nodes", "2", "--buffer"])
-            .arg(&buffer.0)
-            .output()
-            .expect("init runs");
-        assert!(
-            made.status.success(),
-            "{}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-        buffer
+    /// Where one is going to be.
+    fn none() -> Self {
+        Self(shm_folder())
     }
-}
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        for end in ["", ".stream", ".solver0", ".gpu0"] {
-            let mut name = self.0.clone().into_os_string();
-            name.push(end);
-            let _ = std::fs::remove_file(name);
-        }
+    fn path(&self) -> PathBuf {
+        self.0.path().join("buffer")
+    }
+
+    fn make(session: &str) -> Self {
+        let buffer = Self::none();
+        let mut init = dogwild();
+        init.args(["init", "--session", session, "--nodes", "2", "--buffer"]);
+        succeeds(init.arg(buffer.path()));
+        buffer
     }
 }
 
@@ -204,7 +181,7 @@ layer { name: "magic" type: "Wishful" bottom: "data" top: "magic" }
 
 #[test]
 fn an_interface_that_does_not_exist_is_answered_with_those_that_do() {
-    let buffer = Buffer::make("iface", "wrong-use");
+    let buffer = Buffer::make("wrong-use");
     for transport in ["udp", "packet_mmap", "af_xdp", "xdp_mmap"] {
         let said = refused(
             dogwild()
@@ -218,7 +195,7 @@ fn an_interface_that_does_not_exist_is_answered_with_those_that_do() {
                     "eth77",
                     "--buffer",
                 ])
-                .arg(&buffer.0),
+                .arg(buffer.path()),
         );
         assert_says(&said, &["eth77", "lo"]);
     }
@@ -233,12 +210,12 @@ fn raw_sockets_without_privilege_say_what_to_do() {
             return;
         }
     };
-    let buffer = Buffer::make("raw", "wrong-use");
+    let buffer = Buffer::make("wrong-use");
     // An Ethernet interface there is, but every capability is taken away.
     let said = refused(
         lab.command(0, "setpriv")
             .args(["--bounding-set=-all", "--inh-caps=-all"])
-            .arg(env!("CARGO_BIN_EXE_dogwild"))
+            .arg(DOGWILD)
             .args([
                 "stream",
                 "--node",
@@ -249,11 +226,11 @@ fn raw_sockets_without_privilege_say_what_to_do() {
                 "eth0",
                 "--buffer",
             ])
-            .arg(&buffer.0),
+            .arg(buffer.path()),
     );
     // The very program that was started, not one that `which` may find.
-    let program = concat!("cap_net_raw+ep ", env!("CARGO_BIN_EXE_dogwild"), "`");
-    assert_says(&said, &["CAP_NET_RAW", "setcap", program]);
+    let program = format!("cap_net_raw+ep {DOGWILD}`");
+    assert_says(&said, &["CAP_NET_RAW", "setcap", &program]);
 }
 
 #[test]
@@ -264,12 +241,12 @@ fn raw_ethernet_without_a_cable_points_to_the_lab() {
 
 #[test]
 fn verbs_without_its_library_device_or_port_says_how_to_get_one() {
-    let buffer = Buffer::make("rdma", "wrong-use");
+    let buffer = Buffer::make("wrong-use");
     let said = refused(
         dogwild()
             .args(["stream", "--node", "0", "--transport", "verbs"])
             .args(["--iface", "eth77", "--buffer"])
-            .arg(&buffer.0),
+            .arg(buffer.path()),
     );
     // Which of the three is missing depends on the host.
     let wanted: [&[&str]; 3] = [
@@ -283,27 +260,22 @@ fn verbs_without_its_library_device_or_port_says_how_to_get_one() {
 
 #[test]
 fn a_buffer_that_is_there_is_never_reused_in_silence() {
-    let buffer = Buffer::make("stale", "monday");
+    let buffer = Buffer::make("monday");
     let init = |session: &str| {
         let mut command = dogwild();
         command
             .args(["init", "--session", session, "--buffer"])
-            .arg(&buffer.0);
+            .arg(buffer.path());
         command
     };
     assert_says(&refused(&mut init("monday")), &["--resume", "--fresh"]);
     assert_says(&refused(init("tuesday").arg("--resume")), &["session"]);
-    let resumed = init("monday").arg("--resume").output().expect("init runs");
-    assert!(
-        resumed.status.success(),
-        "{}",
-        String::from_utf8_lossy(&resumed.stderr)
-    );
+    succeeds(init("monday").arg("--resume"));
 }
 
 #[test]
 fn a_buffer_of_another_model_or_no_buffer_is_refused() {
-    let buffer = Buffer::make("model", "wrong-use");
+    let buffer = Buffer::make("wrong-use");
     // LeNet has two conv and two inner-product layers; CIFAR-10 quick three and two, on other
     // pictures.
     let said = refused(
@@ -318,7 +290,7 @@ fn a_buffer_of_another_model_or_no_buffer_is_refused() {
                 "1",
                 "--buffer",
             ])
-            .arg(&buffer.0),
+            .arg(buffer.path()),
     );
     assert_says(&said, &["model"]);
     let file = folder().path().join("text");
@@ -343,22 +315,18 @@ fn a_buffer_of_another_model_or_no_buffer_is_refused() {
 /// LeNet takes MNIST and the built-in digits alike: only the buffer knows which it learns.
 #[test]
 fn data_of_another_kind_than_the_buffers_is_named() {
-    let buffer =
-        Buffer(Path::new("/dev/shm").join(format!("dogwild-test-{}-data", std::process::id())));
+    let buffer = Buffer::none();
     // `init` reads no pictures.
     let init = |data: &str| {
         let mut command = dogwild();
         // One iteration: a component that is not refused ends.
         command.args(["init", "--nodes", "1", "--iterations", "1"]);
-        command.args(["--data", data, "--buffer"]).arg(&buffer.0);
+        command
+            .args(["--data", data, "--buffer"])
+            .arg(buffer.path());
         command
     };
-    let made = init("mnist:/nowhere").output().expect("init runs");
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
+    succeeds(&mut init("mnist:/nowhere"));
     let named = ["mnist 1x28x28/10", "digits 1x28x28/10", "--data"];
     for component in [
         &["solver", "--nodes", "1"][..],
@@ -368,19 +336,11 @@ fn data_of_another_kind_than_the_buffers_is_named() {
         command
             .args(component)
             .args(["--data", "digits:1,train=100,test=100", "--buffer"]);
-        assert_says(&refused(command.arg(&buffer.0)), &named);
+        assert_says(&refused(command.arg(buffer.path())), &named);
     }
     assert_says(&refused(init("digits").arg("--resume")), &named);
     // The kind counts, not the folder.
-    let resumed = init("mnist:/elsewhere")
-        .arg("--resume")
-        .output()
-        .expect("init runs");
-    assert!(
-        resumed.status.success(),
-        "{}",
-        String::from_utf8_lossy(&resumed.stderr)
-    );
+    succeeds(init("mnist:/elsewhere").arg("--resume"));
 }
 
 #[test]
@@ -389,7 +349,7 @@ fn a_full_shared_memory_is_said_before_anything_is_written() {
     let script = format!(
         "mount -t tmpfs -o size=1m none {dir} && exec {bin} init --buffer {dir}/buffer",
         dir = mount.path().display(),
-        bin = env!("CARGO_BIN_EXE_dogwild")
+        bin = DOGWILD
     );
     let works = Command::new("unshare").args(["-Urm", "true"]).status();
     if !works.is_ok_and(|status| status.success()) {
@@ -404,17 +364,17 @@ fn a_full_shared_memory_is_said_before_anything_is_written() {
 
 #[test]
 fn indices_and_nodes_that_do_not_fit_are_refused() {
-    let buffer = Buffer::make("node", "wrong-use");
+    let buffer = Buffer::make("wrong-use");
     let said = refused(
         dogwild()
             .args(["stream", "--node", "2", "--nodes", "2", "--buffer"])
-            .arg(&buffer.0),
+            .arg(buffer.path()),
     );
     assert_says(&said, &["node 2 of 2"]);
     let said = refused(
         dogwild()
             .args(["solver", "--index", "1", "--solvers", "1", "--buffer"])
-            .arg(&buffer.0),
+            .arg(buffer.path()),
     );
     assert_says(&said, &["--index 1"]);
 }

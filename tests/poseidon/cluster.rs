@@ -17,6 +17,8 @@ use dogwild::solver::data::Source;
 use dogwild::weights::Existing;
 use tempfile::TempDir;
 
+use crate::support::shm::shm_folder;
+
 pub(crate) const SESSION: u64 = 0x905e_1d0a;
 pub(crate) const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -91,7 +93,7 @@ impl Cluster {
             worker_bytes_per_s: None,
             server_bytes_per_s: None,
             folder: tempfile::tempdir().expect("a folder"),
-            shm: tempfile::tempdir_in("/dev/shm").expect("a folder in /dev/shm"),
+            shm: shm_folder(),
         }
     }
 

@@ -9,5 +9,7 @@ mod golden;
 mod raw_client;
 mod refusals;
 mod restart;
+#[path = "../support/mod.rs"]
+mod support;
 mod train;
 mod wire;

@@ -3,25 +3,30 @@
 //! starts them.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
 use dogwild::weights::{Expect, SharedWeights};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::support::job::{Files, buffer};
+use crate::support::output::said;
+use crate::support::process::{Process, parent, processes, signal};
+use crate::support::program::dogwild;
+use crate::support::results::{summary, tensors};
+use crate::support::wait::wait_while;
+
 const ITERATIONS: u64 = 120;
 
 /// `dogwild train --sync poseidon` on small batches, with results in `out`.
-fn train(folder: &Path, out: &str, more: &[&str]) -> Child {
+fn train(folder: &Path, out: &str, more: &[&str]) -> Process {
     let net = include_str!("../../models/lenet_train_test.prototxt");
     let net = net.replace("batch_size: 64", "batch_size: 8");
     let solver = include_str!("../../models/lenet_solver.prototxt");
     let solver = solver.replace("lenet_train_test.prototxt", "net.prototxt");
     std::fs::write(folder.join("net.prototxt"), net).expect("a net");
     std::fs::write(folder.join("solver.prototxt"), solver).expect("a solver");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
+    let mut command = dogwild();
     command
         .args([
             "train",
@@ -47,80 +52,62 @@ fn train(folder: &Path, out: &str, more: &[&str]) -> Child {
         .arg("--out")
         .arg(folder.join(out))
         .args(more)
-        .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts")
+        .stderr(Stdio::piped());
+    Process::start(&mut command)
 }
 
-fn end(child: Child) -> String {
-    let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+fn end(train: Process) -> String {
+    let output = train.output();
+    let said = said(&output);
     assert!(output.status.success(), "{said}");
     said
 }
 
-/// Processes that `parent` has started, with their arguments.
-fn children(parent: u32) -> Vec<(u32, String)> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-        let path = entry.path();
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
-        let stat = read("stat");
-        let of = stat
-            .rsplit(')')
-            .next()
-            .and_then(|rest| rest.split_whitespace().nth(1));
-        if of == Some(&parent.to_string()) {
-            found.push((pid, read("cmdline").replace('\0', " ")));
-        }
-    }
-    found
+/// Steps that worker 0 of this job has made.
+fn steps(job: u32) -> u64 {
+    SharedWeights::open(&buffer(job, 0), &Expect::default())
+        .map_or(0, |shared| shared.globals().iterations())
+}
+
+/// The child of `job` whose arguments contain `which`.
+fn child(job: u32, which: &str) -> Option<u32> {
+    let ours = |(pid, words): &(u32, Vec<String>)| {
+        parent(*pid) == Some(job) && words.join(" ").contains(which)
+    };
+    processes()
+        .iter()
+        .find(|one| ours(one))
+        .map(|(pid, _)| *pid)
+}
+
+/// Waits until worker 0 has made `wanted` steps.
+fn wait_for_steps(train: &mut Process, wanted: u64) {
+    let job = train.id();
+    wait_while(&format!("step {wanted}"), || {
+        assert!(train.ended().is_none(), "it ended before step {wanted}");
+        let made = steps(job);
+        (made < wanted).then(|| format!("worker 0 has made {made} steps"))
+    });
 }
 
 /// Kills the child of `train` whose arguments contain `which`, once worker 0 has made `steps`
 /// steps.
-fn kill(train: &mut Child, which: &str, steps: u64) {
-    loop {
-        assert!(
-            train.try_wait().expect("a child").is_none(),
-            "it ended before step {steps}"
-        );
-        let buffer = format!("/dev/shm/dogwild-train-{}-n0", train.id());
-        let made = SharedWeights::open(Path::new(&buffer), &Expect::default())
-            .map_or(0, |shared| shared.globals().iterations());
-        if made >= steps {
-            let all = children(train.id());
-            if let Some((pid, _)) = all.iter().find(|(_, args)| args.contains(which)) {
-                let kill = Command::new("kill").args(["-9", &pid.to_string()]).status();
-                assert!(kill.expect("kill").success());
-                return;
-            }
+fn kill(train: &mut Process, which: &str, steps: u64) {
+    wait_for_steps(train, steps);
+    let job = train.id();
+    wait_while(&format!("a process {which}"), || match child(job, which) {
+        Some(pid) => {
+            signal("KILL", &pid.to_string());
+            None
         }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        None => Some(format!("job {job} has none")),
+    });
 }
 
-/// The tensors' bytes: the header in front of them has its notes in any order.
+/// The tensors of a job's weights.
 fn weights(folder: &Path, out: &str) -> Vec<u8> {
-    let path = folder.join(out).join("weights.safetensors");
-    let mut bytes = std::fs::read(path).expect("weights");
-    let (len, _) = bytes.split_first_chunk().expect("a header");
-    let header = u64::from_le_bytes(*len) as usize;
-    bytes.split_off(8 + header)
-}
-
-fn summary(folder: &Path, out: &str) -> serde_json::Value {
-    let text = std::fs::read_to_string(folder.join(out).join("summary.json")).expect("a summary");
-    serde_json::from_str(&text).expect("JSON")
+    tensors(&folder.join(out).join("weights.safetensors"))
 }
 
 /// The seed of this run: `DOGWILD_SEED`, or another one each time. It is printed.
@@ -158,7 +145,7 @@ fn killed_runs_end_the_same(scheme: &str, more: &[&str]) {
         kill(&mut broken, victim, steps);
     }
     end(broken);
-    let summary = summary(folder.path(), "broken");
+    let summary = summary(&folder.path().join("broken"));
     assert_eq!(summary["restarts"], 3, "{said}: {summary}");
     assert_eq!(summary["replicas_identical"], true, "{said}");
     let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
@@ -200,32 +187,10 @@ fn a_killed_launcher_is_resumed() {
     let folder = tempfile::tempdir().expect("a folder");
     end(train(folder.path(), "unbroken", &[]));
     let mut broken = train(folder.path(), "broken", &[]);
-    // Its name for itself, among the children of this test.
-    let id = broken.id();
-    loop {
-        let made = SharedWeights::open(
-            Path::new(&format!("/dev/shm/dogwild-train-{id}-n0")),
-            &Expect::default(),
-        )
-        .map_or(0, |shared| shared.globals().iterations());
-        if made >= 45 {
-            break;
-        }
-        assert!(
-            broken.try_wait().expect("a child").is_none(),
-            "it ended too early"
-        );
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    broken.kill().expect("a kill");
-    broken.wait().expect("an end");
+    wait_for_steps(&mut broken, 45);
+    broken.kill();
     // What it had in memory stays until it is asked for (tests/clean.rs); the checkpoints do here.
-    for entry in std::fs::read_dir("/dev/shm").expect("/dev/shm").flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(&format!("dogwild-train-{id}-")) {
-            std::fs::remove_file(entry.path()).expect("removed");
-        }
-    }
+    drop(Files(broken.id()));
     let said = end(train(folder.path(), "broken", &["--resume"]));
     let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
     assert!(same, "other weights: {said}");
@@ -255,9 +220,8 @@ fn weights_that_are_not_finite_are_no_checkpoint() {
     std::fs::write(folder.path().join("net.prototxt"), net).expect("a net");
     std::fs::write(folder.path().join("solver.prototxt"), solver).expect("a solver");
     let train = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-        dogwild_lab::process::die_with_parent(&mut command);
-        command.current_dir(folder.path()).stdin(Stdio::null());
+        let mut command = dogwild();
+        command.current_dir(folder.path());
         command.args(["train", "--sync", "poseidon", "--checkpoint-every", "1"]);
         command.args(["--data", "digits:1,train=400,test=100", "--out", "out"]);
         command.args(["--solver", "solver.prototxt"]).args(more);
@@ -298,8 +262,7 @@ fn weights_that_are_not_finite_are_no_checkpoint() {
 #[test]
 fn nothing_to_resume_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = train(folder.path(), "nothing", &["--resume"]).wait_with_output();
-    let output = output.expect("it ends");
+    let output = train(folder.path(), "nothing", &["--resume"]).output();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         !output.status.success() && said.contains("there is no run to resume"),

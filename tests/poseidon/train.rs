@@ -1,24 +1,25 @@
 //! Whole runs: what they learn, how they end, what they report.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use dogwild::poseidon::{Policy, Scheme, Stragglers};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, force, setup};
+use crate::support::program::dogwild;
+use crate::support::results::summary;
 
-fn dogwild(args: &[&str], out: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    dogwild_lab::process::die_with_parent(&mut command);
+fn run(args: &[&str], out: &Path) -> Output {
+    let mut command = dogwild();
     let command = command.arg("train").args(args).arg("--out").arg(out);
-    command.stdin(Stdio::null()).output().expect("it starts")
+    command.output().expect("it starts")
 }
 
 fn train(args: &[&str]) -> Value {
     let out = tempfile::tempdir().expect("a folder");
-    let output = dogwild(args, out.path());
+    let output = run(args, out.path());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}\n{said}");
     for file in ["weights.safetensors", "curve.csv", "curve.svg"] {
@@ -28,8 +29,7 @@ fn train(args: &[&str]) -> Value {
             "{file} is missing or empty"
         );
     }
-    let text = std::fs::read_to_string(out.path().join("summary.json")).expect("a summary");
-    serde_json::from_str(&text).expect("JSON")
+    summary(out.path())
 }
 
 const DATA: &str = "digits:1,train=4000,test=1000";
@@ -93,7 +93,7 @@ fn a_target_accuracy_ends_all_workers_at_the_same_step() {
 fn arguments_of_the_other_path_are_refused() {
     let out = tempfile::tempdir().expect("a folder");
     let refused = |args: &[&str]| {
-        let output = dogwild(args, out.path());
+        let output = run(args, out.path());
         assert!(!output.status.success(), "{args:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

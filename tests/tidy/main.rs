@@ -3,7 +3,8 @@
 //!
 //! Reads files of the repository; runs nothing. `source` finds and lexes them, `rust` holds the
 //! rules for source files, `arrows` who may name whom, `documents` what documents hold, `language`
-//! how they are written, `names` what things are called, `shipping` what a release holds.
+//! how they are written, `names` what things are called, `shipping` what a release holds, `support`
+//! what tests share.
 //! `DOGWILD_TIDY_ROOT` names another tree to look at.
 
 mod arrows;
@@ -13,6 +14,7 @@ mod names;
 mod rust;
 mod shipping;
 mod source;
+mod support;
 
 /// Fails with every complaint, one a line.
 fn no_complaints(complaints: Vec<String>) {

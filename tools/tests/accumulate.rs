@@ -1,30 +1,22 @@
 //! `dogwild-rawbench accumulate`: figures that must add up, and wrong use. Asserts no speed.
 
+mod support;
+
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
+use support::output::{assert_says, refused};
+use support::results::number;
+use support::{RAWBENCH, tool};
 
 const TABLE: &str =
     "layer,kind,m,n,bias,flops\nc1,conv,20,25,yes,500000\nf2,fc,500,800,yes,800000\n";
 
-fn run(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-rawbench"));
-    command.stdin(Stdio::null()).arg("accumulate").args(words);
-    command.output().expect("it starts")
-}
-
-fn refused(words: &[&str]) -> String {
-    let output = run(words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "was not refused: {words:?}");
-    assert!(!said.contains("panicked"), "{said}");
-    said
-}
-
-fn number(value: &Value) -> f64 {
-    let number = value.as_f64();
-    number.unwrap_or_else(|| panic!("{value} is no number"))
+fn accumulate(words: &[&str]) -> Command {
+    let mut command = tool(RAWBENCH);
+    command.arg("accumulate").args(words);
+    command
 }
 
 #[test]
@@ -38,7 +30,7 @@ fn figures_add_up() {
         let mut words = vec!["--layers", file, "--devices", "1,3", "--iterations", "5"];
         words.extend(["--order", order, "--json"]);
         words.extend(throughput);
-        let output = run(&words);
+        let output = accumulate(&words).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -77,12 +69,14 @@ fn recordings_of_real_times_are_replayed_beside_the_papers_figures() {
     let file = folder.path().join("alexnet.json");
     let layer = r#"{"name":"fc","shape":{"outputs":9,"inputs":10,"bias":true,"fully_connected":true},"forward_us":100,"backward_us":300}"#;
     fs::write(&file, format!(r#"{{"images":4,"layers":[{layer}]}}"#)).expect("a recording");
-    let output = run(&[
+    let output = accumulate(&[
         "--layers",
         file.to_str().expect("a name"),
         "--iterations",
         "2",
-    ]);
+    ])
+    .output()
+    .expect("it starts");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{table}");
     for words in [
@@ -108,7 +102,9 @@ fn without_a_gpu_it_says_what_is_missing() {
         "--scale",
         "1000",
     ];
-    let output = run(&[&words[..], &["--device-kind", "cuda"]].concat());
+    let output = accumulate(&[&words[..], &["--device-kind", "cuda"]].concat())
+        .output()
+        .expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!said.contains("panicked"), "{said}");
     if !output.status.success() {
@@ -131,7 +127,6 @@ fn wrong_use_is_told() {
         ),
     ];
     for (words, says) in cases {
-        let said = refused(words);
-        assert!(said.contains(says), "`{says}` is missing in:\n{said}");
+        assert_says(&refused(&mut accumulate(words)), &[says]);
     }
 }

@@ -1,11 +1,13 @@
 //! Tables of the tools on a screen of 80 columns: no line is wider, no figure is lost.
 
-use std::process::{Command, Stdio};
+mod support;
+
+use support::{PLAN, RAWBENCH, labs, tool};
 
 /// What `program` prints on a screen of `columns`.
 fn printed(program: &str, words: &str, columns: usize) -> String {
-    let mut command = Command::new(program);
-    command.args(words.split_whitespace()).stdin(Stdio::null());
+    let mut command = tool(program);
+    command.args(words.split_whitespace());
     let output = command.env("COLUMNS", columns.to_string()).output();
     let output = output.expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -30,13 +32,12 @@ fn figures(text: &str) -> Vec<String> {
 
 #[test]
 fn plans_fold() {
-    let program = env!("CARGO_BIN_EXE_dogwild-plan");
     for nodes in [2, 16] {
         let words = format!("vgg19 --nodes {nodes} --batch 32 --bandwidth 10gbit");
-        let text = printed(program, &words, 80);
+        let text = printed(PLAN, &words, 80);
         assert_fits(&text, 80);
         // Folding repeats the names of layers and policies, and drops nothing.
-        assert_eq!(figures(&text), figures(&printed(program, &words, 400)));
+        assert_eq!(figures(&text), figures(&printed(PLAN, &words, 400)));
         for word in ["hybcomm", "speed-up", "paper", "fc6", "per iteration"] {
             assert!(text.contains(word), "`{word}` is missing in:\n{text}");
         }
@@ -45,7 +46,6 @@ fn plans_fold() {
 
 #[test]
 fn benchmarks_fold() {
-    let program = env!("CARGO_BIN_EXE_dogwild-rawbench");
     let mut words = vec![
         ("hogwild --threads --passes 200 --sizes 1KiB", "additions/s"),
         (
@@ -57,19 +57,18 @@ fn benchmarks_fold() {
             "arrived",
         ),
     ];
-    match dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
-        Ok(_) => words.extend([
+    if labs() {
+        words.extend([
             ("send --lab --seconds 0.2", "ns/frame"),
             (
                 "sweep --lab --seconds 0.1 --steps 1 --frames 64,1000",
                 "flat out",
             ),
             ("ping --lab --seconds 0.2", "p99.9"),
-        ]),
-        Err(error) => dogwild_lab::skip::skip(&format!("a lab: {error}")),
+        ]);
     }
     for (words, expected) in words {
-        let text = printed(program, words, 80);
+        let text = printed(RAWBENCH, words, 80);
         assert_fits(&text, 80);
         assert!(text.contains(expected), "{words}:\n{text}");
     }

@@ -3,14 +3,17 @@
 //!
 //! On the code before `dogwild_tools::scratch`, each of these left up to 60 MB in /dev/shm.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod support;
 
-/// Only keeps a failure from hanging.
-const HANG: Duration = Duration::from_secs(120);
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use support::output::said;
+use support::process::{Process, alive, parent, processes, signal};
+use support::wait::wait_for;
+use support::{PLAN, RAWBENCH, labs, tool};
 
 /// Names under /dev/shm that process `pid` made.
 fn left(pid: u32) -> BTreeSet<String> {
@@ -23,22 +26,12 @@ fn left(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Processes whose parent or whose parent's parent is `pid`, and that are no zombies.
+/// Live processes whose parent or whose parent's parent is `pid`.
 fn descendants(pid: u32) -> BTreeSet<u32> {
     let mut family = BTreeSet::from([pid]);
     for _ in 0..3 {
-        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-            let Ok(child) = entry.file_name().to_string_lossy().parse::<u32>() else {
-                continue;
-            };
-            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let Some((_, rest)) = stat.rsplit_once(") ") else {
-                continue;
-            };
-            let mut words = rest.split(' ');
-            let (state, parent) = (words.next(), words.next());
-            let parent = parent.and_then(|parent| parent.parse().ok());
-            if state != Some("Z") && parent.is_some_and(|parent| family.contains(&parent)) {
+        for (child, _) in processes() {
+            if parent(child).is_some_and(|parent| family.contains(&parent)) {
                 family.insert(child);
             }
         }
@@ -47,37 +40,18 @@ fn descendants(pid: u32) -> BTreeSet<u32> {
     family
 }
 
-fn lives(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < HANG, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn interrupt(program: &str, words: &[&str], children: usize, signal: &str, code: i32) {
-    let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null());
+fn interrupt(program: &str, words: &[&str], children: usize, by: &str, code: i32) {
+    let mut command = tool(program);
+    command.args(words);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child: Child = command.spawn().expect("it starts");
-    let pid = child.id();
-    let prefix = std::path::Path::new(program).file_name().expect("a name");
+    let mut tool = Process::start(&mut command);
+    let pid = tool.id();
+    let prefix = Path::new(program).file_name().expect("a name");
     let prefix = prefix.to_string_lossy().into_owned();
-    wait_for(
-        &format!("{words:?} has made its folder and children"),
-        || {
-            assert!(
-                child.try_wait().expect("a state").is_none(),
-                "{words:?} ended"
-            );
-            !left(pid).is_empty() && descendants(pid).len() >= children
-        },
-    );
+    wait_for(&format!("folder and children of {words:?}"), || {
+        assert!(tool.ended().is_none(), "{words:?} ended");
+        !left(pid).is_empty() && descendants(pid).len() >= children
+    });
     for name in left(pid) {
         assert!(
             name.starts_with(&prefix),
@@ -85,34 +59,25 @@ fn interrupt(program: &str, words: &[&str], children: usize, signal: &str, code:
         );
     }
     let family = descendants(pid);
-    let sent = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(sent.expect("kill").success());
-    let status = child.wait().expect("an end");
-    let said = BufReader::new(child.stderr.take().expect("stderr")).lines();
-    let said: Vec<String> = said.map_while(Result::ok).collect();
+    tool.signal(by);
+    let output = tool.output();
+    let (status, said) = (output.status, said(&output));
     assert_eq!(
         (status.code(), status.signal()),
         (Some(code), None),
-        "{words:?}: {said:?}"
+        "{words:?}: {said}"
     );
-    assert!(
-        !said.iter().any(|line| line.contains("panicked")),
-        "{said:?}"
-    );
-    assert_eq!(left(pid), BTreeSet::new(), "{words:?} {signal}: {said:?}");
-    wait_for("its children have ended", || {
-        !family.iter().any(|&pid| lives(pid))
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(left(pid), BTreeSet::new(), "{words:?} {by}: {said}");
+    wait_for("the end of its children", || {
+        !family.iter().any(|&pid| alive(pid))
     });
     assert_eq!(
         left(pid),
         BTreeSet::new(),
-        "{words:?} {signal}, children: {said:?}"
+        "{words:?} {by}, children: {said}"
     );
 }
-
-const RAWBENCH: &str = env!("CARGO_BIN_EXE_dogwild-rawbench");
 
 const CONSERVE: [&str; 7] = [
     "conserve",
@@ -126,19 +91,19 @@ const CONSERVE: [&str; 7] = [
 
 #[test]
 fn conserve_leaves_nothing_at_int_term_and_hup() {
-    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         interrupt(RAWBENCH, &CONSERVE, 3, signal, code);
     }
 }
 
 /// `conserve` over loopback of which the streamer of node 0 gets `signal` while node 1 adds, in the
 /// first run. Gives its exit code and all that it said, on one line.
-fn conserve_with(signal: &str) -> (Option<i32>, String) {
-    let mut command = Command::new(RAWBENCH);
+fn conserve_with(by: &str) -> (Option<i32>, String) {
+    let mut command = tool(RAWBENCH);
     command.args(["conserve", "--transport", "udp", "--weights", "30000"]);
     command.args(["--seconds", "3", "--settle", "1"]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let bench = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let bench = Process::start(&mut command);
     let pid = bench.id();
     let component = |words: &str| {
         descendants(pid).into_iter().find(|child| {
@@ -149,23 +114,19 @@ fn conserve_with(signal: &str) -> (Option<i32>, String) {
     };
     wait_for("node 1 adds", || component("adder").is_some());
     let streamer = component("stream").expect("the streamer of node 0");
-    let sent = Command::new("kill")
-        .args([signal, &streamer.to_string()])
-        .status();
-    assert!(sent.expect("kill").success());
-    let ended = bench.wait_with_output().expect("an end");
-    let said = [ended.stdout, ended.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
+    signal(by, &streamer.to_string());
+    let ended = bench.output();
+    let said = said(&ended);
     let words: Vec<&str> = said.split_whitespace().collect();
     assert_eq!(left(pid), BTreeSet::new(), "{said}");
-    assert!(!lives(streamer), "the stopped streamer stayed");
+    assert!(!alive(streamer), "the stopped streamer stayed");
     (ended.status.code(), words.join(" "))
 }
 
 /// A stopped process keeps its sockets and says nothing: only the replicas tell.
 #[test]
 fn conserve_says_which_node_lacks_what_when_a_streamer_stops() {
-    let (code, said) = conserve_with("-STOP");
+    let (code, said) = conserve_with("STOP");
     assert_eq!(code, Some(1), "{said}");
     for words in [
         "replicas identical ┆ NO",
@@ -179,7 +140,7 @@ fn conserve_says_which_node_lacks_what_when_a_streamer_stops() {
 
 #[test]
 fn conserve_names_a_streamer_that_is_killed() {
-    let (code, said) = conserve_with("-KILL");
+    let (code, said) = conserve_with("KILL");
     assert_eq!(code, Some(1), "{said}");
     let words = "the streamer of node 0 ended with signal: 9";
     assert!(said.contains(words), "{said}");
@@ -189,24 +150,22 @@ fn conserve_names_a_streamer_that_is_killed() {
 #[test]
 fn a_gpu_measurement_leaves_nothing() {
     let words = ["gpu", "--weights", "1000000", "--seconds", "100"];
-    interrupt(RAWBENCH, &words, 0, "-INT", 130);
+    interrupt(RAWBENCH, &words, 0, "INT", 130);
 }
 
 #[test]
 fn racing_solvers_leave_nothing() {
     let words = ["hogwild", "--sizes", "64MiB", "--passes", "100000"];
-    interrupt(RAWBENCH, &words, 1, "-TERM", 143);
+    interrupt(RAWBENCH, &words, 1, "TERM", 143);
 }
 
 #[test]
 fn an_emulated_cluster_leaves_nothing() {
-    if let Err(error) = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
-        dogwild_lab::skip::skip(&format!("a lab: {error}"));
+    if !labs() {
         return;
     }
     let words = "alexnet --nodes 2 --batch 32 --bandwidth 1gbit --emulate --iterations 1000";
     let words: Vec<&str> = words.split(' ').collect();
-    let plan = env!("CARGO_BIN_EXE_dogwild-plan");
     // The coordinator, two servers and two workers.
-    interrupt(plan, &words, 5, "-INT", 130);
+    interrupt(PLAN, &words, 5, "INT", 130);
 }

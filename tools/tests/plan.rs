@@ -1,14 +1,17 @@
 //! `dogwild-plan`: the papers' numbers come out of it, and bad input is told what is wrong.
 
+mod support;
+
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use dogwild::poseidon::Recording;
 use serde_json::Value;
+use support::{PLAN, tool};
 
 fn plan(words: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-plan"));
-    command.args(words.split_whitespace()).stdin(Stdio::null());
+    let mut command = tool(PLAN);
+    command.args(words.split_whitespace());
     command
 }
 
@@ -20,11 +23,7 @@ fn report(words: &str) -> Value {
 }
 
 fn refused(words: &str) -> String {
-    let output = plan(words).output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "was not refused: {words}");
-    assert!(!said.contains("panicked"), "{said}");
-    said
+    support::output::refused(&mut plan(words))
 }
 
 /// A layer table, removed at the end of the test.

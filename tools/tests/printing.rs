@@ -2,8 +2,12 @@
 //!
 //! On the code before `dogwild_lab::out`, each of these ended with 101 and a panic of `println!`.
 
+mod support;
+
 use std::fs::OpenOptions;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+
+use support::{PLAN, RAWBENCH, tool};
 
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -15,9 +19,6 @@ fn full() -> Stdio {
     let full = OpenOptions::new().write(true).open("/dev/full");
     full.expect("/dev/full").into()
 }
-
-const RAWBENCH: &str = env!("CARGO_BIN_EXE_dogwild-rawbench");
-const PLAN: &str = env!("CARGO_BIN_EXE_dogwild-plan");
 
 /// Short uses that print.
 const USES: [(&str, &[&str]); 5] = [
@@ -79,8 +80,8 @@ const USES: [(&str, &[&str]); 5] = [
 fn a_closed_pipe_and_a_full_disk_do_not_panic() {
     for (program, words) in USES {
         for (kind, stdout, wanted) in [("closed", closed(), 0), ("full", full(), 1)] {
-            let mut command = Command::new(program);
-            command.args(words).stdin(Stdio::null()).stdout(stdout);
+            let mut command = tool(program);
+            command.args(words).stdout(stdout);
             let output = command.output().expect("it starts");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!said.contains("panicked"), "{words:?}, {kind}: {said}");

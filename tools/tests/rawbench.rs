@@ -3,20 +3,20 @@
 //!
 //! Asserts no speed: only that something was sent, that no more arrived than was, and what is said.
 
+mod support;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use support::output::{assert_says, refused, said};
+use support::process::Process;
+use support::results::number;
+use support::{RAWBENCH, labs, tool};
 
 fn rawbench() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-rawbench"));
-    command.stdin(Stdio::null());
-    command
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    tool(RAWBENCH)
 }
 
 /// Runs `command`, which must end well, and returns its report.
@@ -24,38 +24,6 @@ fn report(command: &mut Command) -> Value {
     let output = command.arg("--json").output().expect("it starts");
     assert!(output.status.success(), "{}", said(&output));
     serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// Runs `command`, which must fail, and returns what it said.
-fn refused(command: &mut Command) -> String {
-    let output = command.output().expect("it starts");
-    let said = said(&output);
-    assert!(!output.status.success(), "was not refused: {command:?}");
-    assert!(!said.contains("panicked"), "{said}");
-    said
-}
-
-fn assert_says(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
-    }
-}
-
-/// True if labs can be made here; says so loudly if not.
-fn labs() -> bool {
-    match dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
-        Ok(_) => true,
-        Err(error) => {
-            dogwild_lab::skip::skip(&format!("a lab: {error}"));
-            false
-        }
-    }
-}
-
-fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 /// The counts of a run are possible together.
@@ -82,15 +50,10 @@ fn assert_says_where(report: &Value, iface: &str) {
 /// Runs a driver against a `recv` on loopback that is there for it alone.
 fn on_loopback(name: &str, args: &[&str]) -> Value {
     let session = format!("test-{name}-{}", std::process::id());
-    let mut recv = rawbench()
-        .args(["recv", "--session", &session])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("recv starts");
-    let report = report(rawbench().args(args).args(["--session", &session]));
-    recv.kill().expect("kill recv");
-    recv.wait().expect("recv ends");
-    report
+    let mut recv = rawbench();
+    recv.args(["recv", "--session", &session]);
+    let _recv = Process::start(recv.stdout(Stdio::null()));
+    report(rawbench().args(args).args(["--session", &session]))
 }
 
 #[test]
@@ -115,14 +78,12 @@ fn a_rate_is_kept() {
 #[test]
 fn recv_tells_what_the_sender_tells_and_ends() {
     let session = format!("test-recv-{}", std::process::id());
-    let recv = rawbench()
-        .args(["recv", "--json", "--runs", "1", "--session", &session])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("recv starts");
+    let mut recv = rawbench();
+    recv.args(["recv", "--json", "--runs", "1", "--session", &session]);
+    let recv = Process::start(recv.stdout(Stdio::piped()));
     let args = ["send", "--seconds", "0.1", "--session", &session];
     let report = report(rawbench().args(args));
-    let output = recv.wait_with_output().expect("recv ends");
+    let output = recv.output();
     assert!(output.status.success());
     let run: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(run["frames"], report["outcome"]["send"]["received"]);
@@ -164,31 +125,24 @@ fn lab_transports_are_sent_pinged_and_swept() {
 
 #[test]
 fn two_hosts_by_hand_find_their_interface_by_auto() {
-    let lab = match dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
-        Ok(lab) => lab,
-        Err(error) => {
-            dogwild_lab::skip::skip(&format!("a lab: {error}"));
-            return;
-        }
-    };
+    if !labs() {
+        return;
+    }
+    let lab = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)).expect("a lab");
     for transport in ["udp", "packet_mmap"] {
         let on = |host: usize, subcommand: &str| {
-            let mut command = lab.command(host, env!("CARGO_BIN_EXE_dogwild-rawbench"));
+            let mut command = lab.command(host, RAWBENCH);
             command.args([subcommand, "--iface", "auto", "--transport", transport]);
             command.env("RUST_LOG", "info").stdin(Stdio::null());
             command
         };
-        let mut recv = on(1, "recv")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("recv starts");
+        let mut recv = on(1, "recv");
+        recv.stdout(Stdio::null()).stderr(Stdio::null());
+        let _recv = Process::start(&mut recv);
         let output = on(0, "send")
             .args(["--seconds", "0.1", "--json"])
             .output()
             .expect("send starts");
-        recv.kill().expect("kill recv");
-        recv.wait().expect("recv ends");
         let said = said(&output);
         assert!(output.status.success(), "{said}");
         assert_says(&said, &["--iface auto: `eth0`"]);
@@ -388,7 +342,7 @@ fn without_privilege_raw_ethernet_names_the_capability() {
     std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
     // A copy that anybody may run, wherever this tree lies.
     let copy = bin.path().join("dogwild-rawbench");
-    std::fs::copy(env!("CARGO_BIN_EXE_dogwild-rawbench"), &copy).expect("a copy");
+    std::fs::copy(RAWBENCH, &copy).expect("a copy");
     let mut command = Command::new(copy);
     command.args(["send", "--transport", "packet_mmap", "--iface"]);
     command.arg(&ethernet.name);

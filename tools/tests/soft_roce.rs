@@ -2,6 +2,8 @@
 //! in it the conformance suite, what only verbs must do, two-node streaming with conservation, and
 //! rawbench. The machine sees this host's files, read-only, so it runs what cargo has built here.
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::RAWBENCH;
+use support::process::Process;
 
 /// The machine is stuck if it takes longer than this: some ten times what it needs without KVM.
 const STUCK: Duration = Duration::from_secs(1800);
@@ -24,7 +28,7 @@ fn here(path: &str) -> PathBuf {
 
 /// Where cargo puts its files.
 fn target() -> PathBuf {
-    let rawbench = Path::new(env!("CARGO_BIN_EXE_dogwild-rawbench"));
+    let rawbench = Path::new(RAWBENCH);
     let target = rawbench.parent().and_then(Path::parent);
     target.expect("a folder above the program's").to_owned()
 }
@@ -50,7 +54,7 @@ fn executables() -> Vec<Executable> {
         .current_dir(here(".."))
         .stderr(Stdio::inherit())
         .stdin(Stdio::null());
-    if env!("CARGO_BIN_EXE_dogwild-rawbench").contains("/release/") {
+    if RAWBENCH.contains("/release/") {
         command.arg("--release");
     }
     let output = command.output().expect("run cargo");
@@ -137,7 +141,7 @@ fn script(executables: &[Executable]) -> String {
         guest = here("soft-roce/guest").display(),
         conformance = program("test", "conformance"),
         verbs = program("test", "verbs"),
-        rawbench = env!("CARGO_BIN_EXE_dogwild-rawbench"),
+        rawbench = RAWBENCH,
         dogwild = program("bin", "dogwild"),
     )
 }
@@ -145,15 +149,17 @@ fn script(executables: &[Executable]) -> String {
 /// Boots the machine and returns its console (also in the file `console` meanwhile); kills it when
 /// it is stuck.
 fn boot(folder: &Path, script: &Path) -> (Vec<String>, bool) {
+    let (console, writer) = std::io::pipe().expect("a pipe");
     let mut command = Command::new(here("soft-roce/run"));
     command
         .args([folder, script])
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+        .stdout(Stdio::from(writer))
         .stderr(Stdio::inherit());
-    dogwild_lab::process::die_with_parent(&mut command);
-    let mut machine = command.spawn().expect("start the machine");
-    let console = BufReader::new(machine.stdout.take().expect("its console"));
+    let mut machine = Process::start(&mut command);
+    // The command holds an end of the pipe, which the machine alone may keep open.
+    drop(command);
+    let console = BufReader::new(console);
     let (sender, lines) = mpsc::channel();
     let reader = thread::spawn(move || {
         for line in console.split(b'\n').map_while(Result::ok) {
@@ -176,8 +182,7 @@ fn boot(folder: &Path, script: &Path) -> (Vec<String>, bool) {
             Err(mpsc::RecvTimeoutError::Timeout) => break true,
         }
     };
-    let _ = machine.kill();
-    let _ = machine.wait();
+    machine.kill();
     drop(lines);
     let _ = reader.join();
     (seen, stuck)

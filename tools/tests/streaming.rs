@@ -1,19 +1,19 @@
 //! `dogwild-rawbench conserve` and `stream` as a user runs them: separate processes in a lab.
 
-use std::process::{Command, Stdio};
+mod support;
 
 use serde_json::Value;
+use support::results::number;
+use support::{RAWBENCH, labs, tool};
 
 /// Runs the benchmark in a lab; `None` (said loudly) where there can be none.
 fn rawbench(args: &[&str]) -> Option<Value> {
-    if let Err(error) = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2)) {
-        dogwild_lab::skip::skip(&error.to_string());
+    if !labs() {
         return None;
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_dogwild-rawbench"))
+    let output = tool(RAWBENCH)
         .args(args)
         .args(["--lab", "--json"])
-        .stdin(Stdio::null())
         .output()
         .expect("rawbench starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -23,12 +23,6 @@ fn rawbench(args: &[&str]) -> Option<Value> {
         String::from_utf8_lossy(&output.stderr)
     );
     Some(serde_json::from_str(&said).expect("JSON"))
-}
-
-fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 /// Exactly-once under 30 % loss, with the streamer killed on the way: the atomic run is exact

@@ -1,12 +1,16 @@
 //! `dogwild-study` as a person runs it.
 
-use std::process::{Command, Output, Stdio};
+mod support;
+
+use std::path::Path;
+use std::process::Output;
+
+use support::{STUDY, tool};
 
 fn twin(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-study"));
-    dogwild_lab::process::die_with_parent(&mut command);
+    let mut command = tool(STUDY);
     command.args(["twin", "--data", "digits:1,train=400,test=200"]);
-    command.args(args).stdin(Stdio::null());
+    command.args(args);
     command.output().expect("it starts")
 }
 
@@ -107,18 +111,14 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 fn repeat(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild-study"));
-    dogwild_lab::process::die_with_parent(&mut command);
-    command.arg("repeat").args(args).stdin(Stdio::null());
+    let mut command = tool(STUDY);
+    command.arg("repeat").args(args);
     command.output().expect("it starts")
 }
 
 #[test]
 fn runs_of_several_seeds_make_a_table() {
-    if !std::path::Path::new(env!("CARGO_BIN_EXE_dogwild-study"))
-        .with_file_name("dogwild")
-        .is_file()
-    {
+    if !Path::new(STUDY).with_file_name("dogwild").is_file() {
         return dogwild_lab::skip::skip("dogwild is not built: cargo test --workspace builds it");
     }
     let train = [
