@@ -137,7 +137,7 @@ fn udp_goes_over_ipv6() {
         }
         tx.flush().expect("flush");
         let mut left = 3;
-        while left > 0 && rx.wait(Duration::from_secs(10)).expect("wait") {
+        while left > 0 && rx.wait(Duration::from_secs(60)).expect("wait") {
             left -= rx
                 .recv(3, &mut |source, bytes| {
                     assert_eq!(bytes, frame);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dogwild_lab::{Lab, Spec};
 use dogwild_net::{Link, Receive, To, packet_mmap, udp};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn udp_on(lab: &Lab, host: usize, segmentation: bool) -> Link {
     let config = udp::UdpConfig {
