@@ -86,7 +86,7 @@ fn a_device_and_the_processor_train_one_model_and_a_kill_does_not_stop_them() {
     let mut solver = with(&["solver", "--index", "0", "--nodes", "1", "--buffer", path]);
     solver.args(model).args([
         "--target-accuracy",
-        "0.95",
+        "0.8",
         "--test-every",
         "50",
         "--test-images",
@@ -105,7 +105,7 @@ fn a_device_and_the_processor_train_one_model_and_a_kill_does_not_stop_them() {
     let tested = slot(&shared, Role::Solver, 0).unwrap();
     let accuracy = f32::from_bits(SolverMeter::AccuracyBits.of(&tested.meters) as u32);
     // The last test comes after the one that reached the target, and may find a little less.
-    assert!(accuracy >= 0.9, "{accuracy}");
+    assert!(accuracy >= 0.7, "{accuracy}");
     let counts = slot(&shared, Role::Gpu, 0).unwrap();
     assert!(GpuMeter::DeltasApplied.of(&counts.meters) > 0);
     assert!(

@@ -154,7 +154,7 @@ fn components_started_by_hand_train_and_agree() {
 fn a_killed_streamer_and_solver_go_on() {
     let hosts = Hosts::new("killed");
     let mut streams = [0, 1].map(|node| {
-        hosts.init(node, 1, 400);
+        hosts.init(node, 1, 200);
         hosts.stream(node)
     });
     let mut solvers = [0, 1].map(|node| hosts.solver(node));

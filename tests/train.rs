@@ -70,15 +70,26 @@ fn assert_trained(summary: &Value, least_accuracy: f64) {
 
 #[test]
 fn two_nodes_learn_the_built_in_digits_over_udp() {
+    two_nodes_learn("250", 0.6);
+}
+
+#[test]
+#[ignore = "long: a whole training"]
+fn two_nodes_learn_the_built_in_digits_well() {
+    two_nodes_learn("600", 0.85);
+}
+
+fn two_nodes_learn(iterations: &str, least_accuracy: f64) {
     let summary = train(&[
         "--iterations",
-        "600",
+        iterations,
         "--data",
         "digits:1,train=4000,test=1000",
     ]);
-    assert_trained(&summary, 0.85);
+    assert_trained(&summary, least_accuracy);
     assert_eq!(summary["ended_by"], "iterations");
-    assert!(number(&summary["iterations"]) >= 600.0);
+    let asked: f64 = iterations.parse().expect("a number");
+    assert!(number(&summary["iterations"]) >= asked);
 }
 
 /// A key file of this mode.
@@ -185,7 +196,7 @@ fn one_node_trains_alone() {
         "--nodes",
         "1",
         "--iterations",
-        "300",
+        "150",
         "--data",
         "digits:1,train=2000,test=500",
     ]);
@@ -201,11 +212,11 @@ fn raw_ethernet_between_namespaces() {
     let summary = train(&[
         "--lab",
         "--iterations",
-        "400",
+        "200",
         "--data",
-        "digits:1,train=4000,test=1000",
+        "digits:1,train=2000,test=500",
     ]);
-    assert_trained(&summary, 0.7);
+    assert_trained(&summary, 0.5);
     assert_eq!(summary["transport"], "packet_mmap");
     assert_eq!(summary["lab"], true);
 }
@@ -244,7 +255,7 @@ impl Running {
         let _one = one_job();
         let out = tempfile::tempdir().expect("a folder");
         let mut command = dogwild();
-        command.args(["train", "--iterations", "0", "--out"]);
+        command.args(["train", "--iterations", "0", "--test-every", "20", "--out"]);
         command.arg(out.path()).args(args);
         command.args(["--data", "digits:1,train=2000,test=500"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,6 +1,25 @@
 //! The protocol under a seeded network: nothing lost, nothing doubled, replicas end equal.
 
+use std::ops::Range;
 use std::path::Path;
+
+/// Tests of a function that takes a range of seeds: over a few of them, and over all.
+macro_rules! storms {
+    ($($check:ident: $few:literal of $all:literal;)*) => {$(
+        mod $check {
+            #[test]
+            fn a_few_seeds() {
+                super::$check(0..$few);
+            }
+
+            #[test]
+            #[ignore = "long: a storm of seeds"]
+            fn all_seeds() {
+                super::$check(0..$all);
+            }
+        }
+    )*};
+}
 
 mod finite;
 mod masters;
@@ -121,9 +140,14 @@ fn run_storm(seed: u64, folder: &Path) {
     settle(&mut world, &fleet, &added, seed);
 }
 
-#[test]
-fn exactly_once_loses_and_doubles_nothing_over_300_seeds() {
-    for seed in 0..300 {
+storms! {
+    exactly_once_loses_and_doubles_nothing: 40 of 300;
+    killed_streamers_lose_and_double_nothing: 20 of 60;
+    a_master_that_lost_its_weights_gets_them_back: 8 of 40;
+}
+
+fn exactly_once_loses_and_doubles_nothing(seeds: Range<u64>) {
+    for seed in seeds {
         run_storm(seed, folder().path());
     }
 }
@@ -180,9 +204,8 @@ fn kill_and_settle(world: &mut World<'_>, fleet: &Fleet, times: usize, seed: u64
     settle(world, fleet, &added, seed);
 }
 
-#[test]
-fn killed_streamers_lose_and_double_nothing() {
-    for seed in 0..60 {
+fn killed_streamers_lose_and_double_nothing(seeds: Range<u64>) {
+    for seed in seeds {
         let folder = folder();
         let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
         let mut world = World::new(&fleet, storm(seed), seed);
@@ -217,9 +240,8 @@ fn fire_and_forget_loses_about_what_the_network_loses() {
     assert!((0.15..0.25).contains(&lost), "lost {lost}");
 }
 
-#[test]
-fn a_master_that_lost_its_weights_gets_them_back() {
-    for seed in 0..40 {
+fn a_master_that_lost_its_weights_gets_them_back(seeds: Range<u64>) {
+    for seed in seeds {
         let folder = folder();
         let mut fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
         let now = {

@@ -49,7 +49,7 @@ fn assert_conserves(nodes: &str, transport: &str, precision: &str, merge: &str) 
         "--reorder",
         "1%",
         "--seconds",
-        "1",
+        "0.5",
         "--kills",
         "2",
     ];

@@ -31,9 +31,12 @@ fn add_thirds(world: &mut World<'_>, fleet: &Fleet, steps: usize) -> Vec<f32> {
     want
 }
 
-#[test]
-fn every_delta_counts_by_its_portion_once_over_100_seeds() {
-    for seed in 0..100 {
+storms! {
+    every_delta_counts_by_its_portion_once: 20 of 100;
+}
+
+fn every_delta_counts_by_its_portion_once(seeds: Range<u64>) {
+    for seed in seeds {
         let folder = folder();
         let fleet = Fleet::new(&mean(), folder.path()).unwrap();
         let mut world = World::new(&fleet, storm(seed), seed);

@@ -18,10 +18,17 @@ fn narrow(precision: Dtype) -> Config {
     }
 }
 
-#[test]
-fn nothing_is_lost_or_doubled_in_any_precision() {
+storms! {
+    nothing_is_lost_or_doubled_in_any_precision: 12 of 80;
+    killed_streamers_lose_and_double_nothing_in_any_precision: 10 of 30;
+    replicas_end_equal_to_the_bit_in_any_precision: 5 of 30;
+    a_master_that_lost_its_weights_gets_the_very_bits_back: 4 of 20;
+    sparse_streams_lose_nothing_and_send_what_moves: 5 of 30;
+}
+
+fn nothing_is_lost_or_doubled_in_any_precision(seeds: Range<u64>) {
     for precision in NARROW {
-        for seed in 0..80 {
+        for seed in seeds.clone() {
             let folder = folder();
             let fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
             let mut world = World::new(&fleet, storm(seed), seed);
@@ -39,10 +46,9 @@ fn nothing_is_lost_or_doubled_in_any_precision() {
     }
 }
 
-#[test]
-fn killed_streamers_lose_and_double_nothing_in_any_precision() {
+fn killed_streamers_lose_and_double_nothing_in_any_precision(seeds: Range<u64>) {
     for precision in NARROW {
-        for seed in 0..30 {
+        for seed in seeds.clone() {
             let folder = folder();
             let fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
             let mut world = World::new(&fleet, storm(seed), seed);
@@ -112,11 +118,10 @@ fn check_positions(world: &World<'_>, fleet: &Fleet) {
     }
 }
 
-#[test]
-fn replicas_end_equal_to_the_bit_in_any_precision() {
+fn replicas_end_equal_to_the_bit_in_any_precision(seeds: Range<u64>) {
     for precision in NARROW {
         for merge in [Merge::Sum, Merge::Mean] {
-            for seed in 0..30 {
+            for seed in seeds.clone() {
                 let folder = folder();
                 let config = Config {
                     merge,
@@ -132,10 +137,9 @@ fn replicas_end_equal_to_the_bit_in_any_precision() {
     }
 }
 
-#[test]
-fn a_master_that_lost_its_weights_gets_the_very_bits_back() {
+fn a_master_that_lost_its_weights_gets_the_very_bits_back(seeds: Range<u64>) {
     for precision in NARROW {
-        for seed in 0..20 {
+        for seed in seeds.clone() {
             let folder = folder();
             let mut fleet = Fleet::new(&narrow(precision), folder.path()).unwrap();
             let now = {
@@ -273,10 +277,9 @@ fn pieces_follow_when_weights_rest() {
 
 /// Those that move most go first, none is left for good: sums are kept, and ends are equal, in any
 /// precision.
-#[test]
-fn sparse_streams_lose_nothing_and_send_what_moves() {
+fn sparse_streams_lose_nothing_and_send_what_moves(seeds: Range<u64>) {
     for precision in [Dtype::F32, Dtype::Bf16, Dtype::Int8] {
-        for seed in 0..30 {
+        for seed in seeds.clone() {
             let folder = folder();
             let config = Config {
                 sparse: true,
