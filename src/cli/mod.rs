@@ -10,6 +10,7 @@ pub mod cluster_args;
 pub mod coordinator;
 mod doctor;
 mod exit;
+mod explicit;
 mod feed;
 pub mod given;
 pub mod gpu;
@@ -45,7 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Train on this machine: makes the buffers, starts all components, ends with a report
-    Train(train::Args),
+    Train(Box<explicit::Explicit<train::Args>>),
     /// Make the shared weight buffer of one node
     Init(init::Args),
     /// Run a solver on a buffer

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use clap::ArgGroup;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -10,14 +11,15 @@ use super::args::{self, FaultArgs, TransportArgs};
 use super::capture;
 use super::closing::{Closing, close};
 use super::exit;
+use super::explicit::Explicit;
 use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
-use super::train_poseidon::{self, PoseidonArgs, Sync};
+use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
     DEFAULT_OUT, Ended, Experiment, Load, Old, OutFolder, Resume, SnapshotEvery, Solvers, Summary,
     TrainPlan, json, last_run, train, train_poseidon,
 };
-use crate::node::{TEST_IMAGES, Transport, stop_on_signals};
+use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
 use crate::solver::SolverSpec;
 use crate::solver::data::Source;
 use crate::wire::Dtype;
@@ -34,17 +36,17 @@ const CURVE_TESTS: u64 = 20;
 
 /// Arguments of `dogwild train`.
 #[derive(Debug, clap::Args, Serialize)]
-#[command(after_help = exit::TABLE)]
+#[command(after_help = exit::TABLE, group = ArgGroup::new(STREAM_GROUP).multiple(true))]
 pub(super) struct Args {
     /// Number of nodes, each with its own buffer
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_NODES)))]
+    #[arg(long, group = STREAM_GROUP, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_NODES)))]
     nodes: u16,
     /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node:
     /// 0,1,1 (a node without solvers only masters its part of the weights)
-    #[arg(long, value_name = "N|N,N...", default_value = "1")]
+    #[arg(long, group = STREAM_GROUP, value_name = "N|N,N...", default_value = "1")]
     solvers: Solvers,
     /// One more node, which only tests: no solver stops for a test
-    #[arg(long)]
+    #[arg(long, group = STREAM_GROUP)]
     tester: bool,
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default:
     /// lenet]
@@ -69,11 +71,11 @@ pub(super) struct Args {
     pub(super) test_images: Option<usize>,
     /// Make at most so many steps a second and solver: a machine then has room for many nodes, each
     /// with a pace of its own
-    #[arg(long, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
+    #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
     pace_steps: Option<f64>,
     /// Solvers wait rather than compute from what is known of another node's range if that is older
     /// than so many local steps
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, group = STREAM_GROUP, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     max_age: Option<u64>,
     /// Seed of weights, pictures and their order
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -83,7 +85,7 @@ pub(super) struct Args {
     pub(super) weights: Option<PathBuf>,
     /// Iterations of the cluster between snapshots, or a time (30s, 10min); 0: none while training
     /// [default: the solver file's snapshot, and one a minute]
-    #[arg(long, allow_hyphen_values = true, value_name = "N|TIME")]
+    #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "N|TIME")]
     snapshot_every: Option<SnapshotEvery>,
     /// Go on from the last snapshot (--sync poseidon: checkpoint) of the run in --out [without
     /// --out: in the last of out/001, out/002, ...]
@@ -98,12 +100,12 @@ pub(super) struct Args {
     overwrite: bool,
     /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport
     /// says otherwise
-    #[arg(long)]
+    #[arg(long, group = STREAM_GROUP)]
     lab: bool,
     /// What keeps the replicas in step
     #[arg(long, value_enum, default_value = "stream")]
     #[serde(serialize_with = "args::as_value")]
-    sync: Sync,
+    pub(super) sync: Sync,
     #[command(flatten)]
     pub(super) poseidon: PoseidonArgs,
     #[command(flatten)]
@@ -115,10 +117,18 @@ pub(super) struct Args {
     fault: FaultArgs,
 }
 
-impl Args {
-    pub(super) fn run(mut self) -> Result<()> {
+impl Explicit<Args> {
+    pub(super) fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
-        self.sync.check()?;
+        self.args.sync.check(&self)?;
+        let chosen = self.has("transport");
+        self.args.run(chosen, &stop)
+    }
+}
+
+impl Args {
+    /// Runs the job; the user has `chosen` the transport, or it is the default.
+    fn run(mut self, chosen: bool, stop: &Stop) -> Result<()> {
         let model = self.solver.clone().unwrap_or_else(|| "lenet".into());
         let spec = args::model(&model)?;
         self.data = Some(pictures(self.data.take(), &model, &spec)?);
@@ -126,7 +136,7 @@ impl Args {
             self.check_cluster(&spec)?;
             let out = self.folder()?;
             let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
-            let ended = train_poseidon(&plan, out, &stop)?;
+            let ended = train_poseidon(&plan, out, stop)?;
             train_poseidon::report(&ended);
             return Ok(ended.check()?);
         }
@@ -140,7 +150,7 @@ impl Args {
             self.add_tester()?;
         }
         if self.lab {
-            self.enter_lab();
+            self.enter_lab(chosen);
         } else if self.transport.transport.is_raw()
             && self.transport.iface.is_none()
             && self.nodes > 1
@@ -173,7 +183,7 @@ impl Args {
             resume,
             ..self.plan(spec, model, iterations, &out)?
         };
-        let ended = train(&plan, out, &stop)?;
+        let ended = train(&plan, out, stop)?;
         report(&ended);
         Ok(ended.check()?)
     }
@@ -291,10 +301,8 @@ impl Args {
     }
 
     /// In a lab the hosts have one interface, and raw Ethernet is what it is for.
-    fn enter_lab(&mut self) {
-        let asked =
-            std::env::args().any(|arg| arg == "--transport" || arg.starts_with("--transport="));
-        if !asked {
+    fn enter_lab(&mut self, chosen: bool) {
+        if !chosen {
             self.transport.transport = Transport::PacketMmap;
         }
         self.transport.iface.get_or_insert_with(|| "eth0".into());

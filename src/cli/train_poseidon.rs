@@ -1,12 +1,13 @@
 //! `dogwild train --sync poseidon`: its arguments in addition to those of every job.
 
 use anyhow::{Result, bail, ensure};
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use serde::Serialize;
 
 use super::args;
 use super::closing::{Closing, close};
 use super::cluster_args::{ClusterArgs, OverlapArg, key, name, threads};
+use super::explicit::Explicit;
 use super::given::by_flag;
 use super::poseidon_flags::with_flags;
 use super::train::Args;
@@ -24,99 +25,53 @@ pub(super) enum Sync {
     Poseidon,
 }
 
-/// Arguments of the stream only.
-const STREAM_ONLY: [&str; 29] = [
-    "--nodes",
-    "--solvers",
-    "--tester",
-    "--masters",
-    "--precision",
-    "--sparse",
-    "--snapshot-every",
-    "--lab",
-    "--transport",
-    "--iface",
-    "--mtu",
-    "--port",
-    "--no-segmentation",
-    "--deltas",
-    "--merge",
-    "--pace-steps",
-    "--max-age",
-    "--rate",
-    "--window",
-    "--atomic",
-    "--loss",
-    "--duplicate",
-    "--reorder",
-    "--delay",
-    "--fault-seed",
-    "--loss-burst",
-    "--corrupt",
-    "--capture",
-    "--pace",
-];
-/// Arguments of the reliable path only.
-const POSEIDON_ONLY: [&str; 14] = [
-    "--slow",
-    "--workers",
-    "--servers",
-    "--scheme",
-    "--partition",
-    "--pair-bytes",
-    "--staleness",
-    "--stragglers",
-    "--quorum",
-    "--checkpoint-every",
-    "--overlap",
-    "--threads-per-worker",
-    "--bandwidth",
-    "--private-data",
-];
+/// Groups of arguments of the stream only.
+const STREAM_ONLY: [&str; 4] = [STREAM_GROUP, "TransportArgs", "StreamArgs", "FaultArgs"];
+/// Groups of arguments of the reliable path only.
+const POSEIDON_ONLY: [&str; 2] = [POSEIDON_GROUP, "ClusterArgs"];
+/// The group of the arguments in [`Args`] itself that the stream only has.
+pub(super) const STREAM_GROUP: &str = "stream-path";
+/// The group of the arguments in [`PoseidonArgs`] itself. (Of a struct that has others flattened into
+/// it, clap makes an empty group.)
+const POSEIDON_GROUP: &str = "poseidon-path";
+/// Though in a group of the stream, the reliable path has it too.
+const BOTH: &str = "--key-file";
 
 /// Arguments of the reliable path.
 #[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(group = ArgGroup::new(POSEIDON_GROUP).multiple(true))]
 pub(super) struct PoseidonArgs {
     #[command(flatten)]
     #[serde(flatten)]
     cluster: ClusterArgs,
     /// When layers are sent
-    #[arg(long, value_enum, default_value = "wfbp")]
+    #[arg(long, group = POSEIDON_GROUP, value_enum, default_value = "wfbp")]
     #[serde(serialize_with = "args::as_value")]
     overlap: OverlapArg,
     /// Threads of each worker that add up their gradients before they are sent
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
+    #[arg(long, group = POSEIDON_GROUP, value_name = "N", default_value_t = 1, value_parser = threads())]
     threads_per_worker: usize,
     /// Bytes per second that each worker and each server sends at most, as 10MB; what matters most
     /// goes first
-    #[arg(long, allow_hyphen_values = true, value_name = "BYTES", value_parser = args::bytes)]
+    #[arg(long, group = POSEIDON_GROUP, allow_hyphen_values = true, value_name = "BYTES", value_parser = args::bytes)]
     #[serde(rename = "bandwidth_bytes_per_s")]
     bandwidth: Option<f64>,
     /// Makes a worker slow on purpose, as 1:10 (worker 1, ten times): it rests after each pass
-    #[arg(long, value_name = "WORKER:FACTOR")]
+    #[arg(long, group = POSEIDON_GROUP, value_name = "WORKER:FACTOR")]
     slow: Option<SlowSettings>,
 }
 
 impl Sync {
     /// Refuses arguments of the other path.
-    pub(super) fn check(self) -> Result<()> {
+    pub(super) fn check(self, given: &Explicit<Args>) -> Result<()> {
         let (foreign, own, other): (&[&str], _, _) = match self {
             Self::Stream => (&POSEIDON_ONLY, "stream", "poseidon"),
             Self::Poseidon => (&STREAM_ONLY, "poseidon", "stream"),
         };
-        let given: Vec<String> = std::env::args().collect();
-        let is = |arg: &str, name: &str| {
-            arg == name
-                || arg
-                    .strip_prefix(name)
-                    .is_some_and(|rest| rest.starts_with('='))
-        };
-        match foreign
-            .iter()
-            .find(|name| given.iter().any(|arg| is(arg, name)))
-        {
-            Some(name) => {
-                bail!("{name} means nothing with --sync {own}; it belongs to --sync {other}")
+        let mut flags = foreign.iter().flat_map(|group| given.flags_of(group));
+        match flags.find(|flag| flag != BOTH) {
+            Some(flag) => {
+                bail!("{flag} means nothing with --sync {own}; it belongs to --sync {other}")
             }
             None => Ok(()),
         }
@@ -226,31 +181,78 @@ pub(super) fn report(ended: &Ended<PoseidonSummary>) {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Command, FromArgMatches};
+
     use super::*;
-    use crate::cli::args::{FaultArgs, TransportArgs};
-    use crate::cli::stream_args::StreamArgs;
+
+    fn command() -> Command {
+        let mut command = <Explicit<Args> as clap::Args>::augment_args(Command::new("train"));
+        command.build();
+        command
+    }
+
+    /// An argument that is in no group is taken, and ignored, on a path that does not know it.
+    #[test]
+    fn every_argument_belongs_to_a_path_or_to_both() {
+        const COMMON: [&str; 14] = [
+            "help",
+            "solver",
+            "data",
+            "iterations",
+            "target_accuracy",
+            "test_every",
+            "test_images",
+            "seed",
+            "weights",
+            "resume",
+            "out",
+            "overwrite",
+            "sync",
+            "key_file",
+        ];
+        let command = command();
+        let of_a_path: Vec<String> = command
+            .get_groups()
+            .filter(|group| {
+                let id = group.get_id().as_str();
+                STREAM_ONLY.contains(&id) || POSEIDON_ONLY.contains(&id)
+            })
+            .flat_map(|group| group.get_args().map(|id| id.as_str().to_owned()))
+            .collect();
+        for arg in command.get_arguments() {
+            let id = arg.get_id().as_str();
+            let common = COMMON.contains(&id);
+            let own = of_a_path.iter().any(|arg| arg == id) && id != "key_file";
+            assert!(common != own, "{id}: of a path {own}, of both {common}");
+        }
+    }
 
     #[test]
-    fn every_argument_of_one_path_is_refused_on_the_other() {
-        fn names<A: clap::Args>() -> Vec<String> {
-            let command = A::augment_args(clap::Command::new("x"));
-            let longs = command.get_arguments().filter_map(|arg| arg.get_long());
-            longs.map(|long| format!("--{long}")).collect()
-        }
-        let stream = [
-            names::<StreamArgs>(),
-            names::<TransportArgs>(),
-            names::<FaultArgs>(),
-        ];
-        // Both paths take a key file.
-        let stream = stream.concat().into_iter().filter(|n| n != "--key-file");
-        for (own, of) in [
-            (&STREAM_ONLY[..], stream.collect::<Vec<_>>()),
-            (&POSEIDON_ONLY, names::<PoseidonArgs>()),
+    fn only_what_was_given_is_refused() {
+        let said = |line: &str| {
+            let words = std::iter::once("train").chain(line.split(' '));
+            let matches = command().try_get_matches_from(words).expect(line);
+            let given: Explicit<Args> = Explicit::from_arg_matches(&matches).expect(line);
+            let checked = given.args.sync.check(&given);
+            checked.err().map(|error| error.to_string())
+        };
+        for line in [
+            "--seed 1",
+            "--sync poseidon --key-file k --workers 2",
+            "--nodes=3 --loss 1%",
         ] {
-            for name in of {
-                assert!(own.contains(&name.as_str()), "{name} is in no list");
-            }
+            assert_eq!(said(line), None, "{line}");
+        }
+        for (line, flag) in [
+            ("--sync poseidon --nodes=2", "--nodes"),
+            ("--sync poseidon --no-segmentation", "--no-segmentation"),
+            ("--sync=poseidon --loss 0", "--loss"),
+            ("--sync poseidon --key-file k --rate max", "--rate"),
+            ("--servers 1", "--servers"),
+            ("--overlap=none", "--overlap"),
+        ] {
+            let said = said(line).expect(line);
+            assert!(said.starts_with(&format!("{flag} means nothing")), "{said}");
         }
     }
 }
