@@ -62,8 +62,8 @@
 //! - `poseidon`: [`poseidon`], with `caffe`;
 //! - `plots`: learning curves as pictures, in [`watch`];
 //! - `capture` and `verbs`: the modules of `dogwild-net` of those names;
-//! - `program`: [`cli`], [`job`], the rest of [`node`] and the program `dogwild`, with all others
-//!   but `cuda`.
+//! - `program`: [`cli`], [`job`], [`settings`], the rest of [`node`] and the program `dogwild`,
+//!   with all others but `cuda`.
 
 #[cfg(feature = "caffe")]
 pub mod accumulate;
@@ -76,6 +76,7 @@ pub mod job;
 pub mod node;
 #[cfg(feature = "poseidon")]
 pub mod poseidon;
+#[cfg(feature = "program")]
 pub mod settings;
 pub mod sim;
 #[cfg(feature = "caffe")]

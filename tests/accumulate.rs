@@ -153,9 +153,9 @@ fn accumulated(count: usize, order: Order, pauses: bool) -> Vec<Vec<f32>> {
                         up.expect("the device goes on");
                         let ready = compute.record().expect("the device goes on");
                         let given = accumulate.give(index, done.layer, clock, &ready);
-                        given.expect("nobody fails");
+                        given.expect("no device fails");
                     });
-                    accumulate.wait(index).expect("nobody fails");
+                    accumulate.wait(index).expect("no device fails");
                     compute
                         .download(memory.all(), host.all())
                         .expect("the device goes on");

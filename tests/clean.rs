@@ -122,7 +122,7 @@ impl Job<'_> {
         format!("dogwild-train-{}-n{node}", self.train.id())
     }
 
-    /// Kills it, and waits until nobody uses its buffers.
+    /// Kills it, and waits until no process uses its buffers.
     fn kill(&mut self) -> [String; 2] {
         let buffers = [self.buffer(0), self.buffer(1)];
         self.train.kill();

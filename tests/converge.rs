@@ -148,7 +148,7 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     assert!(number(&summary["train_s"]) > 1.4, "{summary}");
     let said = refusal(&["--pace-steps", "0"]);
     assert!(
-        said.contains("`0` is no number of steps per second"),
+        said.contains("`0` is not a number of steps per second"),
         "{said}"
     );
 }

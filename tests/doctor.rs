@@ -93,7 +93,7 @@ fn every_section_is_there_and_what_is_missing_says_what_it_needs() {
 fn an_ordinary_user_is_told_the_capability() {
     let bin = tempfile::tempdir().expect("a folder");
     std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    // A copy that anybody may run, wherever this tree lies.
+    // A copy that any user may run, wherever this tree lies.
     let copy = bin.path().join("dogwild");
     std::fs::copy(DOGWILD, &copy).expect("a copy");
     let mut command = Command::new(copy);

@@ -1,4 +1,4 @@
-//! Two sealed streamers on a network where somebody else forges, replays, cuts and damages frames.
+//! Two sealed streamers on a network where another host forges, replays, cuts and damages frames.
 //!
 //! `DOGWILD_HOSTILE_FRAMES` sets how many frames the two have to refuse in the storm.
 
@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-/// One frame of somebody who has seen `recorded` and has no key.
+/// One frame of an attacker who has seen `recorded` and has no key.
 fn hostile(rng: &mut impl Rng, recorded: &[Vec<u8>], mtu: usize) -> Vec<u8> {
     let mut frame = recorded[rng.random_range(0..recorded.len())].clone();
     match rng.random_range(0..5) {

@@ -204,7 +204,7 @@ fn a_buffer_that_was_removed_alone_takes_nothing_of_what_was_trained_with_it() {
     let left = hosts.folder.path().join("n1.stream");
     let kept = hosts.folder.path().join("kept");
 
-    // While its streamer runs, nobody may take its state away.
+    // While its streamer runs, no process may take its state away.
     std::fs::remove_file(hosts.buffer(1)).expect("a buffer to remove");
     let mut init = dogwild();
     init.args(["init", "--nodes", "2", "--data", DATA, "--buffer"]);

@@ -1,24 +1,20 @@
 //! `--settings` of the component programs, and the files that `dogwild train` leaves of them.
 
-use std::io::Write;
+#![cfg(feature = "program")]
+
+mod support;
+
+use std::io::{Seek, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use dogwild::weights::{Expect, SharedWeights};
 use serde_json::{Value, json};
+use support::output::said;
+use support::program::dogwild;
 
 const DATA: &str = "digits:2,train=400,test=100";
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-
-fn dogwild() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dogwild"));
-    command.stdin(Stdio::null());
-    command
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 fn read(file: &Path) -> Value {
     let text = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
@@ -27,17 +23,12 @@ fn read(file: &Path) -> Value {
 
 /// Runs a component with settings on its standard input.
 fn component(name: &str, settings: &Value) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dogwild"))
-        .args([name, "--settings", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut stdin = child.stdin.take().expect("a pipe");
-    write!(stdin, "{settings}").expect("it reads");
-    drop(stdin);
-    child.wait_with_output().expect("it ends")
+    let mut file = tempfile::tempfile().expect("a file");
+    write!(file, "{settings}").expect("written");
+    file.rewind().expect("a file");
+    let mut command = dogwild();
+    command.args([name, "--settings", "-"]).stdin(file);
+    command.output().expect("it runs")
 }
 
 /// The path of the key is in them, the key is not; and a component takes them by hand.

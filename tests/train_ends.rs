@@ -325,7 +325,7 @@ fn an_out_that_was_removed_meanwhile_is_made_again() {
 fn a_closed_terminal_ends_a_job_with_its_weights() {
     let mut running = Running::start_as(|folder| {
         let train = train(folder, &["--out", "out", "--iterations", "0"]);
-        // Whoever started this test may have had HUP ignored (nohup), which is inherited.
+        // The parent of this test may have had HUP ignored (nohup), which is inherited.
         let mut command = Command::new("env");
         dogwild_lab::process::die_with_parent(&mut command);
         command.arg("--default-signal=HUP");

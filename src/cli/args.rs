@@ -218,7 +218,7 @@ pub fn steps_per_s(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(steps) if STEPS_PER_S.contains(&steps) => Ok(steps),
         _ => Err(format!(
-            "`{text}` is no number of steps per second: use 0.001 to 1000000, as 5"
+            "`{text}` is not a number of steps per second: use 0.001 to 1000000, as 5"
         )),
     }
 }

@@ -35,7 +35,7 @@ fn try_out(file: &Path) -> io::Result<()> {
     match fs::metadata(file) {
         Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(there) if there.is_file() => OpenOptions::new().append(true).open(file).map(drop),
-        // A pipe or a device: to open it may wait for somebody.
+        // A pipe or a device: opening it may wait for a reader.
         Ok(_) => Ok(()),
         Err(_) => match OpenOptions::new().append(true).create_new(true).open(file) {
             Ok(_) => fs::remove_file(file),

@@ -16,7 +16,7 @@ pub(super) struct Args {
     /// Pictures: digits, mnist:DIR or cifar10:DIR
     #[arg(long, value_name = "SOURCE")]
     data: Source,
-    /// Address and port to listen on; anybody who reaches it gets the pictures
+    /// Address and port to listen on; any host that reaches it gets the pictures
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:22600")]
     listen: SocketAddr,
 }

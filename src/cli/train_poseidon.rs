@@ -31,8 +31,8 @@ const STREAM_ONLY: [&str; 4] = [STREAM_GROUP, "TransportArgs", "StreamArgs", "Fa
 const POSEIDON_ONLY: [&str; 2] = [POSEIDON_GROUP, "ClusterArgs"];
 /// The group of the arguments in [`Args`] itself that the stream only has.
 pub(super) const STREAM_GROUP: &str = "stream-path";
-/// The group of the arguments in [`PoseidonArgs`] itself. (Of a struct that has others flattened into
-/// it, clap makes an empty group.)
+/// The group of the arguments in [`PoseidonArgs`] itself. (Of a struct that has others flattened
+/// into it, clap makes an empty group.)
 const POSEIDON_GROUP: &str = "poseidon-path";
 /// Though in a group of the stream, the reliable path has it too.
 const BOTH: &str = "--key-file";

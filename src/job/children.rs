@@ -119,7 +119,7 @@ impl Component {
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let child = (self.starter)()?
             .stdin(Stdio::null())
-            // A line of rates once a minute: nobody watches these logs.
+            // A line of rates once a minute: these logs go to files.
             .env(LINE_EVERY_ENV, "60")
             .stdout(log.try_clone()?)
             .stderr(log)

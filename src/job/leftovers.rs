@@ -17,7 +17,7 @@ use crate::weights::{Look, look};
 
 /// First bytes of a buffer.
 const BUFFER: &[u8] = b"DOGWILD\0";
-/// First bytes of the files beside it.
+/// First bytes of its state files.
 const STATES: [&[u8]; 3] = [b"DOGWSTRM", b"DOGWSOLV", b"DOGWGPU\0"];
 /// Start of the names of what measuring tools make: files and folders.
 const TOOLS: [&str; 5] = [
@@ -50,11 +50,11 @@ pub enum LeftoverState {
     Free,
     /// Free, with the only copy of that many iterations.
     Unsaved(u64),
-    /// Free, and nobody can say what is in it.
+    /// Free, with content that cannot be told.
     Unreadable(String),
 }
 
-/// One buffer with the files beside it, one tool's folder, or state files without a buffer.
+/// One buffer with its state files, one tool's folder, or state files without a buffer.
 #[derive(Clone, Debug)]
 pub struct Leftover {
     /// The buffer, folder or file.
@@ -69,7 +69,7 @@ pub struct Leftover {
     pub maker: Maker,
     /// What may be done with it.
     pub state: LeftoverState,
-    /// True for a file that meant something only beside a buffer, which is gone.
+    /// True for a file that meant something only next to a buffer, which is gone.
     pub orphan: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Whether a job's buffers and the files beside them fit under /dev/shm, before anything is made.
+//! Whether a job's buffers and their state files fit under /dev/shm, before anything is made.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::solver::data::DataSet;
 use crate::solver::{Phase, SolverSpec};
 use crate::weights::{free_in, padded_len};
 
-/// Headers, manifests and the ends of pages: of a buffer, and of each file beside it.
+/// Headers, manifests and the ends of pages: of a buffer, and of each file next to it.
 const HEADS: u64 = 64 << 10;
 
 /// What a node needs under /dev/shm.

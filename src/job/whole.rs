@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Lets `write` make a file under another name beside `path`, and gives it its name.
+/// Lets `write` make a file under another name next to `path`, and gives it its name.
 pub(super) fn write_whole(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let temporary = temporary(path);
     let written = write(&temporary).and_then(|()| {

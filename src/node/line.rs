@@ -8,7 +8,7 @@ use crate::weights::{METERS, SharedWeights};
 
 /// Time between two lines of rates if nothing else is said, s.
 const LINE_EVERY_S: u64 = 5;
-/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs nobody
+/// Names the time between two lines, s; 0: none. `dogwild train` sets it, whose logs no one
 /// watches.
 pub(crate) const LINE_EVERY_ENV: &str = "DOGWILD_LINE_EVERY_S";
 

@@ -1,6 +1,6 @@
 //! How many iterations other nodes have made: what their frames claim, and what of it is believed.
 //!
-//! Every frame carries a number, and without a key anybody can forge frames. So a claim counts only
+//! Every frame carries a number, and without a key a host can forge frames. So a claim counts only
 //! if *all* frames of the node agree that it is at least that many, over two windows of time in
 //! each of which a position of the node was taken; and it grows by a believable rate only. One
 //! forged frame, or a thousand between two genuine ones, then change nothing.
@@ -126,7 +126,7 @@ mod tests {
         let mut claims = Claims::default();
         claims.hear(5_000_000);
         assert_eq!(claims.close(WINDOW_NS, 0), (5_000_000, None));
-        // Genuine frames go on beside forged ones.
+        // Genuine frames go on between forged ones.
         for i in 0..100 {
             claims.hear(5_000_000 + i);
             claims.hear(u64::MAX - i);

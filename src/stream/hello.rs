@@ -14,7 +14,7 @@ use super::strangers;
 use super::{Outbox, To, header};
 use crate::wire::{DropReason, Frame, Hello, RangeSeen};
 
-/// Time between hellos until everybody has been heard, and from then on, ns.
+/// Time between hellos until all nodes have been heard, and from then on, ns.
 const HELLO_SOON_NS: u64 = 20_000_000;
 const HELLO_LATER_NS: u64 = 500_000_000;
 /// A node whose position came within this time streams, ns.

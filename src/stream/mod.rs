@@ -1,7 +1,7 @@
 //! Dogwild's stream: masters multicast positions, slaves return deltas.
 //!
 //! Holds the protocol as a state machine ([`Streamer`]) over the shared weights and the
-//! streamer's own state beside them. Touches no sockets, no clock, no threads and no
+//! streamer's own state next to them. Touches no sockets, no clock, no threads and no
 //! randomness: frames, time and transmit slots are arguments, which is what lets the
 //! simulator (`sim`) run the same code. `node` joins it to a transport and a clock.
 //!
@@ -58,7 +58,7 @@ use std::ops::Range;
 use crate::weights::{StreamStateSpec, Writes};
 use crate::wire::Dtype;
 
-/// Transmit slots, lent by whoever has a transport.
+/// Transmit slots, lent by the owner of a transport.
 pub trait Outbox {
     /// Fills a free slot of `len` bytes in place; false (and `fill` not called): none is free now.
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool;
@@ -188,7 +188,7 @@ impl Config {
         })
     }
 
-    /// What the state file of this node's streamer is for, beside a buffer of `padded` weights
+    /// What the state file of this node's streamer is for, next to a buffer of `padded` weights
     /// ([`padded_len`](crate::weights::padded_len)).
     pub fn state_spec(&self, padded: usize) -> StreamStateSpec {
         StreamStateSpec {

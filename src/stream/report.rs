@@ -4,7 +4,7 @@
 //! Holds the kinds of report and the queue that a [`Streamer`](super::Streamer) fills. Prints
 //! nothing, knows no clock: `node` decides how often a report of one key is shown. Invariant: the
 //! queue holds one report for each key, the newest, and a bounded number of keys; frames that
-//! anybody can forge cost no memory.
+//! any host can forge cost no memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -273,7 +273,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Reports that nobody has taken yet.
+/// Reports that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Vec<Report>);
 

@@ -1,5 +1,5 @@
-//! How documents and comments are written: lines of 100 columns; in documents sentences of 25
-//! words, plain words.
+//! How documents and comments are written: lines of 100 columns and plain words; in documents
+//! sentences of 25 words.
 //!
 //! Tables, code blocks and headings are not read. Inline code and links count as one word each.
 
@@ -17,17 +17,22 @@ const CODE: &str = "Code";
 /// Words that end with a full stop and do not end a sentence.
 const ABBREVIATIONS: [&str; 4] = ["e.g.", "i.e.", "vs.", "al."];
 
-/// Words that documents do without, and what to write.
-const AVOIDED: [(&str, &str); 8] = [
+/// Words that documents, comments and messages do without, and what to write.
+const AVOIDED: [(&str, &str); 11] = [
     ("beside", "next to, compared with, together with"),
     ("whoever", "name who it is"),
     ("whomever", "name who it is"),
     ("somebody", "name who it is"),
     ("nobody", "no process, no node, ..."),
+    ("anybody", "any host, any process, ..."),
+    ("everybody", "all nodes, each process, ..."),
     ("mend", "repair, recover"),
     ("mends", "repairs, recovers"),
     ("in vain", "without effect"),
+    ("is no number", "is not a number"),
 ];
+/// The file that names these words.
+const THIS_FILE: &str = "tests/tidy/language.rs";
 
 /// A run of text that is not broken by blank lines, tables, headings, code or list marks.
 struct Paragraph {
@@ -218,6 +223,35 @@ fn words_are_plain() {
         }
     }
     no_complaints(complaints);
+}
+
+/// What a line of Rust has in `word` beyond its code: in a comment or a string.
+fn says(line: &str, code: &str, word: &str) -> bool {
+    let has = |text: &str| crate::rust::has_word(&text.to_lowercase(), word);
+    has(line) && !has(code)
+}
+
+#[test]
+fn words_of_comments_and_messages_are_plain() {
+    let mut complaints = Vec::new();
+    for file in files("rs").iter().filter(|file| file.path != THIS_FILE) {
+        for (i, (line, code)) in file.text.lines().zip(file.code.lines()).enumerate() {
+            for (word, instead) in AVOIDED {
+                if says(line, code, word) {
+                    complaints.push(format!(
+                        "{}:{}: `{word}`: write {instead}",
+                        file.path,
+                        i + 1
+                    ));
+                }
+            }
+        }
+    }
+    no_complaints(complaints);
+    assert!(says("f(x); // Whoever calls", "f(x);  ", "whoever"));
+    assert!(says("f(\"no one mends\")", "f( )", "mends"));
+    assert!(!says("let beside = 1;", "let beside = 1;", "beside"));
+    assert!(!says("// path_beside, besides", " ", "beside"));
 }
 
 #[test]

@@ -340,7 +340,7 @@ fn without_privilege_raw_ethernet_names_the_capability() {
     };
     let bin = tempfile::tempdir().expect("a folder");
     std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    // A copy that anybody may run, wherever this tree lies.
+    // A copy that any user may run, wherever this tree lies.
     let copy = bin.path().join("dogwild-rawbench");
     std::fs::copy(RAWBENCH, &copy).expect("a copy");
     let mut command = Command::new(copy);

@@ -261,7 +261,7 @@ pub(super) fn remove_unfinished(home: &Path) {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".new"));
         if number.is_some_and(|n| n.parse::<u64>().is_ok()) {
-            // It stays in nobody's way.
+            // It does no harm if it stays.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

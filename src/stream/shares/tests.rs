@@ -44,7 +44,7 @@ fn known(nodes: u16) -> Limit {
     }
 }
 
-/// As a laboratory's `tbf` has it: what does not fit is dropped, and nobody is told.
+/// As a laboratory's `tbf` has it: what does not fit is dropped, and no sender is told.
 fn shaper() -> Limit {
     Limit {
         bytes_per_s: BYTES_PER_S,
@@ -131,12 +131,12 @@ fn positions_and_answers_share_a_link_that_drops_in_silence() {
     }
 }
 
-/// A node that has nobody to answer uses all of the rate for its positions.
+/// A node that has no other to answer uses all of the rate for its positions.
 #[test]
 fn a_share_that_is_not_used_goes_to_the_other_kind() {
     let nodes = 2;
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    // Without a window: where nobody answers, it would be what limits.
+    // Without a window: where no node answers, it would be what limits.
     let config = Config {
         window_frames: 0,
         ..config(nodes)
@@ -155,7 +155,7 @@ fn a_share_that_is_not_used_goes_to_the_other_kind() {
     assert!(went > 0.9 * link, "{went} of {link}");
 }
 
-/// While a range is given back, nobody waits for another: the giver's own range streams on, and
+/// While a range is given back, no node waits for another: the giver's own range streams on, and
 /// answers go.
 #[test]
 fn restores_positions_and_answers_share_a_rate() {
@@ -181,7 +181,7 @@ fn restores_positions_and_answers_share_a_rate() {
     let after = counters(&world, nodes);
     let link = BYTES_PER_S / frame_bytes(nodes) as f64 / 1000.0 * f64::from(ms);
     assert!(after[0].restores_sent >= 133, "{after:#?}");
-    // An even share is a third of the frames, half of it beside restores.
+    // An even share is a third of the frames, half of it with restores.
     assert!(
         after[0].positions_sent as f64 > link / 6.0 * 0.5,
         "{ms} ms of {link} frames: {after:#?}"
@@ -219,7 +219,7 @@ fn loss_by_chance_does_not_close_the_window() {
 const QUEUES_MS: u64 = 80;
 
 /// Share of its link that node 0 of two fills in `ms`, and the time that frames spend in its queue,
-/// ms, while somebody else fills it up to `others_ms`.
+/// ms, while other traffic fills it up to `others_ms`.
 fn share_of_link(world: &mut World<'_>, ms: u64, others_ms: u64) -> (f64, f64) {
     let frames = |world: &World<'_>| {
         let counters = world.streamer(0).unwrap().counters();
@@ -263,10 +263,7 @@ fn a_queue_is_kept_short_and_left_to_who_fills_it() {
     assert!(queued_ms < 10.0, "{queued_ms} ms in the queue");
     run_beside(&mut world, 1000);
     let (share, _) = share_of_link(&mut world, 2000, QUEUES_MS / 2);
-    assert!(
-        (0.01..0.3).contains(&share),
-        "{share} of the link beside TCP"
-    );
+    assert!((0.01..0.3).contains(&share), "{share} of the link with TCP");
     run(&mut world, 1000);
     let (share, queued_ms) = share_of_link(&mut world, 1000, 0);
     assert!(share > 0.9, "{share} of the link, afterwards");

@@ -166,7 +166,7 @@ fn what_heals_goes_back_to_its_last_finite_value() {
 }
 
 /// Master and slave move a weight at once, each by a finite amount, to a sum that is not: the
-/// delta's part for that weight is dropped, the rest of it counts, and nobody repeats it for ever.
+/// delta's part for that weight is dropped, the rest of it counts, and no node repeats it forever.
 #[test]
 fn a_sum_that_overflows_is_refused_and_the_rest_of_the_delta_counts() {
     let refused = |deltas: Deltas, writes: Writes| {

@@ -9,7 +9,7 @@ fn with_masters(masters: u16) -> Config {
     }
 }
 
-/// One or two masters of three nodes; whoever it is gets killed.
+/// One or two masters of three nodes; any of them gets killed.
 #[test]
 fn slaves_of_all_weights_lose_and_double_nothing() {
     for seed in 0..60 {
