@@ -99,7 +99,7 @@ pub enum PartitionArg {
     Tensor,
 }
 
-/// See [`Stragglers`].
+/// See [`Stragglers`](crate::poseidon::Stragglers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StragglersArg {
     /// All wait for the slowest

@@ -4,12 +4,14 @@
 //! started again alone.
 
 mod clock;
+mod group;
 mod pace;
 mod port;
 mod positions;
 mod stream_loop;
 
 pub use clock::{Clock, cpu_ns};
+pub use group::job_group;
 pub use positions::Positions;
 pub use stream_loop::{Step, StreamLoop};
 
@@ -55,8 +57,6 @@ cfg_if::cfg_if! {
         pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
         pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_on_signals};
         pub use streamer::{StreamJob, StreamerError, run_streamer};
-        pub use transport::{
-            Transport, TransportError, TransportSpec, Wrappers, job_group, open_link,
-        };
+        pub use transport::{Transport, TransportError, TransportSpec, Wrappers, open_link};
     }
 }
