@@ -205,18 +205,22 @@ fn one_node_trains_alone() {
 
 #[test]
 fn raw_ethernet_between_namespaces() {
+    raw_ethernet("200", "digits:1,train=2000,test=500", 0.5);
+}
+
+#[test]
+#[ignore = "long: a whole training"]
+fn two_nodes_learn_well_over_raw_ethernet() {
+    raw_ethernet("400", "digits:1,train=4000,test=1000", 0.7);
+}
+
+fn raw_ethernet(iterations: &str, data: &str, least_accuracy: f64) {
     if let Some(why) = no_lab() {
         dogwild_lab::skip::skip(&why);
         return;
     }
-    let summary = train(&[
-        "--lab",
-        "--iterations",
-        "200",
-        "--data",
-        "digits:1,train=2000,test=500",
-    ]);
-    assert_trained(&summary, 0.5);
+    let summary = train(&["--lab", "--iterations", iterations, "--data", data]);
+    assert_trained(&summary, least_accuracy);
     assert_eq!(summary["transport"], "packet_mmap");
     assert_eq!(summary["lab"], true);
 }
