@@ -146,7 +146,7 @@ fn take_and_repeat(
     taken
 }
 
-/// As [`take_and_answer`](Self::take_and_answer); what the payload cannot say stays in `w -
+/// As [`take_and_answer`]; what the payload cannot say stays in `w -
 /// last`.
 fn take_and_answer_narrow(
     common: &mut Common<'_>,
