@@ -3,9 +3,9 @@
 //! Memory of this process, or a file that the next process of this node continues with. Invariants:
 //! a number is taken at most once; there are at most [`LINKS_MAX`] windows of 2 KiB. A window goes
 //! to another link only after the link that had it was *closed*: closed links are remembered by
-//! number, and nothing of them is taken again. A process may be killed between any two stores: bits
-//! are cleared before the top that makes them count, a link is counted last, and closed before its
-//! window is cleared.
+//! number, and nothing of them is taken again. A process may be killed between any two stores: the
+//! top rises before bits below it are cleared, so new numbers may be refused then, and none is
+//! taken again. A link is counted last, and closed before its window is cleared.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -338,19 +338,27 @@ fn take(window: &mut [u64], number: u64) -> bool {
         return false;
     }
     if number > *top {
-        // Words between the old top and the new one belong to numbers that have not come yet.
         let (old, new) = (*top / 64, number / 64);
-        for word in (old + 1..=new).take(BITS) {
-            bits[word as usize % BITS] = 0;
-        }
-        // More than the whole ring ahead: all of it was cleared above, whatever the order.
+        // The first of the words that are cleared may hold numbers inside the old window: with the
+        // old top and without their bits, a kill here would have them taken again.
         *top = number;
+        compiler_fence(SeqCst);
+        clear(bits, old, new);
+        compiler_fence(SeqCst);
     }
     let word = &mut bits[(number / 64) as usize % BITS];
     let bit = 1 << (number % 64);
     let fresh = *word & bit == 0;
     *word |= bit;
     fresh
+}
+
+/// Clears the words above that of the old top up to that of the new one: of numbers that have not
+/// come yet.
+fn clear(bits: &mut [u64], old: u64, new: u64) {
+    for word in (old + 1..=new).take(BITS) {
+        bits[word as usize % BITS] = 0;
+    }
 }
 
 #[cfg(test)]
@@ -382,6 +390,28 @@ mod tests {
                 if !old {
                     seen.insert(number);
                     top = top.max(number);
+                }
+            }
+        }
+    }
+
+    /// A file as a kill leaves it: after the top rose, before all words were cleared.
+    #[test]
+    fn nothing_is_taken_again_after_a_kill() {
+        let mut window = [0; WINDOW];
+        let first = 100_010;
+        for number in (first - WINDOW_FRAMES + 1..=first).rev() {
+            assert!(take(&mut window, number));
+        }
+        for ahead in [1, 63, 64, 1000, WINDOW_FRAMES, 3 * WINDOW_FRAMES] {
+            let new = first + ahead;
+            let words = (new / 64 - first / 64).min(BITS as u64);
+            for cleared in [0, words.min(1), words / 2, words] {
+                let mut window = window;
+                window[1] = new;
+                clear(&mut window[2..], first / 64, first / 64 + cleared);
+                for number in first - WINDOW_FRAMES..=first {
+                    assert!(!take(&mut window, number), "{number} of {first}, {new}");
                 }
             }
         }
