@@ -115,7 +115,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         clock: Clock::start(),
         before_ns: state.progress().elapsed_ns.load(Relaxed),
         loss: state.progress().loss(),
-        caution: Caution::from_words(state.progress().caution_words()),
+        caution: Caution::from_words(state.progress().caution_words(), trainer.net.classes()),
         crew: Crew::default(),
         line: Line::new(slot.meters()[SolverMeter::Iterations as usize].load(Relaxed)),
         turn: Turn::new(job.pace_steps, job.max_age, &shared),

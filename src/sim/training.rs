@@ -151,11 +151,11 @@ impl<'a> Training<'a> {
             let extent = net.extent();
             solvers.push(Solver {
                 node: index / how.per_node,
+                caution: Caution::new(net.classes()),
                 net,
                 batches,
                 history: (0..extent).map(|_| AtomicU32::new(0)).collect(),
                 grads: vec![0.0; extent],
-                caution: Caution::default(),
                 ends_ns: 0,
             });
         }

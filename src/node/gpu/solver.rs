@@ -92,7 +92,7 @@ impl<D: Device> DeviceSolver<D> {
         Ok(Self {
             net: DeviceNet::new(device, &job.spec, &net)?,
             batches: batches.map_err(SolverError::from)?,
-            caution: Caution::from_words(state.progress().caution_words()),
+            caution: Caution::from_words(state.progress().caution_words(), net.classes()),
             crew: Crew::default(),
             halvings: 0,
             state,
