@@ -30,6 +30,7 @@ mod portion;
 mod positions;
 mod queue;
 mod range;
+mod rate;
 mod report;
 mod restore;
 mod shares;

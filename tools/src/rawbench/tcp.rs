@@ -60,8 +60,11 @@ struct Report {
     /// What TCP delivers alone, and with the stream.
     tcp_alone_bytes_per_s: f64,
     tcp_beside_bytes_per_s: f64,
-    /// The second as a share of the first.
+    /// The second as a share of the first: over the whole time, and over its second half.
     tcp_keeps: f64,
+    tcp_keeps_settled: f64,
+    /// What TCP delivers with the stream in each tenth of the time.
+    tcp_parts_bytes_per_s: Vec<f64>,
     /// What the stream sends alone, with TCP, and after it.
     stream_alone_bytes_per_s: f64,
     stream_beside_bytes_per_s: f64,
@@ -111,7 +114,7 @@ impl Args {
 
     fn measure(&self) -> Result<Report> {
         let lab = self.make_lab()?;
-        let alone = self.flow(&lab)?.finish()?;
+        let alone = mean(&self.flow(&lab)?.finish()?);
         let began = Instant::now();
         let mut fleet = Fleet::start(&self.fleet, Some(lab), &[])?;
         let mut watch = Watch::new(&fleet, began);
@@ -120,7 +123,9 @@ impl Args {
         let lab = fleet.lab.as_ref().expect("made above");
         let flow = self.flow(lab)?;
         watch.look_for(&fleet, self.seconds);
-        let tcp_beside = flow.finish()?;
+        let tcp_parts = flow.finish()?;
+        let tcp_beside = mean(&tcp_parts);
+        let tcp_settled = mean(&tcp_parts[flow::PARTS / 2..]);
         let beside = watch.take();
         watch.look_for(&fleet, self.seconds);
         let after = watch.take();
@@ -138,6 +143,8 @@ impl Args {
             tcp_alone_bytes_per_s: alone,
             tcp_beside_bytes_per_s: tcp_beside,
             tcp_keeps: tcp_beside / alone,
+            tcp_keeps_settled: tcp_settled / alone,
+            tcp_parts_bytes_per_s: tcp_parts,
             stream_alone_bytes_per_s: stream_alone,
             stream_beside_bytes_per_s: beside.rate_of_second_half(),
             stream_after_bytes_per_s: after.rate_of_second_half(),
@@ -235,6 +242,10 @@ impl Looks {
     }
 }
 
+fn mean(rates: &[f64]) -> f64 {
+    rates.iter().sum::<f64>() / rates.len() as f64
+}
+
 impl Report {
     fn table(&self) -> String {
         let title = format!(
@@ -251,8 +262,12 @@ impl Report {
             ("TCP alone, MB/s", mb(self.tcp_alone_bytes_per_s)),
             ("TCP with the stream, MB/s", mb(self.tcp_beside_bytes_per_s)),
             (
-                "TCP keeps, share of alone",
-                format!("{:.0} %", self.tcp_keeps * 100.0),
+                "TCP keeps, share of alone; of the second half",
+                format!(
+                    "{:.0} %; {:.0} %",
+                    self.tcp_keeps * 100.0,
+                    self.tcp_keeps_settled * 100.0
+                ),
             ),
             ("stream alone, MB/s", mb(self.stream_alone_bytes_per_s)),
             ("stream with TCP, MB/s", mb(self.stream_beside_bytes_per_s)),

@@ -14,6 +14,8 @@ use socket2::SockRef;
 const PORT: u16 = 22_339;
 /// Bytes of one write.
 const WRITE_BYTES: usize = 64 << 10;
+/// Parts of the time whose rates are told one by one: congestion control takes a while to settle.
+pub(super) const PARTS: usize = 10;
 /// Nothing came for so long: the other end is gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -63,16 +65,19 @@ impl Flow {
         Ok(Self { source, sink })
     }
 
-    /// Waits for the end: bytes per second that arrived.
-    pub(super) fn finish(mut self) -> Result<f64> {
+    /// Waits for the end: bytes per second that arrived, in each of [`PARTS`] parts of the time.
+    pub(super) fn finish(mut self) -> Result<Vec<f64>> {
         let status = self.source.wait()?;
         let output = self.sink.wait_with_output()?;
         if !status.success() || !output.status.success() {
             bail!("an end of the TCP flow failed (its message is above)");
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let rate = text.trim().parse();
-        rate.with_context(|| format!("the sink of TCP said `{text}`"))
+        let rates: Result<Vec<f64>, _> = text.split_whitespace().map(str::parse).collect();
+        rates
+            .ok()
+            .filter(|rates| rates.len() == PARTS)
+            .with_context(|| format!("the sink of TCP said `{text}`"))
     }
 }
 
@@ -107,15 +112,17 @@ impl SinkArgs {
         out.flush()?;
         let (mut stream, _) = listener.accept()?;
         stream.set_read_timeout(Some(SILENCE))?;
-        let (began, mut bytes) = (Instant::now(), 0);
-        let counted = Duration::from_secs_f64(self.seconds);
+        let (began, mut bytes) = (Instant::now(), [0; PARTS]);
+        let part_s = self.seconds / PARTS as f64;
         let mut room = vec![0; WRITE_BYTES];
         while let count @ 1.. = stream.read(&mut room).context("TCP stands still")? {
-            if began.elapsed() < counted {
-                bytes += count;
+            let part = (began.elapsed().as_secs_f64() / part_s) as usize;
+            if let Some(bytes) = bytes.get_mut(part) {
+                *bytes += count;
             }
         }
-        dogwild_lab::say!("{}", bytes as f64 / self.seconds);
+        let rates = bytes.map(|bytes| (bytes as f64 / part_s).to_string());
+        dogwild_lab::say!("{}", rates.join(" "));
         Ok(())
     }
 }
