@@ -210,6 +210,23 @@ fn streamers_leave_the_cores_to_solvers() {
     }
 }
 
+/// All nodes would test the same positions: each makes every second test.
+#[test]
+fn nodes_take_turns_in_tests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    train_into(
+        &out,
+        &["--nodes", "2", "--iterations", "200", "--test-every", "20"],
+    );
+    let curve = std::fs::read_to_string(out.join("curve.csv")).expect("a curve");
+    for node in ["0,", "1,"] {
+        let rows = curve.lines().filter(|row| row.starts_with(node)).count();
+        // Five turns and the test at the end; one that was leapt over is left out.
+        assert!((2..=6).contains(&rows), "{rows} of node {node}\n{curve}");
+    }
+}
+
 /// A node that masters all weights and has no solver, two that learn and master nothing, one that
 /// only tests.
 #[test]

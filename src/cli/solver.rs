@@ -48,6 +48,10 @@ pub(super) struct SolverFlags {
     /// Iterations of the cluster between tests; 0: none [default: the solver file's test_interval]
     #[arg(long, value_name = "N")]
     test_every: Option<u64>,
+    /// Which of those tests are this solver's, K/N: the K-th of each N, where nodes take turns
+    /// [default: all]
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    test_turn: Option<Shard>,
     /// Test pictures of a test on the way; 0: all
     #[arg(long, value_name = "N", default_value_t = TEST_IMAGES)]
     test_images: usize,
@@ -82,6 +86,7 @@ impl Flags for SolverFlags {
             nodes: self.nodes,
             seed: self.seed,
             test_every: self.test_every,
+            test_turn: self.test_turn,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             pace_steps: self.pace_steps,

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::solver::data::Shard;
+
 /// Most solvers of a node.
 const MOST: u32 = 32;
 
@@ -31,6 +33,15 @@ impl Solvers {
     /// Of the first `nodes` nodes together.
     pub fn of_first(&self, nodes: u16) -> u32 {
         (0..nodes).map(|node| self.of(node)).sum()
+    }
+
+    /// The turn of `node`, which has solvers, among those of `nodes` nodes that have.
+    pub fn turn(&self, node: u16, nodes: u16) -> Shard {
+        let learn = |nodes| (0..nodes).filter(|node| self.of(*node) > 0).count() as u32;
+        Shard {
+            index: learn(node),
+            of: learn(nodes),
+        }
     }
 
     /// The most that one of `nodes` nodes has.
@@ -108,6 +119,8 @@ mod tests {
             (each.of_first(2), each.of_first(3), each.most(3)),
             (1, 4, 3)
         );
+        assert_eq!(all.turn(1, 3), Shard { index: 1, of: 3 });
+        assert_eq!(each.turn(2, 3), Shard { index: 1, of: 2 });
         assert_eq!(all.and_none(2), "2,2,0".parse().unwrap());
         assert_eq!(each.to_string(), "0,1,3");
         for (text, nodes) in [("0", 2), ("0,0", 2), ("1,1", 3)] {

@@ -126,6 +126,8 @@ pub(super) fn start_solver(
         } else {
             plan.test_every
         },
+        // All nodes would test the same positions.
+        test_turn: Some(plan.solvers.turn(node, plan.nodes)),
         test_images: plan.test_images.unwrap_or(TEST_IMAGES),
         target_accuracy: plan.target_accuracy.filter(|_| !plan.tester),
         pace_steps: plan.pace_steps,

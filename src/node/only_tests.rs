@@ -12,7 +12,7 @@ use super::ready::{is_finished, wait_until_ready};
 use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
-use crate::solver::data::Source;
+use crate::solver::data::{Shard, Source};
 use crate::solver::{Phase, SolverSpec};
 use crate::watch::SolverMeter;
 use crate::watch::curve::CurveWriter;
@@ -64,6 +64,7 @@ pub fn run_tester(job: &TesterJob, stop: &AtomicBool) -> Result<(), SolverError>
         node: job.node,
         index: 0,
         every: job.test_every.max(1),
+        turn: Shard::WHOLE,
         target_accuracy: job.target_accuracy,
     };
     let mut testing = Testing::new(tester, curve, schedule, &shared);

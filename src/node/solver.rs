@@ -47,6 +47,8 @@ pub struct SolverJob {
     pub seed: u64,
     /// Iterations between tests, of the cluster; 0: no tests.
     pub test_every: u64,
+    /// Which of those tests are this solver's, where nodes take turns.
+    pub test_turn: Shard,
     /// Test pictures of a test on the way; 0: all.
     pub test_images: usize,
     /// Stop when a test reaches this share of right answers.
@@ -101,6 +103,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
             node: job.node,
             index: job.index,
             every: job.test_every,
+            turn: job.test_turn,
             target_accuracy: job.target_accuracy,
         };
         Some(Testing::new(tester, curve, schedule, &shared))

@@ -46,6 +46,9 @@ pub struct SolverSettings {
     /// Iterations of the cluster between tests; 0: none; none: the solver file's.
     #[serde(default)]
     pub test_every: Option<u64>,
+    /// Which of those tests are this solver's, where nodes take turns; none: all.
+    #[serde(default, with = "optional_shard")]
+    pub test_turn: Option<Shard>,
     /// Test pictures of a test on the way; 0: all.
     #[serde(default = "test_images")]
     pub test_images: usize,
@@ -78,9 +81,11 @@ impl Settings for SolverSettings {
             let what = format!("{} of {} nodes: they count from 0", self.node, self.nodes);
             return Err(SettingsError::new("node", what));
         }
-        if let Some(Shard { index, of }) = self.shard.filter(|shard| shard.index >= shard.of) {
-            let what = format!("{index} of {of}: shares count from 0");
-            return Err(SettingsError::new("shard", what));
+        for (field, share) in [("shard", self.shard), ("test_turn", self.test_turn)] {
+            if let Some(Shard { index, of }) = share.filter(|share| share.index >= share.of) {
+                let what = format!("{index} of {of}: shares count from 0");
+                return Err(SettingsError::new(field, what));
+            }
         }
         if let Some(target) = self.target_accuracy {
             link::share("target_accuracy", target.into())?;
@@ -112,6 +117,7 @@ impl SolverSettings {
             }),
             node: self.node,
             seed: self.seed,
+            test_turn: self.test_turn.unwrap_or(Shard::WHOLE),
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             pace_steps: self.pace_steps,

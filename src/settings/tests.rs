@@ -196,6 +196,7 @@ proptest! {
             solver: "lenet".to_owned(),
             index: solvers - 1,
             shard: of.map(|of| Shard { index: of - 1, of }),
+            test_turn: of.map(|of| Shard { index: 0, of }),
             node: nodes - 1,
             test_images: 7,
         })?;
@@ -313,6 +314,7 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
         (r#""index": 1"#, "index"),
         (r#""node": 2"#, "node"),
         (r#""shard": {"index": 5, "of": 5}"#, "shard"),
+        (r#""test_turn": {"index": 2, "of": 2}"#, "test_turn"),
         (r#""target_accuracy": 90"#, "target_accuracy"),
         (r#""pace_steps": 0"#, "pace_steps"),
         (r#""max_age": 0"#, "max_age"),

@@ -47,8 +47,8 @@ fn flags_and_their_settings_in_a_file_start_the_same_component() {
     same::<SolverFlags>("--buffer b");
     same::<SolverFlags>(
         "--buffer b --solver s.prototxt --data mnist:/d --index 1 --solvers 2 --shard 2/5 \
-         --node 1 --nodes 3 --seed 9 --test-every 0 --test-images 0 --target-accuracy 98.7% \
-         --pace-steps 0.1 --max-age 3 --curve c.csv",
+         --node 1 --nodes 3 --seed 9 --test-every 0 --test-turn 1/2 --test-images 0 \
+         --target-accuracy 98.7% --pace-steps 0.1 --max-age 3 --curve c.csv",
     );
     same::<TesterFlags>("--buffer b");
     same::<TesterFlags>(
