@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::{Serialize, Serializer};
 
@@ -20,7 +21,7 @@ use crate::solver::SolverSpec;
 #[command(next_help_heading = "Transport")]
 pub struct TransportArgs {
     /// How frames travel
-    #[arg(long, value_enum, default_value = "udp")]
+    #[arg(long, value_parser = transports(), default_value = "udp")]
     pub transport: Transport,
     /// Network interface, or auto (udp: loopback if none is given; verbs: also RDMA device or
     /// device:port)
@@ -74,6 +75,30 @@ pub struct FaultArgs {
     /// Seed of these faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub fault_seed: u64,
+}
+
+/// Takes the name of a transport.
+pub fn transports() -> impl TypedValueParser<Value = Transport> {
+    let help = |transport| match transport {
+        Transport::Udp => "IP multicast and unicast; needs no privilege",
+        Transport::PacketMmap => "Raw Ethernet through kernel rings; needs CAP_NET_RAW",
+        Transport::AfXdp => {
+            "Raw Ethernet through rings shared with the driver; needs CAP_NET_RAW, CAP_NET_ADMIN and \
+             CAP_BPF"
+        }
+        Transport::XdpMmap => {
+            "Raw Ethernet, af_xdp to send and packet_mmap to receive; needs CAP_NET_RAW"
+        }
+        Transport::Verbs => {
+            "Datagrams of InfiniBand or RoCE v2; needs an RDMA device and libibverbs"
+        }
+    };
+    let names = Transport::ALL.map(|one| PossibleValue::new(one.name()).help(help(one)));
+    PossibleValuesParser::new(names).try_map(|name| {
+        let mut all = Transport::ALL.into_iter();
+        all.find(|one| one.name() == name)
+            .ok_or_else(|| format!("no transport {name}"))
+    })
 }
 
 /// Bytes (per second), or no limit.

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 
+use super::args::transports;
 use crate::node::Transport;
 use crate::node::doctor::{Half, Report, examine, half};
 use crate::watch::screen;
@@ -21,18 +22,34 @@ pub(super) struct Args {
     json: bool,
     /// One end of a round trip inside a lab
     #[arg(long, hide = true, value_enum, requires_all = ["transport", "iface"])]
-    half: Option<Half>,
-    #[arg(long, hide = true, value_enum)]
+    half: Option<HalfArg>,
+    #[arg(long, hide = true, value_parser = transports())]
     transport: Option<Transport>,
     #[arg(long, hide = true)]
     iface: Option<String>,
+}
+
+/// See [`Half`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum HalfArg {
+    Ask,
+    Answer,
+}
+
+impl From<HalfArg> for Half {
+    fn from(half: HalfArg) -> Self {
+        match half {
+            HalfArg::Ask => Self::Ask,
+            HalfArg::Answer => Self::Answer,
+        }
+    }
 }
 
 impl Args {
     pub(super) fn run(self) -> Result<()> {
         if let (Some(end), Some(transport), Some(iface)) = (self.half, self.transport, &self.iface)
         {
-            dogwild_lab::say!("{}", half(end, transport, iface)?);
+            dogwild_lab::say!("{}", half(end.into(), transport, iface)?);
             return Ok(());
         }
         let program = std::env::current_exe().context("cannot find this program's own file")?;

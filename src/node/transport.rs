@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::job_group;
 
 /// The transports of this build.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-#[value(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// IP multicast and unicast; needs no privilege.
@@ -29,6 +28,15 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Udp,
+        Self::PacketMmap,
+        Self::AfXdp,
+        Self::XdpMmap,
+        Self::Verbs,
+    ];
+
     /// Whether it is raw Ethernet, which goes through one interface that has to be named.
     pub fn is_raw(self) -> bool {
         !matches!(self, Self::Udp | Self::Verbs)

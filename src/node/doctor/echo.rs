@@ -20,7 +20,7 @@ const MAGIC: &[u8; 8] = b"DWdoctor";
 const LAB_SESSION: u64 = 0xD0C7;
 
 /// One end of a round trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// Asks, and prints how long the answer took.
     Ask,

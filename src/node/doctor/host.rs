@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::ValueEnum;
 use dogwild_lab::{Lab, LabError};
 use dogwild_net::iface;
 
@@ -101,10 +100,10 @@ pub(super) fn interfaces() -> Vec<Check> {
 }
 
 pub(super) fn iface_auto() -> Vec<Check> {
-    Transport::value_variants()
-        .iter()
+    Transport::ALL
+        .into_iter()
         // Those of verbs are ports, not interfaces: their own check names them.
-        .filter(|&&transport| transport != Transport::Verbs)
+        .filter(|&transport| transport != Transport::Verbs)
         .map(|transport| match iface::choose(transport.need()) {
             Ok(choice) => {
                 let mut found = format!("`{}`: {}", choice.iface.name, choice.why);

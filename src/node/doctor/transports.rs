@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use clap::ValueEnum;
 use dogwild_lab::Lab;
 use dogwild_net::iface;
 
@@ -25,7 +24,7 @@ pub(super) fn transports(program: &Path, lab: Option<&Lab>) -> Vec<Check> {
         "memory",
         "rings inside one process: tests and the simulator",
     )];
-    for &transport in Transport::value_variants() {
+    for transport in Transport::ALL {
         checks.push(match transport {
             Transport::Udp => udp(program, lab),
             Transport::Verbs => verbs::check(),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use dogwild::cli::args::transports;
 use dogwild::cli::stream_args::PrecisionArg;
 use dogwild::watch::{StreamMeter, drops};
 use dogwild::weights::{BufferSpec, Created, Existing, METERS, Manifest, Role, SharedWeights};
@@ -40,7 +41,7 @@ pub(crate) struct FleetArgs {
     )]
     pub(crate) iface: Vec<String>,
     /// How frames travel
-    #[arg(long, default_value = "packet_mmap", value_enum)]
+    #[arg(long, default_value = "packet_mmap", value_parser = transports())]
     pub(crate) transport: dogwild::node::Transport,
     /// How weights travel
     #[arg(long, default_value = "f32", value_enum)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use dogwild::cli::args::transports;
 use dogwild::node::{Transport, TransportSpec, open_link};
 use dogwild_net::{Link, To};
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ const WARM_UP: Duration = Duration::from_millis(400);
 /// Arguments of the hidden component.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = transports())]
     transport: Transport,
     #[arg(long)]
     iface: Option<String>,
