@@ -64,7 +64,7 @@ fn highest(levels: &[Level]) -> String {
 }
 
 /// Prints the last lines. Of a job that did not do what was asked the error is the last.
-pub(super) fn close<S>(ended: &Ended<S>, closing: &Closing<'_>) {
+pub(super) fn close(ended: &Ended, closing: &Closing<'_>) {
     dogwild_lab::say!("{}", screen::wrap(&closing.text(), screen::width()));
     if ended.outcome.as_asked() {
         dogwild_lab::say!(

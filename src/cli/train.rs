@@ -16,8 +16,8 @@ use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, Load, Old, OutFolder, Resume, SnapshotEvery, Solvers, Summary,
-    TrainPlan, json, last_run, train, train_poseidon,
+    DEFAULT_OUT, Ended, Experiment, JobPlan, Load, Old, OutFolder, PathPlan, PathSummary, Resume,
+    SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
 };
 use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
 use crate::solver::SolverSpec;
@@ -136,9 +136,7 @@ impl Args {
             self.check_cluster(&spec)?;
             let out = self.folder()?;
             let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
-            let ended = train_poseidon(&plan, out, stop)?;
-            train_poseidon::report(&ended);
-            return Ok(ended.check()?);
+            return finish(&plan, out, stop);
         }
         self.solvers.check(self.nodes)?;
         if let Some(masters) = self.stream.masters
@@ -179,13 +177,9 @@ impl Args {
             // The folder of the results is there: the file may be in it.
             capture::check(base, self.nodes)?;
         }
-        let plan = TrainPlan {
-            resume,
-            ..self.plan(spec, model, iterations, &out)?
-        };
-        let ended = train(&plan, out, stop)?;
-        report(&ended);
-        Ok(ended.check()?)
+        let own = self.stream_plan(resume)?;
+        let plan = self.plan(spec, model, iterations, &out, PathPlan::Stream(own.into()));
+        finish(&plan, out, stop)
     }
 
     /// One more node, which masters nothing.
@@ -258,7 +252,7 @@ impl Args {
 
     /// Iterations between tests: as asked for, else as the solver file says, but often enough for a
     /// curve.
-    pub(super) fn test_interval(&self, spec: &SolverSpec, iterations: u64) -> u64 {
+    fn test_interval(&self, spec: &SolverSpec, iterations: u64) -> u64 {
         let often = match iterations / CURVE_TESTS {
             0 => spec.test_interval,
             interval => spec.test_interval.min(interval),
@@ -267,7 +261,7 @@ impl Args {
     }
 
     /// What is run: each argument of this path with its value.
-    pub(super) fn experiment(&self, model: &str, iterations: u64, test_every: u64) -> Experiment {
+    fn experiment(&self, model: &str, iterations: u64, test_every: u64) -> Experiment {
         let mut settings = match json(self) {
             Value::Object(settings) => settings,
             other => Map::from_iter([("arguments".to_owned(), other)]),
@@ -308,35 +302,16 @@ impl Args {
         self.transport.iface.get_or_insert_with(|| "eth0".into());
     }
 
-    fn plan(
-        self,
-        spec: SolverSpec,
-        model: String,
-        iterations: u64,
-        out: &OutFolder,
-    ) -> Result<TrainPlan> {
+    fn stream_plan(&self, resume: Option<Resume>) -> Result<StreamPlan> {
         let mtu = self.transport.mtu.unwrap_or(1500);
-        let test_every = self.test_interval(&spec, iterations);
-        let experiment = self.experiment(&model, iterations, test_every);
-        Ok(TrainPlan {
+        Ok(StreamPlan {
             nodes: self.nodes,
-            solvers: self.solvers,
+            solvers: self.solvers.clone(),
             tester: self.tester,
-            experiment,
-            spec,
-            model,
-            data: self.data.unwrap_or_default(),
-            iterations,
-            target_accuracy: self.target_accuracy,
-            test_every: Some(test_every),
-            test_images: self.test_images,
             pace_steps: self.pace_steps,
             max_age: self.max_age,
-            seed: self.seed,
-            weights: self.weights,
             snapshot_every: self.snapshot_every,
-            resume: None,
-            out: out.work().to_owned(),
+            resume,
             lab: self.lab.then(|| dogwild_lab::Spec {
                 mtu,
                 ..dogwild_lab::Spec::of(self.nodes.into())
@@ -346,22 +321,59 @@ impl Args {
             faults: self.fault.settings(),
         })
     }
+
+    /// The job, with what its path has of its own.
+    pub(super) fn plan(
+        self,
+        spec: SolverSpec,
+        model: String,
+        iterations: u64,
+        out: &OutFolder,
+        path: PathPlan,
+    ) -> JobPlan {
+        let test_every = self.test_interval(&spec, iterations);
+        JobPlan {
+            experiment: self.experiment(&model, iterations, test_every),
+            spec,
+            model,
+            data: self.data.unwrap_or_default(),
+            iterations,
+            target_accuracy: self.target_accuracy,
+            test_every: Some(test_every),
+            test_images: self.test_images,
+            seed: self.seed,
+            weights: self.weights,
+            out: out.work().to_owned(),
+            path,
+        }
+    }
 }
 
-fn report(ended: &Ended<Summary>) {
+/// Runs the job, and says how it ended.
+fn finish(plan: &JobPlan, out: OutFolder, stop: &Stop) -> Result<()> {
+    let ended = run(plan, out, stop)?;
+    report(&ended);
+    Ok(ended.check()?)
+}
+
+fn report(ended: &Ended) {
     let summary = &ended.summary;
-    dogwild_lab::say!("{}", summary.table());
-    let tested = summary.per_node.iter().map(|node| node.test_images);
+    dogwild_lab::say!("{}", summary.path.table());
+    let mut done = format!("{} iterations", summary.iterations);
+    if let PathSummary::Poseidon(own) = &summary.path {
+        train_poseidon::report(own);
+        done += &format!(" of {} workers", own.workers);
+    }
     close(
         ended,
         &Closing {
-            done: format!("{} iterations", summary.iterations),
+            done,
             train_s: summary.train_s,
-            nodes: summary.nodes,
+            nodes: summary.path.nodes(),
             identical: summary.replicas_identical,
             outcome: ended.outcome,
             common: &summary.common,
-            tested: tested.min().unwrap_or(0),
+            tested: summary.path.tested(),
         },
     );
 }

@@ -5,13 +5,12 @@ use clap::{ArgGroup, ValueEnum};
 use serde::Serialize;
 
 use super::args;
-use super::closing::{Closing, close};
 use super::cluster_args::{ClusterArgs, OverlapArg, key, name, threads};
 use super::explicit::Explicit;
 use super::given::by_flag;
 use super::poseidon_flags::with_flags;
 use super::train::Args;
-use crate::job::{Ended, OutFolder, PoseidonPlan, PoseidonSummary};
+use crate::job::{JobPlan, OutFolder, PathPlan, PoseidonPlan, PoseidonSummary};
 use crate::poseidon::ModelJob;
 use crate::settings::{SlowSettings, bandwidth};
 use crate::solver::SolverSpec;
@@ -105,7 +104,7 @@ impl Args {
         model: String,
         default_iterations: u64,
         out: &OutFolder,
-    ) -> Result<PoseidonPlan> {
+    ) -> Result<JobPlan> {
         let own = self.poseidon.clone();
         // All workers together see as many pictures as a job of one worker would.
         let iterations = self.iterations.unwrap_or(match self.solver {
@@ -125,9 +124,7 @@ impl Args {
         let key_file = self.transport.key_file.clone();
         key(key_file.as_deref())?;
         bandwidth("bandwidth_bytes_per_s", own.bandwidth).map_err(|error| by_flag(&error))?;
-        let test_every = self.test_interval(&spec, iterations);
-        Ok(PoseidonPlan {
-            experiment: self.experiment(&model, iterations, test_every),
+        let plan = PoseidonPlan {
             threads: own.threads_per_worker,
             resume: self.resume,
             cluster: own.cluster.settings(),
@@ -137,45 +134,20 @@ impl Args {
             key_file,
             cluster_args: own.cluster.to_args(),
             worker_args,
-            spec,
-            model,
-            data: self.data.unwrap_or_default(),
-            iterations,
-            target_accuracy: self.target_accuracy,
-            test_every: Some(test_every),
-            test_images: self.test_images,
-            seed: self.seed,
-            weights: self.weights,
-            out: out.work().to_owned(),
             checkpoint_folder: out.lasting().join("checkpoints"),
-        })
+        };
+        let path = PathPlan::Poseidon(plan.into());
+        Ok(self.plan(spec, model, iterations, out, path))
     }
 }
 
-/// Prints the results.
-pub(super) fn report(ended: &Ended<PoseidonSummary>) {
-    let summary = &ended.summary;
-    dogwild_lab::say!("{}", summary.table());
+/// Prints what the table does not have.
+pub(super) fn report(summary: &PoseidonSummary) {
     dogwild_lab::say!(
         "test accuracy {:.2} %, test loss {:.4}, {:.0} images/s",
         summary.test_accuracy * 100.0,
         summary.test_loss,
         summary.images_per_s
-    );
-    close(
-        ended,
-        &Closing {
-            done: format!(
-                "{} iterations of {} workers",
-                summary.iterations, summary.workers
-            ),
-            train_s: summary.train_s,
-            nodes: summary.workers,
-            identical: summary.replicas_identical,
-            outcome: ended.outcome,
-            common: &summary.common,
-            tested: summary.test_images,
-        },
     );
 }
 

@@ -1,13 +1,15 @@
-//! What the summaries of both paths share. Every field is documented in
+//! The part of a summary that says what was run. Every field is documented in
 //! `docs/reference/summary-json.md`.
 
+use anyhow::Result;
 use serde::Serialize;
 
 use super::experiment::Experiment;
+use super::plan::JobPlan;
 use super::reached::{Level, levels};
+use super::results::rows;
 use crate::solver::data::DataSet;
 use crate::solver::{NetSpec, SolverSpec};
-use crate::watch::curve::CurveRow;
 
 /// The part of `summary.json` that does not depend on how nodes are kept in step.
 #[derive(Clone, Debug, Serialize)]
@@ -87,27 +89,18 @@ impl Net {
     }
 }
 
-/// What [`Common`] is made of besides the experiment.
-pub(super) struct Parts<'a> {
-    pub(super) model: &'a str,
-    pub(super) data: String,
-    pub(super) pictures: Pictures,
-    pub(super) spec: &'a SolverSpec,
-    pub(super) nodes: u16,
-    pub(super) target_accuracy: Option<f32>,
-    pub(super) rows: &'a [CurveRow],
-}
-
 impl Common {
-    pub(super) fn new(experiment: &Experiment, parts: Parts<'_>) -> Self {
-        Self {
-            experiment: experiment.clone(),
-            model: parts.model.to_owned(),
-            data: parts.data,
-            pictures: parts.pictures,
-            solver: parts.spec.clone(),
-            net: Net::of(&parts.spec.net),
-            time_to_accuracy: levels(parts.rows, parts.nodes, parts.target_accuracy),
-        }
+    /// Of a job whose rows are of `nodes` nodes.
+    pub(super) fn new(plan: &JobPlan, pictures: Pictures, nodes: u16) -> Result<Self> {
+        let rows = rows(&plan.out, nodes)?;
+        Ok(Self {
+            experiment: plan.experiment.clone(),
+            model: plan.model.clone(),
+            data: plan.data.to_string(),
+            pictures,
+            solver: plan.spec.clone(),
+            net: Net::of(&plan.spec.net),
+            time_to_accuracy: levels(&rows, nodes, plan.target_accuracy),
+        })
     }
 }

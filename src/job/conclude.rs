@@ -6,7 +6,10 @@ use super::buffers::{Buffers, Saved};
 use super::children::Gone;
 use super::out::OutFolder;
 use super::outcome::{Ended, Facts, Outcome};
+use super::results::write_results;
+use super::summary::Summary;
 use crate::node::Stop;
+use crate::weights::SharedWeights;
 
 /// How a job has ended, as far as its components tell.
 pub(super) struct End {
@@ -37,17 +40,18 @@ impl End {
     }
 }
 
-/// Saves the weights, lets `report` write the rest, and frees the buffers. Components have ended.
+/// Saves the weights, writes what `summarise` makes of them, and frees the buffers. Components have
+/// ended.
 ///
 /// # Errors
 /// The weights cannot be saved (then the buffers stay), or the report cannot be written.
-pub(super) fn conclude<S>(
+pub(super) fn conclude(
     mut end: End,
     buffers: Buffers,
     out: OutFolder,
     model: &str,
-    report: impl FnOnce(&Buffers, &OutFolder, Outcome) -> Result<S>,
-) -> Result<Ended<S>> {
+    summarise: impl FnOnce(&[SharedWeights], Outcome) -> Result<Summary>,
+) -> Result<Ended> {
     if let (Some(why), 0) = (end.has_failed(), buffers.iterations()) {
         // Nothing was learnt: the first weights can be made again.
         buffers.remove();
@@ -71,7 +75,10 @@ pub(super) fn conclude<S>(
     // An interrupted run that goes on from the old results and is further on replaces them.
     let further =
         matches!(end.outcome, Outcome::Interrupted(_)) && out.goes_further(buffers.iterations());
-    let reported = report(&buffers, &out, end.outcome);
+    let reported = summarise(&buffers.nodes, end.outcome).and_then(|summary| {
+        write_results(out.work(), &summary)?;
+        Ok(summary)
+    });
     buffers.remove();
     let work = out.work().to_owned();
     let unreported = || {

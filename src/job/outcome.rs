@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::summary::Summary;
 use crate::node::{Interrupted, signal_name};
 
 /// Exit codes of programs besides those of signals (128 and the signal's number).
@@ -112,9 +113,9 @@ impl Outcome {
 
 /// A job that has ended and left its results.
 #[derive(Debug)]
-pub struct Ended<S> {
+pub struct Ended {
     /// What it reports.
-    pub summary: S,
+    pub summary: Summary,
     /// How it ended.
     pub outcome: Outcome,
     /// Where its files are.
@@ -123,7 +124,7 @@ pub struct Ended<S> {
     pub detail: Option<String>,
 }
 
-impl<S> Ended<S> {
+impl Ended {
     /// An error if the job did not do what was asked.
     ///
     /// # Errors

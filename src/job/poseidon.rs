@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -19,23 +18,23 @@ use super::fleet::{Dead, Fleet};
 use super::leftovers::before_a_job;
 use super::out::OutFolder;
 use super::outcome::{Ended, Facts};
-use super::poseidon_summary::{PoseidonSummary, summarise};
+use super::plan::{PlanOf, PoseidonPlan};
+use super::poseidon_summary::summarise;
 use super::progress::{self, Progress};
-use super::results::{node_curve, write_results};
+use super::results::node_curve;
 use super::room;
 use super::settle::identical;
 use super::start::Start;
+use super::summary::Ending;
 use super::train::LOOK_EVERY;
 use super::whole::write_whole;
-use super::{BufferPlan, Experiment, make_buffer};
+use super::{BufferPlan, make_buffer};
 use crate::node::{Stop, TEST_IMAGES};
-use crate::poseidon::Overlap;
 use crate::settings::{
-    ClusterSettings, Compute, CoordinatorSettings, MemberSettings, ModelSettings, ServerSettings,
-    Settings, SlowSettings, WorkerSettings,
+    Compute, CoordinatorSettings, MemberSettings, ModelSettings, ServerSettings, Settings,
+    WorkerSettings,
 };
-use crate::solver::SolverSpec;
-use crate::solver::data::{DataSet, Source};
+use crate::solver::data::DataSet;
 use crate::weights::Existing;
 
 /// Restarts in a row without a step in between before the job gives up.
@@ -44,63 +43,17 @@ const MOST_RESTARTS_WITHOUT_PROGRESS: u32 = 5;
 /// Where components listen: on this host, on any port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Settings of a job on the reliable path.
-pub struct PoseidonPlan {
-    /// Facts about the run for its summary.
-    pub experiment: Experiment,
-    /// How the cluster works.
-    pub cluster: ClusterSettings,
-    /// Threads of each worker.
-    pub threads: usize,
-    /// When workers send layers.
-    pub overlap: Overlap,
-    /// A worker that is made slow on purpose.
-    pub slow: Option<SlowSettings>,
-    /// File with the key that secures connections.
-    pub key_file: Option<PathBuf>,
-    /// The cluster as arguments, for the summary.
-    pub cluster_args: Vec<String>,
-    /// What only workers are told, as arguments, for the summary.
-    pub worker_args: Vec<String>,
-    /// Bytes per second that each worker and each server sends at most.
-    pub bandwidth_bytes_per_s: Option<f64>,
-    /// The model, checked.
-    pub spec: SolverSpec,
-    /// The model as named on the command line.
-    pub model: String,
-    /// Training and test pictures.
-    pub data: Source,
-    /// Iterations of each worker.
-    pub iterations: u64,
-    /// Stop at this share of right answers.
-    pub target_accuracy: Option<f32>,
-    /// Iterations between tests, if other than in the solver file.
-    pub test_every: Option<u64>,
-    /// Test pictures of a test on the way; 0: all; none: as many as a worker takes by itself.
-    pub test_images: Option<usize>,
-    /// Seed of weights and pictures.
-    pub seed: u64,
-    /// Weights to start from.
-    pub weights: Option<PathBuf>,
-    /// Folder that members write to: the working folder of the job's [`OutFolder`].
-    pub out: PathBuf,
-    /// Folder for the checkpoints.
-    pub checkpoint_folder: PathBuf,
-    /// Go on from the checkpoints.
-    pub resume: bool,
-}
-
 /// What a resumed run must have in common with the first; in `run.json` next to the checkpoints.
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
     session: String,
 }
 
-impl PoseidonPlan {
+impl PlanOf<'_, PoseidonPlan> {
     /// Name of the session: of the run that is resumed, or a new one.
     fn session(&self) -> Result<String> {
-        let path = self.checkpoint_folder.join("run.json");
-        if self.resume {
+        let path = self.own.checkpoint_folder.join("run.json");
+        if self.own.resume {
             let text = fs::read_to_string(&path).with_context(|| {
                 format!(
                     "--resume: there is no run to resume, cannot read {}",
@@ -116,7 +69,7 @@ impl PoseidonPlan {
             let run = Run {
                 session: session.clone(),
             };
-            let folder = &self.checkpoint_folder;
+            let folder = &self.own.checkpoint_folder;
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make the folder {}", folder.display()))?;
             write_whole(&path, |path| {
@@ -128,42 +81,38 @@ impl PoseidonPlan {
 
     /// Whether there are checkpoints.
     fn checkpoints(&self) -> bool {
-        self.cluster.checkpoint_every > 0
+        self.own.cluster.checkpoint_every > 0
     }
 
     /// What all processes are told about the model.
     fn model_settings(&self) -> ModelSettings {
         ModelSettings {
-            solver: self.model.clone(),
-            data: Some(self.data.clone()),
-            seed: self.seed,
-            weights: self.weights.clone(),
-            threads_per_worker: self.threads,
+            solver: self.job.model.clone(),
+            data: Some(self.job.data.clone()),
+            seed: self.job.seed,
+            weights: self.job.weights.clone(),
+            threads_per_worker: self.own.threads,
             compute: Compute::Solver,
         }
     }
 }
 
 /// Runs the job, with its results in `out`. A signal ends it early.
-///
-/// # Errors
-/// It could not be started, or its weights or its report could not be written; the message says
-/// where the weights are.
-pub fn train_poseidon(
-    plan: &PoseidonPlan,
+pub(super) fn train_poseidon(
+    plan: PlanOf<'_, PoseidonPlan>,
     out: OutFolder,
     stop: &Stop,
-) -> Result<Ended<PoseidonSummary>> {
-    let set = plan.data.load()?;
+) -> Result<Ended> {
+    let set = plan.job.data.load()?;
     before_a_job();
     let needs = room::Node {
-        weights: room::weights(&plan.spec, &set)?,
+        weights: room::weights(&plan.job.spec, &set)?,
         streamers: 0,
         solvers: 1,
         // A key encrypts this path's connections, which needs no file in /dev/shm.
         sealed: false,
     };
-    room::check(plan.cluster.workers, needs)?;
+    room::check(plan.own.cluster.workers, needs)?;
     let session = plan.session()?;
     let buffers = make_buffers(plan, &session, &set)?;
     let mut watched = Watched {
@@ -182,31 +131,34 @@ pub fn train_poseidon(
     let same = ended.then(|| identical(&buffers.nodes));
     let reached = buffers.nodes[0].globals().stop.load(Relaxed) != 0;
     let facts = Facts {
-        reached: plan.target_accuracy.map(|_| reached),
+        reached: plan.job.target_accuracy.map(|_| reached),
         identical: same,
     };
     let end = End::of(result, stop, facts);
-    conclude(end, buffers, out, &plan.model, |buffers, out, outcome| {
-        let (nodes, same) = (&buffers.nodes, same == Some(true));
-        let summary = summarise(plan, nodes, set, outcome, train_s, restarts, same)?;
-        write_results(out.work(), plan.cluster.workers, &summary.title(), &summary)?;
-        Ok(summary)
+    conclude(end, buffers, out, &plan.job.model, |workers, outcome| {
+        let ending = Ending {
+            outcome,
+            train_s,
+            restarts,
+            replicas_identical: same == Some(true),
+        };
+        summarise(plan, workers, set, ending)
     })
 }
 
-fn make_buffers(plan: &PoseidonPlan, session: &str, set: &DataSet) -> Result<Buffers> {
-    Buffers::make(plan.cluster.workers, |path| {
+fn make_buffers(plan: PlanOf<'_, PoseidonPlan>, session: &str, set: &DataSet) -> Result<Buffers> {
+    Buffers::make(plan.own.cluster.workers, |path| {
         make_buffer(&BufferPlan {
             path,
-            spec: &plan.spec,
-            data: &plan.data,
+            spec: &plan.job.spec,
+            data: &plan.job.data,
             input: set.train.shape,
             classes: set.train.classes,
             session: xxhash_rust::xxh3::xxh3_64(session.as_bytes()),
             nodes: 1,
-            seed: plan.seed,
-            iterations: plan.iterations,
-            weights: plan.weights.as_deref(),
+            seed: plan.job.seed,
+            iterations: plan.job.iterations,
+            weights: plan.job.weights.as_deref(),
             existing: Existing::Refuse,
         })
     })
@@ -214,7 +166,7 @@ fn make_buffers(plan: &PoseidonPlan, session: &str, set: &DataSet) -> Result<Buf
 
 /// A job while it runs.
 struct Watched<'p> {
-    plan: &'p PoseidonPlan,
+    plan: PlanOf<'p, PoseidonPlan>,
     session: &'p str,
     buffers: &'p Buffers,
     /// Times that all members were started again.
@@ -227,8 +179,8 @@ struct Watched<'p> {
 impl Watched<'_> {
     /// Starts everything, and watches until all have ended or a signal comes.
     fn run(&mut self, fleet: &mut Fleet, stop: &Stop) -> Result<()> {
-        self.start(fleet, self.plan.resume, stop)?;
-        let mut progress = Progress::new(self.plan.iterations, progress::Path::Poseidon);
+        self.start(fleet, self.plan.own.resume, stop)?;
+        let mut progress = Progress::new(self.plan.job.iterations, progress::Path::Poseidon);
         let result = self.watch(fleet, &mut progress, stop);
         progress.finish();
         result
@@ -237,17 +189,17 @@ impl Watched<'_> {
     /// Starts everything, the coordinator first.
     fn start(&self, fleet: &mut Fleet, resume: bool, stop: &Stop) -> Result<()> {
         let plan = self.plan;
-        let file = plan.out.join("coordinator.address");
+        let file = plan.job.out.join("coordinator.address");
         let _ = fs::remove_file(&file);
         let settings = CoordinatorSettings {
             listen: ANY_PORT,
             address_file: Some(file.clone()),
             session: self.session.to_owned(),
-            iterations: Some(plan.iterations),
+            iterations: Some(plan.job.iterations),
             resume,
-            key_file: plan.key_file.clone(),
+            key_file: plan.own.key_file.clone(),
             model: plan.model_settings(),
-            cluster: plan.cluster.clone(),
+            cluster: plan.own.cluster.clone(),
         };
         let coordinator = self.component("coordinator", &settings, self.session)?;
         fleet.0 = vec![coordinator];
@@ -264,11 +216,11 @@ impl Watched<'_> {
             std::thread::sleep(LOOK_EVERY);
         };
         let _ = fs::remove_file(&file);
-        for index in 0..plan.cluster.servers {
+        for index in 0..plan.own.cluster.servers {
             let server = self.server(index, &address, resume)?;
             fleet.0.push(server);
         }
-        for index in 0..plan.cluster.workers {
+        for index in 0..plan.own.cluster.workers {
             let worker = self.worker(index, &address, resume)?;
             fleet.0.push(worker);
         }
@@ -292,12 +244,12 @@ impl Watched<'_> {
         let settings = WorkerSettings {
             buffer: buffer.to_owned(),
             private_data: false,
-            overlap: plan.overlap,
-            slow: plan.slow,
-            test_every: plan.test_every,
-            test_images: plan.test_images.unwrap_or(TEST_IMAGES),
-            target_accuracy: plan.target_accuracy,
-            curve: Some(node_curve(&plan.out, index)),
+            overlap: plan.own.overlap,
+            slow: plan.own.slow,
+            test_every: plan.job.test_every,
+            test_images: plan.job.test_images.unwrap_or(TEST_IMAGES),
+            target_accuracy: plan.job.target_accuracy,
+            curve: Some(node_curve(&plan.job.out, index)),
             member: self.member(&name, index, coordinator, resume),
             model: plan.model_settings(),
         };
@@ -306,23 +258,23 @@ impl Watched<'_> {
 
     fn member(&self, name: &str, index: u16, coordinator: &str, resume: bool) -> MemberSettings {
         let plan = self.plan;
-        let folder = &plan.checkpoint_folder;
+        let folder = &plan.own.checkpoint_folder;
         MemberSettings {
             index,
             coordinator: coordinator.to_owned(),
             listen: ANY_PORT,
             checkpoints: plan.checkpoints().then(|| folder.clone()),
             resume: resume && plan.checkpoints(),
-            bandwidth_bytes_per_s: plan.bandwidth_bytes_per_s,
-            key_file: plan.key_file.clone(),
-            report: Some(plan.out.join(format!("{name}-traffic.json"))),
+            bandwidth_bytes_per_s: plan.own.bandwidth_bytes_per_s,
+            key_file: plan.own.key_file.clone(),
+            report: Some(plan.job.out.join(format!("{name}-traffic.json"))),
         }
     }
 
     /// Starts a component; `ps` shows its name and `what` it works on.
     fn component(&self, name: &str, settings: &impl Settings, what: &str) -> Result<Component> {
         let start = Start {
-            out: &self.plan.out,
+            out: &self.plan.job.out,
             name: name.to_owned(),
             file: name.to_owned(),
             ends: Ends::WhenDone,

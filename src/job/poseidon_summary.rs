@@ -7,11 +7,10 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::common::{Common, Parts, Pictures};
-use super::outcome::Outcome;
-use super::poseidon::PoseidonPlan;
-use super::results::{last_tests, rows};
-use super::title::title;
+use super::common::Pictures;
+use super::plan::{PlanOf, PoseidonPlan};
+use super::results::last_tests;
+use super::summary::{Ending, PathSummary, Summary};
 use crate::node::{Tester, Transforms};
 use crate::poseidon::TrafficReport;
 use crate::solver::data::DataSet;
@@ -19,16 +18,11 @@ use crate::watch::screen::Columns;
 use crate::watch::{SolverMeter, SyncMeter};
 use crate::weights::{Role, SharedWeights};
 
-/// Results of a job.
+/// The part of a summary that only the reliable path has.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoseidonSummary {
-    /// What was run, and how fast it learnt.
-    #[serde(flatten)]
-    pub common: Common,
     /// The path: `poseidon`.
     pub sync: String,
-    /// Weights in the buffer.
-    pub weights: usize,
     /// Number of workers.
     pub workers: u16,
     /// Number of servers.
@@ -41,20 +35,8 @@ pub struct PoseidonSummary {
     pub worker: Vec<String>,
     /// Bytes per second that each worker and each server sent at most.
     pub bandwidth_bytes_per_s: Option<f64>,
-    /// Seed of weights and pictures.
-    pub seed: u64,
-    /// Why the job ended: the word of its [`Outcome`].
-    pub ended_by: String,
-    /// Time from the start of training to its end.
-    pub train_s: f64,
-    /// Iterations of each worker.
-    pub iterations: u64,
     /// Training pictures per second, all workers together.
     pub images_per_s: f64,
-    /// Whether the weights of all workers were equal at the end, bit for bit.
-    pub replicas_identical: bool,
-    /// Times that all members were started again because one had died.
-    pub restarts: u32,
     /// Share of right answers on all test pictures at the end.
     pub test_accuracy: f32,
     /// Mean loss on them.
@@ -96,7 +78,12 @@ pub struct WorkerSummary {
 }
 
 impl WorkerSummary {
-    fn read(worker: u16, shared: &SharedWeights, train_s: f64, plan: &PoseidonPlan) -> Self {
+    fn read(
+        worker: u16,
+        shared: &SharedWeights,
+        train_s: f64,
+        plan: PlanOf<'_, PoseidonPlan>,
+    ) -> Self {
         let slots = shared.slots();
         let none = [0; crate::weights::METERS];
         let solver = slots.iter().find(|slot| slot.role == Role::Solver);
@@ -120,83 +107,63 @@ impl WorkerSummary {
 }
 
 /// The report of a member, if it has written one.
-fn traffic(plan: &PoseidonPlan, role: &str, index: u16) -> Option<TrafficReport> {
-    let path = plan.out.join(format!("{role}{index}-traffic.json"));
+fn traffic(plan: PlanOf<'_, PoseidonPlan>, role: &str, index: u16) -> Option<TrafficReport> {
+    let path = plan.job.out.join(format!("{role}{index}-traffic.json"));
     serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
 }
 
 pub(super) fn summarise(
-    plan: &PoseidonPlan,
+    plan: PlanOf<'_, PoseidonPlan>,
     workers: &[SharedWeights],
     set: DataSet,
-    outcome: Outcome,
-    train_s: f64,
-    restarts: u32,
-    replicas_identical: bool,
-) -> Result<PoseidonSummary> {
-    let common = Common::new(
-        &plan.experiment,
-        Parts {
-            model: &plan.model,
-            data: plan.data.to_string(),
-            pictures: Pictures::of(&set),
-            spec: &plan.spec,
-            nodes: plan.cluster.workers,
-            target_accuracy: plan.target_accuracy,
-            rows: &rows(&plan.out, plan.cluster.workers)?,
-        },
-    );
-    let transform = Transforms::of(&plan.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.spec, transform, set.test, 0)?;
+    ending: Ending,
+) -> Result<Summary> {
+    let pictures = Pictures::of(&set);
+    let transform = Transforms::of(&plan.job.spec, &set.train).test;
+    let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
     let first = workers.first().context("no worker")?;
-    let found = tester.test_within(first.view(), last_tests(outcome))?;
+    let found = tester.test_within(first.view(), last_tests(ending.outcome))?;
     let per_worker: Vec<_> = (0..)
         .zip(workers)
-        .map(|(index, shared)| WorkerSummary::read(index, shared, train_s, plan))
+        .map(|(index, shared)| WorkerSummary::read(index, shared, ending.train_s, plan))
         .collect();
-    let servers = (0..plan.cluster.servers).map(|index| traffic(plan, "server", index));
+    let servers = (0..plan.own.cluster.servers).map(|index| traffic(plan, "server", index));
     let per_server: Vec<Option<TrafficReport>> = servers.collect();
     let mut dropped_updates = vec![0; workers.len()];
     for report in per_server.iter().flatten() {
         let sums = dropped_updates.iter_mut().zip(&report.dropped_updates);
         sums.for_each(|(sum, dropped)| *sum += dropped);
     }
-    Ok(PoseidonSummary {
-        common,
+    let own = PoseidonSummary {
         sync: "poseidon".into(),
-        weights: first.used(),
-        workers: plan.cluster.workers,
-        servers: plan.cluster.servers,
-        threads_per_worker: plan.threads,
-        cluster: plan.cluster_args.clone(),
-        worker: plan.worker_args.clone(),
-        bandwidth_bytes_per_s: plan.bandwidth_bytes_per_s,
-        seed: plan.seed,
-        ended_by: outcome.word().into(),
-        train_s,
-        iterations: first.globals().iterations(),
+        workers: plan.own.cluster.workers,
+        servers: plan.own.cluster.servers,
+        threads_per_worker: plan.own.threads,
+        cluster: plan.own.cluster_args.clone(),
+        worker: plan.own.worker_args.clone(),
+        bandwidth_bytes_per_s: plan.own.bandwidth_bytes_per_s,
         images_per_s: per_worker.iter().map(|w| w.images_per_s).sum(),
-        replicas_identical,
-        restarts,
         test_accuracy: found.accuracy,
         test_loss: found.loss,
         test_images: found.images,
         dropped_updates,
         per_worker,
         per_server,
-    })
+    };
+    let iterations = first.globals().iterations();
+    let path = PathSummary::Poseidon(own);
+    Summary::new(plan.job, pictures, ending, workers, iterations, path)
 }
 
 impl PoseidonSummary {
-    /// What stands above the job's picture.
-    pub fn title(&self) -> String {
-        let how = format!(
+    /// How the workers were kept in step, in a few words.
+    pub(super) fn how(&self) -> String {
+        format!(
             "poseidon: {} workers, {} servers, {}",
             self.workers,
             self.servers,
             self.cluster.join(" "),
-        );
-        title(&self.common, &how)
+        )
     }
 
     /// The table for the terminal: one column per worker.

@@ -5,17 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
-use super::common::{Common, Parts, Pictures};
 use super::outcome::Outcome;
-use super::resume::Resume;
-use super::summary::{NodeSummary, Summary};
-use super::train::TrainPlan;
+use super::summary::Summary;
 use super::whole::write_whole;
-use crate::node::{Positions, TestResult, Tester, Transforms};
+use crate::node::Positions;
 use crate::snapshot::SaveError;
-use crate::solver::data::DataSet;
 use crate::watch::curve::{Curve, CurveRow, CurveWriter, read_rows};
 use crate::weights::SharedWeights;
 
@@ -49,62 +44,6 @@ pub(super) fn last_tests(outcome: Outcome) -> Option<Duration> {
     }
 }
 
-pub(super) fn summarise(
-    plan: &TrainPlan,
-    nodes: &[SharedWeights],
-    set: DataSet,
-    outcome: Outcome,
-    train_s: f64,
-    restarts: u32,
-    replicas_identical: bool,
-) -> Result<Summary> {
-    let common = Common::new(
-        &plan.experiment,
-        Parts {
-            model: &plan.model,
-            data: plan.data.to_string(),
-            pictures: Pictures::of(&set),
-            spec: &plan.spec,
-            nodes: plan.nodes,
-            target_accuracy: plan.target_accuracy,
-            rows: &rows(&plan.out, plan.nodes)?,
-        },
-    );
-    let transform = Transforms::of(&plan.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.spec, transform, set.test, 0)?;
-    let time = last_tests(outcome).map(|time| time / u32::from(plan.nodes));
-    let mut per_node = Vec::new();
-    let mut same: Option<TestResult> = None;
-    for (node, shared) in (0..).zip(nodes) {
-        // Equal weights give equal answers: test once.
-        let found = match same {
-            Some(found) if replicas_identical => found,
-            _ => tester.test_within(shared.view(), time)?,
-        };
-        same = Some(found);
-        per_node.push(NodeSummary::read(node, shared, train_s, found));
-    }
-    Ok(Summary {
-        common,
-        weights: nodes.first().map_or(0, SharedWeights::used),
-        nodes: plan.nodes,
-        solvers_per_node: plan.solvers.clone(),
-        transport: plan.transport.transport.name().to_owned(),
-        lab: plan.lab.is_some(),
-        deltas: plan.stream.deltas_name().to_owned(),
-        rate_bytes_per_s: plan.stream.rate_bytes_per_s,
-        seed: plan.seed,
-        ended_by: outcome.word().into(),
-        train_s,
-        iterations: per_node.iter().map(|node| node.iterations).sum(),
-        resumed_from_iteration: plan.resume.as_ref().map(Resume::iterations),
-        replicas_identical,
-        restarts,
-        warnings: Vec::new(),
-        per_node,
-    })
-}
-
 /// Where the solvers of a node that test write their rows.
 pub(super) fn node_curve(out: &Path, node: u16) -> PathBuf {
     out.join(format!("node{node}-curve.csv"))
@@ -128,12 +67,8 @@ pub(super) fn rows(out: &Path, nodes: u16) -> Result<Vec<CurveRow>> {
 }
 
 /// Writes the summary, and the rows of all nodes as one curve with its picture.
-pub(super) fn write_results(
-    out: &Path,
-    nodes: u16,
-    title: &str,
-    summary: &impl Serialize,
-) -> Result<()> {
+pub(super) fn write_results(out: &Path, summary: &Summary) -> Result<()> {
+    let nodes = summary.path.nodes();
     write_whole(&out.join("summary.json"), |path| {
         Ok(fs::write(
             path,
@@ -148,7 +83,7 @@ pub(super) fn write_results(
         Ok(())
     })?;
     write_whole(&out.join("curve.svg"), |path| {
-        Ok(Curve::learning(title, &rows).write_svg(path)?)
+        Ok(Curve::learning(&summary.title(), &rows).write_svg(path)?)
     })?;
     for path in node_curves(out, nodes) {
         fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
 
+use super::plan::{PlanOf, StreamPlan};
 use super::results::node_curve;
 use super::snapshots::{
     CURVE, HOME, MANIFEST, NodeRecord, Record, SolverRecord, WEIGHTS, folders, hex,
 };
-use super::train::TrainPlan;
 use crate::node::bound_net;
 use crate::snapshot;
 use crate::solver::Phase;
@@ -120,14 +120,14 @@ impl Resume {
     ///
     /// # Errors
     /// Every difference.
-    pub(super) fn check(&self, plan: &TrainPlan, set: &DataSet) -> Result<()> {
+    pub(super) fn check(&self, plan: PlanOf<'_, StreamPlan>, set: &DataSet) -> Result<()> {
         let (there, here) = (&self.record, plan);
         let mut differences = Vec::new();
         let mut differs = |what: &str, there: &str, here: &str| {
             differences.push(format!("{what} is {there} there and {here} here"));
         };
         let (_, tensors) = bound_net(
-            &plan.spec.net,
+            &plan.job.spec.net,
             Phase::Train,
             1,
             set.train.shape,
@@ -138,14 +138,18 @@ impl Resume {
             differs(
                 "the model (--solver)",
                 &name(&there.model, &there.fingerprint),
-                &name(&here.model, &hex(tensors.fingerprint())),
+                &name(&here.job.model, &hex(tensors.fingerprint())),
             );
         }
-        if !same_data(there, &here.data, set) {
-            differs("the data (--data)", &there.data, &here.data.to_string());
+        if !same_data(there, &here.job.data, set) {
+            differs("the data (--data)", &there.data, &here.job.data.to_string());
         }
-        if there.seed != here.seed {
-            differs("--seed", &there.seed.to_string(), &here.seed.to_string());
+        if there.seed != here.job.seed {
+            differs(
+                "--seed",
+                &there.seed.to_string(),
+                &here.job.seed.to_string(),
+            );
         }
         if !differences.is_empty() {
             bail!(
@@ -154,13 +158,13 @@ impl Resume {
                 differences.join("; ")
             );
         }
-        if here.iterations > 0 && there.iterations >= here.iterations {
+        if here.job.iterations > 0 && there.iterations >= here.job.iterations {
             bail!(
                 "--resume: the run in {} has finished: {} of {} iterations are done. To train on, give more, \
                  as --iterations {}",
                 self.home.parent().unwrap_or(&self.home).display(),
                 there.iterations,
-                here.iterations,
+                here.job.iterations,
                 2 * there.iterations
             );
         }
@@ -169,17 +173,21 @@ impl Resume {
 
     /// Puts the buffers `nodes`, which hold the weights already, where the run was: iterations,
     /// each solver's momentum, place in the data and time, and the curve.
-    pub(super) fn restore(&self, plan: &TrainPlan, nodes: &[SharedWeights]) -> Result<()> {
+    pub(super) fn restore(
+        &self,
+        plan: PlanOf<'_, StreamPlan>,
+        nodes: &[SharedWeights],
+    ) -> Result<()> {
         let record = &self.record;
-        let same = (record.nodes, &record.solvers_per_node) == (plan.nodes, &plan.solvers);
+        let same = (record.nodes, &record.solvers_per_node) == (plan.own.nodes, &plan.own.solvers);
         if !same {
             log::warn!(
                 "--resume: the run had {} nodes with {} solvers, now there are {} with {}: weights and iterations \
                  go on, momentum and places in the data begin anew",
                 record.nodes,
                 record.solvers_per_node,
-                plan.nodes,
-                plan.solvers
+                plan.own.nodes,
+                plan.own.solvers
             );
         }
         for (node, shared) in (0u16..).zip(nodes) {
@@ -195,7 +203,7 @@ impl Resume {
             let remote = record.iterations.saturating_sub(local);
             globals.remote_iterations.store(remote, Relaxed);
             globals.saved_iterations.store(record.iterations, Relaxed);
-            for solver in 0..plan.solvers.of(node) {
+            for solver in 0..plan.own.solvers.of(node) {
                 let before = before.filter(|_| same);
                 self.restore_solver(shared, solver, before)?;
             }
@@ -228,21 +236,21 @@ impl Resume {
 
     /// The curve goes on after the rows up to the snapshot: later ones are of training that is
     /// lost.
-    fn restore_curve(&self, plan: &TrainPlan) -> Result<()> {
+    fn restore_curve(&self, plan: PlanOf<'_, StreamPlan>) -> Result<()> {
         let rows = read_rows(&self.folder.join(CURVE))?;
-        let old = plan.out.join("curve.csv");
+        let old = plan.job.out.join("curve.csv");
         if old.exists() {
             fs::remove_file(&old).with_context(|| format!("cannot replace {}", old.display()))?;
         }
-        for node in 0..plan.nodes {
-            let path = node_curve(&plan.out, node);
+        for node in 0..plan.own.nodes {
+            let path = node_curve(&plan.job.out, node);
             if path.exists() {
                 fs::remove_file(&path)
                     .with_context(|| format!("cannot replace {}", path.display()))?;
             }
             let mut curve = CurveWriter::append(&path)?;
             // Rows of nodes that are no more stay with the first.
-            let own = |of: u16| of == node || node == 0 && of >= plan.nodes;
+            let own = |of: u16| of == node || node == 0 && of >= plan.own.nodes;
             for row in rows.iter().filter(|row| own(row.node)) {
                 curve.write(row)?;
             }

@@ -20,8 +20,8 @@ pub(super) use record::{CURVE, MANIFEST, NodeRecord, Record, SolverRecord, WEIGH
 use record::{FORMAT, Reason};
 use shot::{Shot, remove_unfinished};
 
+use super::plan::{PlanOf, StreamPlan};
 use super::results::node_curve;
-use super::train::TrainPlan;
 use crate::solver::data::DataSet;
 use crate::weights::{Expect, SharedWeights};
 
@@ -92,15 +92,19 @@ impl Snapshots {
     /// # Errors
     /// A buffer cannot be opened a second time, or the folder that `snapshot_prefix` names cannot
     /// be made.
-    pub(super) fn new(plan: &TrainPlan, nodes: &[SharedWeights], set: &DataSet) -> Result<Self> {
-        let spec = &plan.spec;
-        let home = match &plan.resume {
+    pub(super) fn new(
+        plan: PlanOf<'_, StreamPlan>,
+        nodes: &[SharedWeights],
+        set: &DataSet,
+    ) -> Result<Self> {
+        let spec = &plan.job.spec;
+        let home = match &plan.own.resume {
             Some(resume) => resume.home().to_owned(),
-            None => plan.out.join(HOME),
+            None => plan.job.out.join(HOME),
         };
         let prefix = spec.snapshot_prefix.as_ref().filter(|_| spec.snapshot > 0);
         // A resumed run works in another folder until it is complete; these lie where they lay.
-        let base = home.parent().unwrap_or(&plan.out);
+        let base = home.parent().unwrap_or(&plan.job.out);
         let prefix = prefix.map(|prefix| base.join(prefix));
         if let Some(folder) = prefix.as_deref().and_then(Path::parent) {
             std::fs::create_dir_all(folder).with_context(|| {
@@ -121,26 +125,28 @@ impl Snapshots {
                 dogwild: env!("CARGO_PKG_VERSION").into(),
                 reason: Reason::Time,
                 sequence: 0,
-                model: plan.model.clone(),
+                model: plan.job.model.clone(),
                 fingerprint: hex(fingerprint),
-                data: plan.data.to_string(),
+                data: plan.job.data.to_string(),
                 train_images: set.train.len(),
-                seed: plan.seed,
-                nodes: plan.nodes,
-                solvers_per_node: plan.solvers.clone(),
+                seed: plan.job.seed,
+                nodes: plan.own.nodes,
+                solvers_per_node: plan.own.solvers.clone(),
                 iterations: 0,
-                iterations_asked: plan.iterations,
+                iterations_asked: plan.job.iterations,
                 per_node: Vec::new(),
                 files: Default::default(),
                 xxh3: String::new(),
             },
             nodes: nodes.iter().map(open).collect::<Result<_, _>>()?,
-            curves: (0..plan.nodes).map(|k| node_curve(&plan.out, k)).collect(),
+            curves: (0..plan.own.nodes)
+                .map(|k| node_curve(&plan.job.out, k))
+                .collect(),
         };
         let began_at = shot.iterations();
         Ok(Self {
             shot: Arc::new(shot),
-            schedule: Schedule::of(plan.snapshot_every, spec.snapshot),
+            schedule: Schedule::of(plan.own.snapshot_every, spec.snapshot),
             after_train: spec.snapshot_after_train,
             busy: None,
             last: began_at,

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use dogwild_lab::Lab;
 
 use super::children::{Component, Ends};
+use super::plan::{PlanOf, StreamPlan};
 use super::results::node_curve;
-use super::train::TrainPlan;
 use crate::node::TEST_IMAGES;
 use crate::settings::{Settings, SolverSettings, StreamSettings, TesterSettings, to_json};
 use crate::solver::data::Shard;
@@ -77,7 +77,7 @@ fn write_settings(file: &Path, text: &str) -> Result<()> {
 
 /// The streamer of `node`.
 pub(super) fn start_streamer(
-    plan: &TrainPlan,
+    plan: PlanOf<'_, StreamPlan>,
     shared: &SharedWeights,
     lab: Option<&Rc<Lab>>,
     node: u16,
@@ -85,13 +85,13 @@ pub(super) fn start_streamer(
     let settings = StreamSettings {
         buffer: shared.path().to_owned(),
         node,
-        nodes: plan.nodes,
-        transport: plan.transport.of_node(node),
-        stream: plan.stream.clone(),
-        faults: plan.faults.of_node(node),
+        nodes: plan.own.nodes,
+        transport: plan.own.transport.of_node(node),
+        stream: plan.own.stream.clone(),
+        faults: plan.own.faults.of_node(node),
     };
     let start = Start {
-        out: &plan.out,
+        out: &plan.job.out,
         name: format!("node {node} streamer"),
         file: format!("node{node}-stream"),
         ends: Ends::Never,
@@ -102,7 +102,7 @@ pub(super) fn start_streamer(
 
 /// Solver `index` of `node`.
 pub(super) fn start_solver(
-    plan: &TrainPlan,
+    plan: PlanOf<'_, StreamPlan>,
     shared: &SharedWeights,
     lab: Option<&Rc<Lab>>,
     node: u16,
@@ -110,32 +110,32 @@ pub(super) fn start_solver(
 ) -> Result<Component> {
     let settings = SolverSettings {
         buffer: shared.path().to_owned(),
-        solver: plan.model.clone(),
-        data: Some(plan.data.clone()),
+        solver: plan.job.model.clone(),
+        data: Some(plan.job.data.clone()),
         index,
-        solvers: plan.solvers.of(node),
+        solvers: plan.own.solvers.of(node),
         shard: Some(Shard {
-            index: plan.solvers.of_first(node) + index,
-            of: plan.solvers.of_first(plan.nodes),
+            index: plan.own.solvers.of_first(node) + index,
+            of: plan.own.solvers.of_first(plan.own.nodes),
         }),
         node,
-        nodes: plan.nodes,
-        seed: plan.seed,
-        test_every: if plan.tester {
+        nodes: plan.own.nodes,
+        seed: plan.job.seed,
+        test_every: if plan.own.tester {
             Some(0)
         } else {
-            plan.test_every
+            plan.job.test_every
         },
         // All nodes would test the same positions.
-        test_turn: Some(plan.solvers.turn(node, plan.nodes)),
-        test_images: plan.test_images.unwrap_or(TEST_IMAGES),
-        target_accuracy: plan.target_accuracy.filter(|_| !plan.tester),
-        pace_steps: plan.pace_steps,
-        max_age: plan.max_age,
-        curve: Some(node_curve(&plan.out, node)),
+        test_turn: Some(plan.own.solvers.turn(node, plan.own.nodes)),
+        test_images: plan.job.test_images.unwrap_or(TEST_IMAGES),
+        target_accuracy: plan.job.target_accuracy.filter(|_| !plan.own.tester),
+        pace_steps: plan.own.pace_steps,
+        max_age: plan.own.max_age,
+        curve: Some(node_curve(&plan.job.out, node)),
     };
     let start = Start {
-        out: &plan.out,
+        out: &plan.job.out,
         name: format!("node {node} solver {index}"),
         file: format!("node{node}-solver{index}"),
         ends: Ends::WhenDone,
@@ -146,23 +146,23 @@ pub(super) fn start_solver(
 
 /// The tester of `node`.
 pub(super) fn start_tester(
-    plan: &TrainPlan,
+    plan: PlanOf<'_, StreamPlan>,
     shared: &SharedWeights,
     lab: Option<&Rc<Lab>>,
     node: u16,
 ) -> Result<Component> {
     let settings = TesterSettings {
         buffer: shared.path().to_owned(),
-        solver: plan.model.clone(),
-        data: Some(plan.data.clone()),
+        solver: plan.job.model.clone(),
+        data: Some(plan.job.data.clone()),
         node,
-        test_every: plan.test_every.map(|every| every.max(1)),
-        test_images: plan.test_images.unwrap_or(0),
-        target_accuracy: plan.target_accuracy,
-        curve: Some(node_curve(&plan.out, node)),
+        test_every: plan.job.test_every.map(|every| every.max(1)),
+        test_images: plan.job.test_images.unwrap_or(0),
+        target_accuracy: plan.job.target_accuracy,
+        curve: Some(node_curve(&plan.job.out, node)),
     };
     let start = Start {
-        out: &plan.out,
+        out: &plan.job.out,
         name: format!("node {node} tester"),
         file: format!("node{node}-tester"),
         ends: Ends::WhenDone,

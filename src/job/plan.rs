@@ -1,0 +1,137 @@
+//! What a job is: a model, data and how long, on one of the two paths.
+//!
+//! Settings only, checked before. `dogwild train` makes a plan of its arguments, and [`run`] runs
+//! it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::Experiment;
+use super::out::OutFolder;
+use super::outcome::Ended;
+use super::poseidon::train_poseidon;
+use super::resume::Resume;
+use super::snapshots::SnapshotEvery;
+use super::solvers::Solvers;
+use super::train::train;
+use crate::node::Stop;
+use crate::poseidon::Overlap;
+use crate::settings::{
+    ClusterSettings, FaultSettings, FlowSettings, SlowSettings, TransportSettings,
+};
+use crate::solver::SolverSpec;
+use crate::solver::data::Source;
+
+/// What to train, and how.
+pub struct JobPlan {
+    /// What is run, where and when: for the summary.
+    pub experiment: Experiment,
+    /// The model, checked.
+    pub spec: SolverSpec,
+    /// The model as named on the command line.
+    pub model: String,
+    /// Training and test pictures.
+    pub data: Source,
+    /// Iterations: of the cluster on the stream (0: until stopped or the target accuracy is
+    /// reached), of each worker on the reliable path.
+    pub iterations: u64,
+    /// Stop at this share of right answers.
+    pub target_accuracy: Option<f32>,
+    /// Iterations between tests, if other than the solver file says.
+    pub test_every: Option<u64>,
+    /// Test pictures of a test on the way; 0: all; none: as many as the component takes by itself.
+    pub test_images: Option<usize>,
+    /// Seed of weights and pictures.
+    pub seed: u64,
+    /// Weights to start from.
+    pub weights: Option<PathBuf>,
+    /// Folder that components write to: the working folder of the job's [`OutFolder`].
+    pub out: PathBuf,
+    /// What keeps the replicas in step.
+    pub path: PathPlan,
+}
+
+/// What a job is told besides, on each path.
+pub enum PathPlan {
+    /// Streamers, without ever waiting.
+    Stream(Box<StreamPlan>),
+    /// Servers and peers, step by step.
+    Poseidon(Box<PoseidonPlan>),
+}
+
+/// A job on the stream.
+pub struct StreamPlan {
+    /// Number of nodes.
+    pub nodes: u16,
+    /// Solvers on each node.
+    pub solvers: Solvers,
+    /// Whether the last node only tests; then solvers do not.
+    pub tester: bool,
+    /// Steps per second of a solver, at most.
+    pub pace_steps: Option<f64>,
+    /// Most local steps that another node's range may be old; `None`: any.
+    pub max_age: Option<u64>,
+    /// Iterations or time between snapshots, if other than the solver file and the minute.
+    pub snapshot_every: Option<SnapshotEvery>,
+    /// The snapshot to go on from.
+    pub resume: Option<Resume>,
+    /// Hosts in namespaces instead of loopback.
+    pub lab: Option<dogwild_lab::Spec>,
+    /// How nodes reach each other.
+    pub transport: TransportSettings,
+    /// How the stream behaves.
+    pub stream: FlowSettings,
+    /// What happens to frames on purpose.
+    pub faults: FaultSettings,
+}
+
+/// A job on the reliable path.
+pub struct PoseidonPlan {
+    /// How the cluster works.
+    pub cluster: ClusterSettings,
+    /// Threads of each worker.
+    pub threads: usize,
+    /// When workers send layers.
+    pub overlap: Overlap,
+    /// A worker that is made slow on purpose.
+    pub slow: Option<SlowSettings>,
+    /// File with the key that secures connections.
+    pub key_file: Option<PathBuf>,
+    /// The cluster as arguments, for the summary.
+    pub cluster_args: Vec<String>,
+    /// What only workers are told, as arguments, for the summary.
+    pub worker_args: Vec<String>,
+    /// Bytes per second that each worker and each server sends at most.
+    pub bandwidth_bytes_per_s: Option<f64>,
+    /// Folder for the checkpoints.
+    pub checkpoint_folder: PathBuf,
+    /// Go on from the checkpoints.
+    pub resume: bool,
+}
+
+/// A plan, and the part of its path.
+pub(super) struct PlanOf<'a, P> {
+    pub(super) job: &'a JobPlan,
+    pub(super) own: &'a P,
+}
+
+impl<P> Clone for PlanOf<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for PlanOf<'_, P> {}
+
+/// Runs the job, with its results in `out`. A signal ends it early.
+///
+/// # Errors
+/// It could not be started, or its weights or its report could not be written; the message says
+/// where the weights are.
+pub fn run(job: &JobPlan, out: OutFolder, stop: &Stop) -> Result<Ended> {
+    match &job.path {
+        PathPlan::Stream(own) => train(PlanOf { job, own }, out, stop),
+        PathPlan::Poseidon(own) => train_poseidon(PlanOf { job, own }, out, stop),
+    }
+}
