@@ -70,6 +70,7 @@ pub(super) fn by_flag(error: &SettingsError) -> anyhow::Error {
     // Flags take units, fields have them in their names.
     let name = match field {
         "rate_bytes_per_s" => "rate",
+        "chunk_weights" => "chunk",
         "window_bytes" => "window",
         "pace_bytes_per_s" => "pace",
         "delay_ms" => "delay",

@@ -4,25 +4,25 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 
+use anyhow::Result;
 #[cfg(not(feature = "cuda"))]
 use anyhow::bail;
-use anyhow::{Result, ensure};
 
 use super::args::{self, Rate};
+use super::given::{Flags, Given};
 use super::pictures::pictures;
 use crate::device::Device;
 use crate::device::host::HostDevice;
-use crate::node::{DeviceSolverJob, GpuJob, run_gpu, stop_on_signals};
-use crate::solver::data::{Shard, Source};
-use crate::weights::Writes;
-
-/// Bytes per second that go up to a host device unless told otherwise: it shares the processor with
-/// the solvers.
-const HOST_RATE_BYTES_PER_S: f64 = 500e6;
+use crate::node::{run_gpu, stop_on_signals};
+use crate::settings::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
+use crate::solver::data::Source;
 
 /// Arguments of `dogwild gpu`.
+pub(super) type Args = Given<GpuFlags>;
+
+/// Flags of `dogwild gpu`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct GpuFlags {
     /// The node's buffer (dogwild init makes it)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "K", default_value_t = 0)]
     index: u32,
     /// Weights of a chunk [default: the fastest of some that are tried]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(*CHUNK_WEIGHTS.start())..=i64::from(*CHUNK_WEIGHTS.end())))]
     chunk: Option<u32>,
     /// Bytes per second that go up at most, or max [default: max for a GPU, 500MB for host]
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = args::rate)]
@@ -69,15 +69,6 @@ pub(super) struct Args {
     seed: u64,
 }
 
-/// Which device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// A GPU.
-    Cuda(usize),
-    /// Threads.
-    Host,
-}
-
 impl FromStr for Which {
     type Err = String;
 
@@ -92,69 +83,57 @@ impl FromStr for Which {
     }
 }
 
-impl Args {
+impl Flags for GpuFlags {
+    type Settings = GpuSettings;
+
+    fn settings(self) -> Result<GpuSettings> {
+        Ok(GpuSettings {
+            buffer: self.buffer,
+            device: self.device,
+            index: self.index,
+            chunk_weights: self.chunk,
+            rate: self
+                .rate
+                .map(|rate| rate.0.map_or(UpRate::Max, UpRate::BytesPerS)),
+            atomic: self.atomic,
+            ipc: self.ipc,
+            solver: self.solver,
+            data: self.data,
+            solver_index: self.solver_index,
+            solvers: self.solvers,
+            node: self.node,
+            nodes: self.nodes,
+            seed: self.seed,
+        })
+    }
+}
+
+impl Given<GpuFlags> {
     pub(super) fn run(self) -> Result<()> {
+        let settings = self.settings()?;
         let stop = stop_on_signals()?;
-        match self.device {
-            Which::Host => self.on(
-                &HostDevice::new(self.index as usize),
-                Some(HOST_RATE_BYTES_PER_S),
+        match settings.device {
+            Which::Host => on(&HostDevice::new(settings.index as usize), settings, &stop),
+            #[cfg(feature = "cuda")]
+            Which::Cuda(index) => on(
+                &crate::device::cuda::CudaDevice::open(index)?,
+                settings,
                 &stop,
             ),
-            #[cfg(feature = "cuda")]
-            Which::Cuda(index) => {
-                self.on(&crate::device::cuda::CudaDevice::open(index)?, None, &stop)
-            }
             #[cfg(not(feature = "cuda"))]
             Which::Cuda(_) => bail!(
                 "this dogwild was built without CUDA: build it with `--features cuda`, or use --device host"
             ),
         }
     }
+}
 
-    fn on<D: Device>(&self, device: &D, rate: Option<f64>, stop: &AtomicBool) -> Result<()> {
-        let job = GpuJob {
-            buffer: self.buffer.clone(),
-            index: self.index,
-            writes: if self.atomic {
-                Writes::Atomic
-            } else {
-                Writes::Racy
-            },
-            chunk_weights: self.chunk.map(|chunk| chunk as usize),
-            rate_bytes_per_s: self.rate.map_or(rate, |rate| rate.0),
-            ipc: self.ipc,
-            solver: self.solver_job()?,
-        };
-        Ok(run_gpu(device, &job, stop)?)
-    }
-
-    fn solver_job(&self) -> Result<Option<DeviceSolverJob>> {
-        let Some(solver) = &self.solver else {
-            return Ok(None);
-        };
-        ensure!(
-            self.solver_index < self.solvers,
-            "--solver-index {} of --solvers {}: they count from 0",
-            self.solver_index,
-            self.solvers
-        );
-        ensure!(
-            self.node < self.nodes,
-            "--node {} of --nodes {}: they count from 0",
-            self.node,
-            self.nodes
-        );
+fn on<D: Device>(device: &D, settings: GpuSettings, stop: &AtomicBool) -> Result<()> {
+    let model = settings.solver.as_ref().map(|solver| {
         let spec = args::model(solver)?;
-        Ok(Some(DeviceSolverJob {
-            data: pictures(self.data.clone(), solver, &spec)?,
-            spec,
-            index: self.solver_index,
-            shard: Shard {
-                index: u32::from(self.node) * self.solvers + self.solver_index,
-                of: u32::from(self.nodes) * self.solvers,
-            },
-            seed: self.seed,
-        }))
-    }
+        let data = pictures(settings.data.clone(), solver, &spec)?;
+        anyhow::Ok((spec, data))
+    });
+    let model = model.transpose()?;
+    Ok(run_gpu(device, &settings.job(model), stop)?)
 }

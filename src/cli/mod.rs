@@ -13,7 +13,7 @@ mod exit;
 mod explicit;
 mod feed;
 pub mod given;
-pub mod gpu;
+mod gpu;
 mod hint;
 mod init;
 mod parse;

@@ -9,6 +9,7 @@
 mod choices;
 mod cluster;
 mod error;
+mod gpu;
 pub mod limits;
 mod link;
 mod poseidon;
@@ -24,6 +25,7 @@ pub use self::cluster::{
     bandwidth,
 };
 pub use self::error::{ReadError, SettingsError};
+pub use self::gpu::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
 pub use self::link::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
 pub use self::poseidon::{CoordinatorSettings, ServerSettings, WorkerSettings, session_number};
 pub use self::solver::SolverSettings;

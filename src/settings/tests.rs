@@ -217,6 +217,29 @@ proptest! {
             test_images: 0,
         })?;
     }
+
+    #[test]
+    fn a_devices_come_back(
+        buffer in path(),
+        device in prop_oneof![Just(Which::Host), any::<usize>().prop_map(Which::Cuda)],
+        index in any::<u32>(),
+        chunk_weights in option::of(CHUNK_WEIGHTS),
+        rate in option::of(prop_oneof![
+            Just(UpRate::Max), (1e3..1e12).prop_map(UpRate::BytesPerS),
+        ]),
+        [atomic, ipc] in any::<[bool; 2]>(),
+        data in option::of(source()),
+        (solvers, nodes) in (1..=u32::MAX, 1..=u16::MAX),
+        seed in any::<u64>(),
+    ) {
+        comes_back(&GpuSettings {
+            buffer, device, index, chunk_weights, rate, atomic, ipc, solvers, nodes, seed,
+            solver: data.as_ref().map(|_| "lenet".to_owned()),
+            data,
+            solver_index: solvers - 1,
+            node: nodes - 1,
+        })?;
+    }
 }
 
 /// Bit for bit, and a file that leaves nothing out.
@@ -328,6 +351,16 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
     ] {
         let text = format!(r#"{{"buffer": "b", {part}}}"#);
         names(refused::<TesterSettings>(&text), field);
+    }
+    for (part, field) in [
+        (r#""chunk_weights": 5"#, "chunk_weights"),
+        (r#""rate": {"bytes_per_s": 1}"#, "rate"),
+        (r#""data": "digits""#, "data"),
+        (r#""solver": "lenet", "solver_index": 1"#, "solver_index"),
+        (r#""solver": "lenet", "node": 1"#, "node"),
+    ] {
+        let text = format!(r#"{{"buffer": "b", "device": "host", {part}}}"#);
+        names(refused::<GpuSettings>(&text), field);
     }
 }
 

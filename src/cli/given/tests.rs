@@ -4,6 +4,7 @@ use clap::error::ErrorKind;
 
 use super::*;
 use crate::cli::coordinator::CoordinatorFlags;
+use crate::cli::gpu::GpuFlags;
 use crate::cli::server::ServerFlags;
 use crate::cli::solver::SolverFlags;
 use crate::cli::stream::StreamFlags;
@@ -54,6 +55,12 @@ fn flags_and_their_settings_in_a_file_start_the_same_component() {
     same::<TesterFlags>(
         "--buffer b --solver lenet --data digits:1,train=400,test=100 --node 1 --test-every 5 \
          --test-images 9 --target-accuracy 0.9 --curve c.csv",
+    );
+    same::<GpuFlags>("--buffer b --device 1");
+    same::<GpuFlags>("--buffer b --device host --rate max");
+    same::<GpuFlags>(
+        "--buffer b --device host --index 2 --chunk 4096 --rate 1MB --atomic --ipc --solver lenet \
+         --data mnist:/d --solver-index 1 --solvers 3 --node 1 --nodes 2 --seed 7",
     );
 }
 

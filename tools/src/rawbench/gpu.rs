@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dogwild::cli::gpu::Which;
 use dogwild::device::host::HostDevice;
 use dogwild::device::kernels::add_scalar;
 use dogwild::device::{Device, DeviceError, HostMemory, Memory, Stream};
 use dogwild::node::{GpuSyncer, slot_words};
+use dogwild::settings::Which;
 use dogwild::watch::screen::Columns;
 use dogwild::weights::{
     BufferSpec, Created, Existing, GpuState, Manifest, SharedWeights, Writes, device_len,
