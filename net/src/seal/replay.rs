@@ -417,6 +417,20 @@ mod tests {
         }
     }
 
+    /// Opens a file that this process has closed. A child that another test forks holds its lock
+    /// until it has become its program.
+    fn open_again(path: &Path, key: u8) -> ReplayWindows {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match ReplayWindows::in_file(path, &Key::new(&[key; 32])) {
+                Err(ReplayError::InUse { .. }) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                opened => return opened.expect("the file"),
+            }
+        }
+    }
+
     #[test]
     fn the_edge_of_the_window() {
         let mut window = [0; WINDOW];
@@ -448,7 +462,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job-n0.seal");
         let open = || {
-            let mut windows = ReplayWindows::in_file(&path, &Key::new(&[1; 32])).expect("a file");
+            let mut windows = open_again(&path, 1);
             windows.gives_from = Instant::now();
             windows
         };
@@ -488,7 +502,7 @@ mod tests {
     fn a_process_killed_while_it_closes_a_link_takes_nothing_twice() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job-n0.seal");
-        let open = || ReplayWindows::in_file(&path, &Key::new(&[1; 32])).expect("a file");
+        let open = || open_again(&path, 1);
         let mut windows = open();
         for link in 1..=LINKS_MAX as u64 {
             windows.take(link, 7);
@@ -602,7 +616,7 @@ mod tests {
             "{error}"
         );
         drop(first);
-        let mut again = open(1).expect("the same file");
+        let mut again = open_again(&path, 1);
         assert_eq!(
             (again.take(7, 100), again.take(9, 5)),
             (Some(false), Some(false))
@@ -612,11 +626,11 @@ mod tests {
             (Some(true), Some(true))
         );
         drop(again);
-        let mut other = open(2).expect("the same file");
+        let mut other = open_again(&path, 2);
         assert_eq!(other.take(7, 100), Some(true));
         drop(other);
         std::fs::write(&path, vec![0x5A; 100_000]).expect("write");
-        let mut replaced = open(2).expect("another file is replaced");
+        let mut replaced = open_again(&path, 2);
         assert_eq!(
             (replaced.take(7, 100), replaced.take(7, 100)),
             (Some(true), Some(false))
