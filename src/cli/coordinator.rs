@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::cluster_args::{ClusterArgs, KeyArgs, ModelArgs, key, model_job};
 use super::given::{Flags, Given};
-use super::poseidon_flags::with_flags;
+use super::poseidon_flags::Origin;
 use crate::node::stop_on_signals;
 use crate::poseidon::run_coordinator;
 use crate::settings::CoordinatorSettings;
@@ -64,10 +64,11 @@ impl Given<CoordinatorFlags> {
     /// # Errors
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
+        let origin = Origin::of(&self);
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let (model, data) = model_job(&settings.model)?;
         let key = key(settings.key_file.as_deref())?;
-        run_coordinator(&settings.job(key, model, data), &stop).map_err(with_flags)
+        run_coordinator(&settings.job(key, model, data), &stop).map_err(|error| origin.name(error))
     }
 }

@@ -5,6 +5,7 @@
 
 use anyhow::Error;
 
+use crate::settings::ReadError;
 use crate::weights::{CreateError, OpenError, StateError};
 
 /// What to add to the message of `error`.
@@ -13,7 +14,8 @@ pub(super) fn of(error: &Error) -> Option<&'static str> {
         let open = cause.downcast_ref().and_then(of_open);
         let create = || cause.downcast_ref().and_then(of_create);
         let state = || cause.downcast_ref().and_then(of_state);
-        open.or_else(create).or_else(state)
+        let settings = || cause.downcast_ref().map(of_settings);
+        open.or_else(create).or_else(state).or_else(settings)
     })
 }
 
@@ -56,6 +58,11 @@ fn of_state(error: &StateError) -> Option<&'static str> {
     }
 }
 
+fn of_settings(_: &ReadError) -> &'static str {
+    "docs/reference/settings.md lists the fields; `dogwild train` leaves such files in its --out folder, as \
+     node0-solver0-settings.json"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +98,12 @@ mod tests {
             // The cause is told once, although it is a source and in the text.
             assert_eq!(told.matches("/dev/shm/b").count(), 1, "{told}");
         }
+        let wrong = crate::settings::from_json::<crate::settings::TesterSettings>("{");
+        let wrong = wrong
+            .map_err(Error::from)
+            .map_err(|error| error.context("tester.json"));
+        let hint = of(&wrong.expect_err("half a file")).expect("a hint");
+        assert!(hint.contains("settings.md"), "{hint}");
         assert_eq!(of(&anyhow::anyhow!("anything else")), None);
         let missing = OpenError::NotFound { path: "/no".into() };
         assert_eq!(of(&missing.into()), None);

@@ -1,7 +1,10 @@
 //! Which arguments an error of the reliable path is about: the library names settings in words.
 
+use std::path::PathBuf;
+
 use anyhow::Error;
 
+use super::given::Given;
 use crate::poseidon::{CheckpointError, PlanError, PoseidonError};
 
 /// `error`, after the arguments to change if the user gave the setting by one.
@@ -9,6 +12,32 @@ pub(super) fn with_flags(error: PoseidonError) -> Error {
     match flags(&error) {
         Some(flags) => Error::new(error).context(flags),
         None => error.into(),
+    }
+}
+
+/// Where a member's settings came from.
+pub(super) enum Origin {
+    Flags,
+    File(PathBuf),
+}
+
+impl Origin {
+    pub(super) fn of<A>(given: &Given<A>) -> Self {
+        match given {
+            Given::Flags(_) => Self::Flags,
+            Given::File(file) => Self::File(file.clone()),
+        }
+    }
+
+    /// `error`, after the arguments or the file to change.
+    pub(super) fn name(self, error: PoseidonError) -> Error {
+        match self {
+            Self::Flags => with_flags(error),
+            Self::File(file) if flags(&error).is_some() => {
+                Error::new(error).context(file.display().to_string())
+            }
+            Self::File(_) => error.into(),
+        }
     }
 }
 
@@ -44,6 +73,10 @@ mod tests {
         assert!(text.starts_with("--quorum: a quorum of 2: give"), "{text}");
         let found = error.downcast_ref::<PoseidonError>();
         assert!(matches!(found, Some(PoseidonError::Plan(_))));
+        let file = Origin::File("w.json".into());
+        let error = file.name(PoseidonError::Plan(PlanError::Quorum(2.0)));
+        let text = dogwild_lab::out::told(&*error);
+        assert!(text.starts_with("w.json: a quorum of 2: give"), "{text}");
         // What no argument changes stands alone.
         let error = with_flags(PoseidonError::Panicked);
         let text = dogwild_lab::out::told(&*error);

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::cluster_args::{MemberArgs, ModelArgs, key, model_job};
 use super::given::{Flags, Given};
-use super::poseidon_flags::with_flags;
+use super::poseidon_flags::Origin;
 use crate::node::stop_on_signals;
 use crate::poseidon::run_server;
 use crate::settings::ServerSettings;
@@ -42,10 +42,11 @@ impl Given<ServerFlags> {
     /// # Errors
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
+        let origin = Origin::of(&self);
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let (model, _) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
-        run_server(&settings.job(key, model), &stop).map_err(with_flags)
+        run_server(&settings.job(key, model), &stop).map_err(|error| origin.name(error))
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, key, model_job};
 use super::given::{Flags, Given};
-use super::poseidon_flags::with_flags;
+use super::poseidon_flags::Origin;
 use crate::node::{TEST_IMAGES, stop_on_signals};
 use crate::poseidon::run_worker;
 use crate::settings::{SlowSettings, WorkerSettings};
@@ -72,11 +72,12 @@ impl Given<WorkerFlags> {
     /// # Errors
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
+        let origin = Origin::of(&self);
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let (model, data) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
-        run_worker(&settings.job(key, model, data), &stop).map_err(with_flags)?;
+        run_worker(&settings.job(key, model, data), &stop).map_err(|error| origin.name(error))?;
         Ok(stop.check()?)
     }
 }
