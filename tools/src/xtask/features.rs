@@ -21,9 +21,15 @@ const CRATES_END: usize = 60;
 /// # Errors
 /// There are [`CRATES_END`] or more; cargo cannot tell.
 pub(crate) fn check_crates(manifest: &Path) -> Result<usize> {
+    count_crates(&tree(manifest, "", "normal,build")?, CRATES_END)
+}
+
+/// What `cargo tree` says of `dogwild` with `features` only, a list with commas.
+fn tree(manifest: &Path, features: &str, edges: &str) -> Result<String> {
     let output = Command::new("cargo")
         .args(["tree", "--offline", "--locked", "--package", "dogwild"])
-        .args(["--no-default-features", "--edges", "normal,build"])
+        .args(["--no-default-features", "--features", features])
+        .args(["--edges", edges])
         .args(["--prefix", "none", "--manifest-path"])
         .arg(manifest)
         .output()
@@ -32,8 +38,7 @@ pub(crate) fn check_crates(manifest: &Path) -> Result<usize> {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("`cargo tree --offline --locked` failed:\n{said}");
     }
-    let tree = String::from_utf8(output.stdout).context("what `cargo tree` says")?;
-    count_crates(&tree, CRATES_END)
+    String::from_utf8(output.stdout).context("what `cargo tree` says")
 }
 
 /// The crates of a tree, each counted once. `end` of them are too many.
@@ -130,6 +135,29 @@ mod tests {
             count > 2,
             "the library and its own network crate are two: {count}"
         );
+    }
+
+    /// The table of docs/dependencies.md: features in backticks, then the crates.
+    #[test]
+    fn documented_numbers_of_crates_are_true() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let path = root.join("docs/dependencies.md");
+        let text = std::fs::read_to_string(path).expect("the document");
+        let rows = text
+            .lines()
+            .skip_while(|line| !line.starts_with("| features of `dogwild` | crates |"))
+            .skip(2)
+            .take_while(|line| line.starts_with('|'));
+        let mut found = 0;
+        for row in rows {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let features: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
+            let tree = tree(&root.join("Cargo.toml"), &features.join(","), "normal");
+            let crates = count_crates(&tree.expect("a tree"), usize::MAX).expect("crates");
+            assert_eq!(cells[2], crates.to_string(), "{row}");
+            found += 1;
+        }
+        assert_eq!(found, 9, "rows of the table");
     }
 
     #[test]
