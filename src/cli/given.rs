@@ -41,27 +41,33 @@ impl<A: Flags> Given<A> {
                 settings.validate().map_err(|error| by_flag(&error))?;
                 Ok(settings)
             }
-            Self::File(file) => {
-                let (shown, text) = read(&file)?;
-                from_json(&text).with_context(|| shown)
-            }
+            Self::File(file) => from_json(&read(&file)?).with_context(|| shown(&file)),
         }
     }
 }
 
-/// The text of a file of settings, and its name for messages.
-fn read(file: &Path) -> Result<(String, String)> {
-    if file == Path::new("-") {
+/// Stands for standard input.
+const STDIN: &str = "-";
+
+/// The name of a file of settings in messages.
+pub(super) fn shown(file: &Path) -> String {
+    if file == Path::new(STDIN) {
+        return "settings on standard input".to_owned();
+    }
+    file.display().to_string()
+}
+
+/// The text of a file of settings.
+fn read(file: &Path) -> Result<String> {
+    if file == Path::new(STDIN) {
         let mut text = String::new();
         std::io::stdin()
             .read_to_string(&mut text)
             .context("cannot read settings from standard input")?;
-        return Ok(("settings on standard input".to_owned(), text));
+        return Ok(text);
     }
-    let shown = file.display().to_string();
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the settings {shown}"))?;
-    Ok((shown, text))
+    std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the settings {}", file.display()))
 }
 
 /// `error`, about the flag that sets the field.

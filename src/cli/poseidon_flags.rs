@@ -1,10 +1,11 @@
-//! Which arguments an error of the reliable path is about: the library names settings in words.
+//! Which arguments an error of the reliable path is about, or which file of settings: the library
+//! names settings in words.
 
 use std::path::PathBuf;
 
 use anyhow::Error;
 
-use super::given::Given;
+use super::given::{Given, shown};
 use crate::poseidon::{CheckpointError, PlanError, PoseidonError};
 
 /// `error`, after the arguments to change if the user gave the setting by one.
@@ -33,9 +34,7 @@ impl Origin {
     pub(super) fn name(self, error: PoseidonError) -> Error {
         match self {
             Self::Flags => with_flags(error),
-            Self::File(file) if flags(&error).is_some() => {
-                Error::new(error).context(file.display().to_string())
-            }
+            Self::File(file) if flags(&error).is_some() => Error::new(error).context(shown(&file)),
             Self::File(_) => error.into(),
         }
     }

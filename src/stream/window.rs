@@ -91,13 +91,21 @@ pub(super) struct Window {
 /// A window that is let run empty, so that the way is seen without a queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Drain {
-    /// While it lasts: the position whose answer ends it, the window before, and what its round
-    /// trip was on the network, ns.
-    until: Option<(u64, u64, u64)>,
+    running: Option<Draining>,
     /// When the next one is due, ns; 0: nothing was answered yet.
     due_ns: u64,
-    /// Those that have ended.
-    count: u64,
+    /// Whether one has ended.
+    ended: bool,
+}
+
+/// A drain while it lasts.
+#[derive(Clone, Copy, Debug)]
+struct Draining {
+    /// The position whose answer ends it.
+    last: u64,
+    /// The window before, frames, and what its round trip was on the network, ns.
+    frames: u64,
+    trip_ns: u64,
 }
 
 /// What one slave answered.
@@ -175,30 +183,38 @@ impl Window {
 
     /// Begins or ends a drain, if it is time to.
     fn look_at_drain(&mut self, now_ns: u64, reached: u64) {
-        if let Some((number, frames, trip_ns)) = self.drain.until {
-            if reached >= number {
-                let wanted_ns = self.delay.way_ns() + QUEUE_NS / 2;
-                let fits = frames as f64 * (wanted_ns as f64 / trip_ns.max(1) as f64).min(1.0);
-                self.frames = (fits as u64).max(self.frames);
-                let apart_ns = DRAIN_EVERY_NS.max(DRAIN_EVERY_TRIPS * self.round_trip_ns);
-                self.drain = Drain {
-                    until: None,
-                    due_ns: now_ns + apart_ns,
-                    count: self.drain.count + 1,
-                };
-                // What came in the first moments lay in queues that others had filled before.
-                if self.drain.count == 1 {
-                    self.rate.begin_again();
-                }
-                self.begin_round();
+        if let Some(was) = self.drain.running {
+            if reached >= was.last {
+                self.end_drain(now_ns, was);
             }
         } else if self.drain.due_ns == 0 {
             self.drain.due_ns = now_ns + FIRST_DRAIN_NS;
         } else if now_ns >= self.drain.due_ns && self.frames > SHORTEST_QUEUED {
-            let trip_ns = self.delay.way_ns() + self.queued_ns;
-            self.drain.until = Some((self.sent + DRAINED, self.frames, trip_ns));
+            self.drain.running = Some(Draining {
+                last: self.sent + DRAINED,
+                frames: self.frames,
+                trip_ns: self.delay.way_ns() + self.queued_ns,
+            });
             self.frames = SHORTEST_QUEUED;
         }
+    }
+
+    /// Opens the window again, as far as the way that was seen meanwhile allows.
+    fn end_drain(&mut self, now_ns: u64, was: Draining) {
+        let wanted_ns = self.delay.way_ns() + QUEUE_NS / 2;
+        let fits = was.frames as f64 * (wanted_ns as f64 / was.trip_ns.max(1) as f64).min(1.0);
+        self.frames = (fits as u64).max(self.frames);
+        // What came in the first moments lay in queues that others had filled before.
+        if !self.drain.ended {
+            self.rate.begin_again();
+        }
+        let apart_ns = DRAIN_EVERY_NS.max(DRAIN_EVERY_TRIPS * self.round_trip_ns);
+        self.drain = Drain {
+            running: None,
+            due_ns: now_ns + apart_ns,
+            ended: true,
+        };
+        self.begin_round();
     }
 
     /// Whether slaves have been silent for long enough to open the window again.
@@ -294,7 +310,7 @@ impl Window {
         } = self.answers[usize::from(node)];
         let round = reached.saturating_sub(began.0);
         // A round is a whole window, so that each one sees what the change before it did.
-        let drains = self.drain.until.is_some();
+        let drains = self.drain.running.is_some();
         if self.most == 0 || drains || round < self.frames.max(ROUND) || reached < self.reached() {
             return;
         }
