@@ -31,8 +31,9 @@ fn commit() -> Option<String> {
 }
 
 /// What the library and its program are made of.
-const COMPILED: [&str; 7] = [
+const COMPILED: [&str; 8] = [
     "src",
+    "kernels/src",
     "net/src",
     "lab/src",
     "models",

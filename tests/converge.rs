@@ -10,8 +10,12 @@ use std::process::Output;
 use std::time::Instant;
 
 use serde_json::Value;
+use support::output::succeeds;
+use support::process::Process;
 use support::program::dogwild;
 use support::results::{number, summary};
+use support::shm::shm_folder;
+use support::wait::wait_for;
 
 fn run(args: &[&str], out: &Path) -> Output {
     let mut command = dogwild();
@@ -94,6 +98,35 @@ fn narrow_payloads_keep_to_the_rate() {
                 "{precision}: {sent} of {most}"
             );
         }
+    }
+}
+
+/// Where the link limits, a narrow payload is worth its bytes: cycles per second of node 0, over
+/// real processes.
+#[test]
+#[ignore = "long: whole trainings"]
+fn narrow_payloads_come_around_more_often() {
+    let cycles = |precision| {
+        let args = ["--nodes", "2", "--iterations", "160", "--pace-steps", "20"];
+        let rate = ["--rate", "2MB", "--precision", precision];
+        let summary = train(&[args.as_slice(), &rate].concat());
+        number(&summary["per_node"][0]["stream"]["cycles"]) / number(&summary["train_s"])
+    };
+    let f32 = cycles("f32");
+    let (bf16, int8) = (cycles("bf16") / f32, cycles("int8") / f32);
+    assert!(bf16 > 1.7 && int8 > 3.2, "{bf16} and {int8} times f32");
+}
+
+/// `--sparse` sends what moved most first, and at the end all has gone.
+#[test]
+#[ignore = "long: a whole training"]
+fn nodes_learn_from_what_moved_most() {
+    let args = ["--nodes", "3", "--iterations", "600", "--sparse"];
+    let summary = train(&[&args[..], &["--rate", "4MB", "--loss", "10%"]].concat());
+    assert_eq!(summary["replicas_identical"], true);
+    assert_eq!(summary["settings"]["stream"]["sparse"], true);
+    for node in summary["per_node"].as_array().expect("nodes") {
+        assert!(number(&node["test_accuracy"]) > 0.9, "{node}");
     }
 }
 
@@ -225,6 +258,58 @@ fn nodes_take_turns_in_tests() {
         // Five turns and the test at the end; one that was leapt over is left out.
         assert!((2..=6).contains(&rows), "{rows} of node {node}\n{curve}");
     }
+}
+
+/// Seconds of the curve are those of the job: a solver that begins late goes on from where the
+/// others are, to a hello's interval (0.5 s) exact.
+#[test]
+fn who_begins_late_counts_from_the_beginning() {
+    let folder = shm_folder();
+    let session = format!("late-{}", std::process::id());
+    let component = |kind: &str, node: &str, args: &[&str]| {
+        let mut command = dogwild();
+        command.arg(kind).args(args).env("RUST_LOG", "warn");
+        command.arg("--buffer").arg(folder.path().join(node));
+        command
+    };
+    let _streamers = ["0", "1"].map(|node| {
+        succeeds(&mut component("init", node, &["--session", &session]));
+        Process::start(&mut component("stream", node, &["--node", node]))
+    });
+    let solver = |node| {
+        let curve = folder.path().join(format!("curve{node}"));
+        let args = [
+            "--data",
+            "digits:1,train=1000,test=100",
+            "--test-every",
+            "1",
+        ];
+        let mut command = component("solver", node, &args);
+        command.args(["--node", node, "--curve"]).arg(&curve);
+        (Process::start(&mut command), curve)
+    };
+    // Of each row: the seconds.
+    let seconds = |curve: &Path| -> Vec<f64> {
+        let rows = std::fs::read_to_string(curve).unwrap_or_default();
+        let second = |row: &str| row.split(',').nth(3)?.parse().ok();
+        rows.lines().skip(1).filter_map(second).collect()
+    };
+    let (_zero, zero) = solver("0");
+    wait_for("three seconds of training", || {
+        seconds(&zero).last() > Some(&3.0)
+    });
+    let (mut late, one) = solver("1");
+    wait_for("a test of node 1", || !seconds(&one).is_empty());
+    assert!(seconds(&one)[0] > 2.0, "{:?}", seconds(&one));
+    late.kill();
+    let before = seconds(&zero).last().copied();
+    wait_for("another second of training", || {
+        seconds(&zero).last().copied() > before.map(|before| before + 1.0)
+    });
+    let tested = seconds(&one).len();
+    let (_late, _) = solver("1");
+    wait_for("another test of node 1", || seconds(&one).len() > tested);
+    assert!(seconds(&one)[tested..].first() > before.as_ref());
 }
 
 /// A node that masters all weights and has no solver, two that learn and master nothing, one that

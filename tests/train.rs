@@ -225,6 +225,24 @@ fn raw_ethernet(iterations: &str, data: &str, least_accuracy: f64) {
     assert_eq!(summary["lab"], true);
 }
 
+/// 2.5 MB/s carry a range of 862 kB less than three times a second, as deltas go the same way.
+#[test]
+fn a_lab_has_the_rate_that_is_asked_for() {
+    if let Some(why) = no_lab() {
+        dogwild_lab::skip::skip(&why);
+        return;
+    }
+    let link = ["--lab", "--transport", "udp", "--lab-rate", "20Mbit"];
+    let job = ["--iterations", "60", "--pace-steps", "10"];
+    let data = ["--data", "digits:1,train=1000,test=200"];
+    let summary = train(&[&link[..], &job, &data].concat());
+    assert_eq!(number(&summary["settings"]["lab_rate"]), 2.5e6);
+    for node in summary["per_node"].as_array().expect("nodes") {
+        let cycles = number(&node["cycles_per_s"]);
+        assert!((0.2..3.0).contains(&cycles), "{node}");
+    }
+}
+
 fn no_lab() -> Option<String> {
     dogwild_lab::Lab::up(&dogwild_lab::Spec::of(2))
         .err()

@@ -190,6 +190,7 @@ fn hello_of(weights: &SharedWeights, chunk_weights: u32) -> Hello {
         chunk_weights,
         chunks: weights.used().div_ceil(chunk_weights as usize) as u32,
         masters: 2,
+        trained_ms: 0,
         seen: vec![RangeSeen::All; 2],
     }
 }

@@ -234,6 +234,22 @@ fn raw_sockets_without_privilege_say_what_to_do() {
 }
 
 #[test]
+fn links_of_a_lab_belong_to_a_lab() {
+    let said = |args: &[&str]| refused(dogwild().arg("train").args(args));
+    assert_says(&said(&["--lab-rate", "1Mbit"]), &["--lab"]);
+    let datagrams = said(&["--lab", "--lab-congestion", "cubic"]);
+    assert_says(
+        &datagrams,
+        &["--lab-congestion means nothing", "--sync poseidon"],
+    );
+    let unknown = ["--sync", "poseidon", "--lab", "--lab-congestion", "slow"];
+    assert_says(
+        &said(&unknown),
+        &["no TCP congestion control `slow`", "cubic"],
+    );
+}
+
+#[test]
 fn raw_ethernet_without_a_cable_points_to_the_lab() {
     let said = refused(dogwild().args(["train", "--transport", "packet_mmap"]));
     assert_says(&said, &["--lab", "--iface"]);

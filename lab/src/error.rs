@@ -18,6 +18,16 @@ pub enum LabError {
     /// Loss is a probability.
     #[error("loss is a share from 0 (nothing) to 1 (everything), not {0}")]
     Loss(f64),
+    /// The kernel has modules for some.
+    #[error(
+        "this kernel has no TCP congestion control `{asked}`: it has {known} (modprobe tcp_{asked})"
+    )]
+    Congestion {
+        /// What was asked for.
+        asked: String,
+        /// What there is.
+        known: String,
+    },
     /// A program the set-up needs is not installed.
     #[error("cannot find the program `{program}`: install it (Debian: apt-get install {package})")]
     Missing {

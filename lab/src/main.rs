@@ -92,6 +92,9 @@ struct Wanted {
     /// Share of the frames every host loses on receive, for example 1% or 0.01.
     #[arg(long, allow_hyphen_values = true, value_parser = share)]
     loss: Option<f64>,
+    /// TCP's congestion control between hosts, as cubic or bbr; by default the kernel's.
+    #[arg(long)]
+    congestion: Option<String>,
     /// How the hosts are joined; auto: one cable for two hosts without a limit, else a bridge.
     #[arg(long, value_enum, default_value_t = CableName::Auto)]
     cable: CableName,
@@ -115,6 +118,7 @@ impl Wanted {
             rate: self.rate.clone(),
             queue_bytes: None,
             loss: self.loss,
+            congestion: self.congestion.clone(),
             cable: match self.cable {
                 CableName::Auto => Cable::Auto,
                 CableName::Direct => Cable::Direct,

@@ -22,6 +22,16 @@ pub fn terminate(pid: u32) {
     let _ = sys::end(pid, false);
 }
 
+/// Lets process `pid` stand still (SIGSTOP) until [`resume`]. One that is gone is not an error.
+pub fn pause(pid: u32) {
+    let _ = sys::send(pid, libc::SIGSTOP);
+}
+
+/// Lets process `pid` go on (SIGCONT). One that is gone is not an error.
+pub fn resume(pid: u32) {
+    let _ = sys::send(pid, libc::SIGCONT);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

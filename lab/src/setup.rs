@@ -95,6 +95,13 @@ pub(crate) fn set_up(spec: &Spec, tools: &Tools, host: &LabHost) -> Result<(), L
          route add 224.0.0.0/4 dev eth0\n",
         host.ipv4()
     );
+    if let Some(congestion) = &spec.congestion {
+        // By route: a namespace may make its default only what the machine allows to everyone.
+        script += &format!(
+            "route replace 10.77.0.0/24 dev eth0 proto kernel scope link src {} congctl {congestion}\n",
+            host.ipv4()
+        );
+    }
     for other in (0..spec.hosts).filter(|&other| other != host.index) {
         // Known from the start: address resolution would suffer from loss and add frames.
         let (ipv4, mac) = (ipv4(other), hex(mac(other)));

@@ -31,6 +31,8 @@ pub struct Spec {
     /// Share of the frames dropped on receive by every host, 0 to 1: raw frames and IP alike.
     /// Segmentation offload is then off, so that single frames are lost, not trains of 40.
     pub loss: Option<f64>,
+    /// TCP's congestion control on the way to the other hosts (`cubic`, `bbr`); none: the kernel's.
+    pub congestion: Option<String>,
     /// How the hosts are joined.
     pub cable: Cable,
     /// Spread receive work over all cores (receive packet steering), else it stays on the core
@@ -47,6 +49,7 @@ impl Default for Spec {
             rate: None,
             queue_bytes: None,
             loss: None,
+            congestion: None,
             cable: Cable::Auto,
             steer_receive: false,
         }
@@ -72,6 +75,16 @@ impl Spec {
         }
         if !(68..=65535).contains(&self.mtu) {
             return Err(LabError::Mtu(self.mtu));
+        }
+        if let Some(asked) = &self.congestion {
+            let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+            let known = std::fs::read_to_string(path).unwrap_or_default();
+            if !known.split_whitespace().any(|known| known == asked) {
+                return Err(LabError::Congestion {
+                    asked: asked.clone(),
+                    known: known.trim().to_owned(),
+                });
+            }
         }
         match self.loss {
             Some(loss) if !(0.0..=1.0).contains(&loss) => Err(LabError::Loss(loss)),

@@ -139,10 +139,14 @@ pub fn ignore_keyboard_signals() {
 
 /// Asks process `pid` to end (SIGTERM), or with `force` ends it (SIGKILL).
 pub fn end(pid: u32, force: bool) -> io::Result<()> {
+    send(pid, if force { libc::SIGKILL } else { libc::SIGTERM })
+}
+
+/// Sends `signal` to process `pid`.
+pub(crate) fn send(pid: u32, signal: i32) -> io::Result<()> {
     // 0, 1 and negative numbers mean others than one ordinary process.
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 1);
     let pid = pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-    let signal = if force { libc::SIGKILL } else { libc::SIGTERM };
     // SAFETY: a system call with plain integers.
     check(unsafe { libc::kill(pid, signal) })
 }

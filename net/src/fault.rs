@@ -27,8 +27,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use self::bursts::BurstLoss;
-pub use self::bursts::Bursts;
+pub use self::bursts::{BurstLoss, Bursts};
 use self::corrupt::Corrupter;
 use self::delay::Held;
 use crate::{Link, Receive, ReceiveStats, Source};

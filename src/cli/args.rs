@@ -109,6 +109,11 @@ impl Rate {
     pub(super) fn to_arg(self) -> String {
         self.0.map_or("max".to_owned(), |bytes| bytes.to_string())
     }
+
+    /// In the words of tc; none: no limit.
+    pub(super) fn tc(self) -> Option<String> {
+        Some(format!("{:.0}bit", self.0? * 8.0))
+    }
 }
 
 /// A choice, by its name on the command line.
@@ -258,7 +263,8 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn bursts(text: &str) -> Result<BurstSettings, String> {
+/// Takes the settings of [`FaultArgs::loss_burst`].
+pub fn bursts(text: &str) -> Result<BurstSettings, String> {
     const USAGE: &str = "write P,R or P,R,BAD or P,R,BAD,GOOD";
     let mut values = [0.0, 0.0, 1.0, 0.0];
     let parts: Vec<&str> = text.split(',').collect();

@@ -16,6 +16,7 @@ pub mod given;
 mod gpu;
 mod hint;
 mod init;
+mod lab_args;
 mod parse;
 mod pictures;
 mod poseidon_flags;
@@ -30,7 +31,9 @@ mod train;
 mod train_poseidon;
 pub mod worker;
 
+use std::io::Write;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::{Parser, Subcommand};
 
@@ -78,9 +81,7 @@ enum Command {
 /// Parses the command line of this process and runs it.
 pub fn main() -> ExitCode {
     let cli: Cli = args::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
-        .format_target(false)
-        .init();
+    start_log();
     let result = match cli.command {
         Command::Train(args) => args.run(),
         Command::Init(args) => args.run(),
@@ -98,6 +99,18 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => args.run(),
     };
     finish("dogwild", result)
+}
+
+/// Messages go to standard error, from `info` on unless RUST_LOG says otherwise.
+fn start_log() {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
+        .format(|out, record| {
+            let (level, style) = (record.level(), out.default_level_style(record.level()));
+            let now = humantime::format_rfc3339_seconds(SystemTime::now());
+            let text = record.args().to_string().replace('\n', "\n    ");
+            writeln!(out, "[{now} {style}{level:<5}{style:#}] {text}")
+        })
+        .init();
 }
 
 /// How `program` ends: with one line about what went wrong, and a code that tells a launcher what

@@ -12,6 +12,7 @@ use super::capture;
 use super::closing::{Closing, close};
 use super::exit;
 use super::explicit::Explicit;
+use super::lab_args::LabArgs;
 use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
@@ -98,10 +99,9 @@ pub(super) struct Args {
     /// Replace results that are in --out, once those of this run are complete
     #[arg(long, requires = "out", conflicts_with = "resume")]
     overwrite: bool,
-    /// Nodes are network namespaces joined by veth cables, over raw Ethernet unless --transport
-    /// says otherwise
-    #[arg(long, group = STREAM_GROUP)]
-    lab: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) lab: LabArgs,
     /// What keeps the replicas in step
     #[arg(long, value_enum, default_value = "stream")]
     #[serde(serialize_with = "args::as_value")]
@@ -147,7 +147,7 @@ impl Args {
         if self.tester {
             self.add_tester()?;
         }
-        if self.lab {
+        if self.lab.lab {
             self.enter_lab(chosen);
         } else if self.transport.transport.is_raw()
             && self.transport.iface.is_none()
@@ -272,7 +272,6 @@ impl Args {
                 "nodes",
                 "solvers",
                 "tester",
-                "lab",
                 "transport",
                 "stream",
                 "faults",
@@ -312,10 +311,7 @@ impl Args {
             max_age: self.max_age,
             snapshot_every: self.snapshot_every,
             resume,
-            lab: self.lab.then(|| dogwild_lab::Spec {
-                mtu,
-                ..dogwild_lab::Spec::of(self.nodes.into())
-            }),
+            lab: self.lab.spec(self.nodes.into(), mtu),
             transport: self.transport.settings(),
             stream: self.stream.settings()?,
             faults: self.fault.settings(),

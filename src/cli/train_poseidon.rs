@@ -32,7 +32,7 @@ const POSEIDON_ONLY: [&str; 2] = [POSEIDON_GROUP, "ClusterArgs"];
 pub(super) const STREAM_GROUP: &str = "stream-path";
 /// The group of the arguments in [`PoseidonArgs`] itself. (Of a struct that has others flattened
 /// into it, clap makes an empty group.)
-const POSEIDON_GROUP: &str = "poseidon-path";
+pub(super) const POSEIDON_GROUP: &str = "poseidon-path";
 /// Though in a group of the stream, the reliable path has it too.
 const BOTH: &str = "--key-file";
 
@@ -124,6 +124,7 @@ impl Args {
         let key_file = self.transport.key_file.clone();
         key(key_file.as_deref())?;
         bandwidth("bandwidth_bytes_per_s", own.bandwidth).map_err(|error| by_flag(&error))?;
+        let hosts = own.cluster.workers.max(own.cluster.servers);
         let plan = PoseidonPlan {
             threads: own.threads_per_worker,
             resume: self.resume,
@@ -135,6 +136,7 @@ impl Args {
             cluster_args: own.cluster.to_args(),
             worker_args,
             checkpoint_folder: out.lasting().join("checkpoints"),
+            lab: self.lab.spec(usize::from(hosts), 1500),
         };
         let path = PathPlan::Poseidon(plan.into());
         Ok(self.plan(spec, model, iterations, out, path))
@@ -166,7 +168,7 @@ mod tests {
     /// An argument that is in no group is taken, and ignored, on a path that does not know it.
     #[test]
     fn every_argument_belongs_to_a_path_or_to_both() {
-        const COMMON: [&str; 14] = [
+        const COMMON: [&str; 18] = [
             "help",
             "solver",
             "data",
@@ -179,6 +181,10 @@ mod tests {
             "resume",
             "out",
             "overwrite",
+            "lab",
+            "lab_rate",
+            "lab_queue",
+            "lab_loss",
             "sync",
             "key_file",
         ];

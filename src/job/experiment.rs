@@ -4,6 +4,7 @@
 //! Reads /proc and the program's own arguments; everything here is known before a job begins.
 
 use std::fs;
+use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -48,9 +49,7 @@ impl Experiment {
             dogwild: env!("CARGO_PKG_VERSION"),
             commit: Some(env!("DOGWILD_COMMIT")).filter(|commit| !commit.is_empty()),
             command: words.map(|w| w.to_string_lossy().into_owned()).collect(),
-            started: jiff::Timestamp::now()
-                .strftime("%Y-%m-%dT%H:%M:%SZ")
-                .to_string(),
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             host: Host::here(),
             settings,
         }
@@ -102,8 +101,8 @@ mod tests {
         let found = Experiment::new(Map::new());
         assert!(!found.host.name.is_empty() && !found.host.kernel.is_empty());
         assert!(found.host.cores > 0 && found.host.memory_bytes > 1 << 20);
-        let time: jiff::Timestamp = found.started.parse().expect("RFC 3339");
-        assert!(time <= jiff::Timestamp::now());
+        let time = humantime::parse_rfc3339(&found.started).expect("RFC 3339");
+        assert!(time <= SystemTime::now());
         let hex = |commit: &str| {
             commit
                 .trim_end_matches('+')

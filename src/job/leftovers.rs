@@ -20,12 +20,14 @@ const BUFFER: &[u8] = b"DOGWILD\0";
 /// First bytes of its state files.
 const STATES: [&[u8]; 3] = [b"DOGWSTRM", b"DOGWSOLV", b"DOGWGPU\0"];
 /// Start of the names of what measuring tools make: files and folders.
-const TOOLS: [&str; 5] = [
+const TOOLS: [&str; 7] = [
     "dogwild-bench-",
     "dogwild-plan-",
     "dogwild-hogwild-",
     "rawbench-gpu-",
     "dogwild-rawbench-",
+    "dogwild-study-",
+    "dogwild-repeat-",
 ];
 /// A folder this young may be one that a tool is about to fill.
 const YOUNG: Duration = Duration::from_secs(60);

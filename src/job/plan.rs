@@ -108,6 +108,8 @@ pub struct PoseidonPlan {
     pub checkpoint_folder: PathBuf,
     /// Go on from the checkpoints.
     pub resume: bool,
+    /// The lab of the members: worker K and server K on host K, the coordinator on host 0.
+    pub lab: Option<dogwild_lab::Spec>,
 }
 
 /// A plan, and the part of its path.

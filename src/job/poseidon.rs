@@ -5,10 +5,12 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use super::buffers::{Buffers, session_name};
@@ -39,9 +41,6 @@ use crate::weights::Existing;
 
 /// Restarts in a row without a step in between before the job gives up.
 const MOST_RESTARTS_WITHOUT_PROGRESS: u32 = 5;
-
-/// Where components listen: on this host, on any port.
-const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// What a resumed run must have in common with the first; in `run.json` next to the checkpoints.
 #[derive(Debug, Serialize, Deserialize)]
@@ -115,8 +114,10 @@ pub(super) fn train_poseidon(
     room::check(plan.own.cluster.workers, needs)?;
     let session = plan.session()?;
     let buffers = make_buffers(plan, &session, &set)?;
+    let lab = plan.own.lab.as_ref().map(Lab::up).transpose()?.map(Rc::new);
     let mut watched = Watched {
         plan,
+        lab,
         session: &session,
         buffers: &buffers,
         restarts: 0,
@@ -167,6 +168,7 @@ fn make_buffers(plan: PlanOf<'_, PoseidonPlan>, session: &str, set: &DataSet) ->
 /// A job while it runs.
 struct Watched<'p> {
     plan: PlanOf<'p, PoseidonPlan>,
+    lab: Option<Rc<Lab>>,
     session: &'p str,
     buffers: &'p Buffers,
     /// Times that all members were started again.
@@ -192,7 +194,7 @@ impl Watched<'_> {
         let file = plan.job.out.join("coordinator.address");
         let _ = fs::remove_file(&file);
         let settings = CoordinatorSettings {
-            listen: ANY_PORT,
+            listen: self.listen(0),
             address_file: Some(file.clone()),
             session: self.session.to_owned(),
             iterations: Some(plan.job.iterations),
@@ -201,7 +203,7 @@ impl Watched<'_> {
             model: plan.model_settings(),
             cluster: plan.own.cluster.clone(),
         };
-        let coordinator = self.component("coordinator", &settings, self.session)?;
+        let coordinator = self.component("coordinator", 0, &settings, self.session)?;
         fleet.0 = vec![coordinator];
         let address = loop {
             if let Ok(address) = fs::read_to_string(&file) {
@@ -234,7 +236,7 @@ impl Watched<'_> {
             member: self.member(&name, index, coordinator, resume),
             model: self.plan.model_settings(),
         };
-        self.component(&name, &settings, self.session)
+        self.component(&name, index, &settings, self.session)
     }
 
     fn worker(&self, index: u16, coordinator: &str, resume: bool) -> Result<Component> {
@@ -253,7 +255,7 @@ impl Watched<'_> {
             member: self.member(&name, index, coordinator, resume),
             model: plan.model_settings(),
         };
-        self.component(&name, &settings, &buffer.display().to_string())
+        self.component(&name, index, &settings, &buffer.display().to_string())
     }
 
     fn member(&self, name: &str, index: u16, coordinator: &str, resume: bool) -> MemberSettings {
@@ -262,7 +264,7 @@ impl Watched<'_> {
         MemberSettings {
             index,
             coordinator: coordinator.to_owned(),
-            listen: ANY_PORT,
+            listen: self.listen(index),
             checkpoints: plan.checkpoints().then(|| folder.clone()),
             resume: resume && plan.checkpoints(),
             bandwidth_bytes_per_s: plan.own.bandwidth_bytes_per_s,
@@ -271,14 +273,29 @@ impl Watched<'_> {
         }
     }
 
-    /// Starts a component; `ps` shows its name and `what` it works on.
-    fn component(&self, name: &str, settings: &impl Settings, what: &str) -> Result<Component> {
+    /// Where what runs on `host` listens: there, on any port.
+    fn listen(&self, host: u16) -> SocketAddr {
+        let lab = self.lab.as_ref();
+        let address = lab.map_or(Ipv4Addr::LOCALHOST, |lab| {
+            lab.host(usize::from(host)).ipv4()
+        });
+        SocketAddr::new(IpAddr::V4(address), 0)
+    }
+
+    /// Starts a component on `host`; `ps` shows its name and `what` it works on.
+    fn component(
+        &self,
+        name: &str,
+        host: u16,
+        settings: &impl Settings,
+        what: &str,
+    ) -> Result<Component> {
         let start = Start {
             out: &self.plan.job.out,
             name: name.to_owned(),
             file: name.to_owned(),
             ends: Ends::WhenDone,
-            host: None,
+            host: self.lab.as_ref().map(|lab| (lab, host)),
         };
         start.with(settings, what)
     }

@@ -27,6 +27,7 @@ cfg_if::cfg_if! {
         mod solver_error;
         mod tester;
         mod testing;
+        mod train_clock;
         mod turn;
 
         pub use model::{NetError, bound_net, data_kind, train_batch};

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::clock::Clock;
 use super::model::{bound_net, data_kind};
 use super::ready::{is_finished, wait_until_ready};
 use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
+use super::train_clock::TrainClock;
 use crate::solver::data::{Shard, Source};
 use crate::solver::{Phase, SolverSpec};
 use crate::watch::SolverMeter;
@@ -68,11 +68,10 @@ pub fn run_tester(job: &TesterJob, stop: &AtomicBool) -> Result<(), SolverError>
         target_accuracy: job.target_accuracy,
     };
     let mut testing = Testing::new(tester, curve, schedule, &shared);
-    let (clock, meters) = (Clock::start(), slot.meters());
-    // Time that earlier processes of this tester have spent.
-    let before_ns = meters[SolverMeter::TrainNs as usize].load(Relaxed);
-    let moment = || {
-        let elapsed_ns = before_ns + clock.now_ns();
+    let meters = slot.meters();
+    let mut trained = TrainClock::go_on(meters[SolverMeter::TrainNs as usize].load(Relaxed));
+    let mut moment = || {
+        let elapsed_ns = trained.elapsed_ns(shared.globals());
         SolverMeter::TrainNs.set(meters, elapsed_ns);
         Moment {
             elapsed_ns,

@@ -15,6 +15,7 @@ use super::ready::{is_finished, wait_until_ready};
 use super::solver_error::SolverError;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
+use super::train_clock::TrainClock;
 use super::turn::Turn;
 use crate::solver::data::{Batches, Images, Shard, Source};
 use crate::solver::{
@@ -116,7 +117,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         state: &state,
         meters: slot.meters(),
         clock: Clock::start(),
-        before_ns: state.progress().elapsed_ns.load(Relaxed),
+        trained: TrainClock::go_on(state.progress().elapsed_ns.load(Relaxed)),
         loss: state.progress().loss(),
         caution: Caution::from_words(state.progress().caution_words(), trainer.net.classes()),
         crew: Crew::default(),
@@ -178,8 +179,7 @@ struct Run<'a> {
     state: &'a SolverState,
     meters: &'a [AtomicU64; METERS],
     clock: Clock,
-    /// Time that earlier processes of this solver have spent.
-    before_ns: u64,
+    trained: TrainClock,
     loss: Option<f32>,
     caution: Caution,
     crew: Crew,
@@ -193,9 +193,13 @@ impl Run<'_> {
         self.shared.globals().iterations()
     }
 
-    /// Time since the first process of this solver began, ns.
-    fn elapsed_ns(&self) -> u64 {
-        self.before_ns + self.clock.now_ns()
+    /// Time of training so far, ns; kept for the next process of this solver, and for snapshots,
+    /// which take the rows of the curve up to it.
+    fn note_elapsed(&mut self) -> u64 {
+        let elapsed_ns = self.trained.elapsed_ns(self.shared.globals());
+        let progress = self.state.progress();
+        progress.elapsed_ns.store(elapsed_ns, Relaxed);
+        elapsed_ns
     }
 
     fn train(
@@ -286,10 +290,7 @@ impl Run<'_> {
         let all = globals.local_iterations.fetch_add(1, Relaxed);
         let own = self.state.progress().iteration.fetch_add(1, Relaxed);
         self.crew.note(own, all);
-        self.state
-            .progress()
-            .elapsed_ns
-            .store(self.elapsed_ns(), Relaxed);
+        self.note_elapsed();
         let smoothed = smoothed(self.loss, loss);
         self.loss = Some(smoothed);
         self.state.progress().set_loss(smoothed);
@@ -316,15 +317,11 @@ impl Run<'_> {
     /// Tests, with a row in the curve.
     fn test(&mut self, testing: &mut Testing, stop: &AtomicBool) -> Result<(), SolverError> {
         let moment = Moment {
-            elapsed_ns: self.elapsed_ns(),
+            elapsed_ns: self.note_elapsed(),
             loss: self.loss,
         };
         testing.test(self.shared, self.meters, moment, stop)?;
-        // A snapshot takes the rows up to this time.
-        self.state
-            .progress()
-            .elapsed_ns
-            .store(self.elapsed_ns(), Relaxed);
+        self.note_elapsed();
         Ok(())
     }
 }

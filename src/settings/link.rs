@@ -139,6 +139,17 @@ impl TransportSettings {
     }
 }
 
+impl From<BurstSettings> for Bursts {
+    fn from(bursts: BurstSettings) -> Self {
+        Self::GilbertElliott {
+            p: bursts.p,
+            r: bursts.r,
+            loss_bad: bursts.loss_bad,
+            loss_good: bursts.loss_good,
+        }
+    }
+}
+
 /// The capture file of one node of a job that was given `base`.
 pub fn capture_of_node(base: &Path, node: u16) -> PathBuf {
     let extension = base.extension().unwrap_or("pcapng".as_ref());
@@ -150,14 +161,7 @@ impl FaultSettings {
         FaultConfig {
             seed: self.fault_seed,
             drop: self.loss,
-            bursts: self
-                .loss_burst
-                .map_or(Bursts::None, |bursts| Bursts::GilbertElliott {
-                    p: bursts.p,
-                    r: bursts.r,
-                    loss_bad: bursts.loss_bad,
-                    loss_good: bursts.loss_good,
-                }),
+            bursts: self.loss_burst.map_or(Bursts::None, Bursts::from),
             corrupt: self.corrupt,
             duplicate: self.duplicate,
             reorder: self.reorder,

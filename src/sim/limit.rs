@@ -26,24 +26,24 @@ enum Fate {
     Dropped,
 }
 
-/// The limits of all nodes.
+/// The queues of all nodes, or of all ways, each of which may have a limit.
 pub(super) struct Limits {
-    /// When all that a node has sent so far has left, ns. May lie in the past.
+    /// When all that was sent so far has left, ns. May lie in the past.
     free_ns: Vec<f64>,
     last: Fate,
 }
 
 impl Limits {
-    pub(super) fn new(nodes: u16) -> Self {
+    pub(super) fn new(queues: usize) -> Self {
         Self {
-            free_ns: vec![0.0; usize::from(nodes)],
+            free_ns: vec![0.0; queues],
             last: Fate::Leaves(0),
         }
     }
 
     /// Bytes of the bucket (or of the queue) of `from` that are free now.
-    fn free_bytes(&self, limit: Limit, now_ns: u64, from: u16) -> f64 {
-        let behind_ns = (self.free_ns[usize::from(from)] - now_ns as f64).max(0.0);
+    fn free_bytes(&self, limit: Limit, now_ns: u64, from: usize) -> f64 {
+        let behind_ns = (self.free_ns[from] - now_ns as f64).max(0.0);
         limit.burst_bytes as f64 - behind_ns * limit.bytes_per_s / 1e9
     }
 
@@ -52,7 +52,7 @@ impl Limits {
         &mut self,
         limit: Option<Limit>,
         now_ns: u64,
-        from: u16,
+        from: usize,
         len: usize,
     ) -> bool {
         self.last = Fate::Leaves(now_ns);
@@ -61,7 +61,7 @@ impl Limits {
             self.last = Fate::Dropped;
             return limit.known_frame_bytes == 0;
         }
-        let free_ns = &mut self.free_ns[usize::from(from)];
+        let free_ns = &mut self.free_ns[from];
         *free_ns = free_ns.max(now_ns as f64) + len as f64 * 1e9 / limit.bytes_per_s;
         if limit.known_frame_bytes == 0 {
             self.last = Fate::Leaves(*free_ns as u64);
@@ -70,13 +70,13 @@ impl Limits {
     }
 
     /// Time that a frame of `from` would spend in its queue now, ns.
-    pub(super) fn queue_ns(&self, now_ns: u64, from: u16) -> u64 {
-        (self.free_ns[usize::from(from)] - now_ns as f64).max(0.0) as u64
+    pub(super) fn queue_ns(&self, now_ns: u64, from: usize) -> u64 {
+        (self.free_ns[from] - now_ns as f64).max(0.0) as u64
     }
 
     /// Foreign traffic fills the queue of `from`, so that a frame spends `queue_ns` in it.
-    pub(super) fn fill(&mut self, now_ns: u64, from: u16, queue_ns: u64) {
-        let free_ns = &mut self.free_ns[usize::from(from)];
+    pub(super) fn fill(&mut self, now_ns: u64, from: usize, queue_ns: u64) {
+        let free_ns = &mut self.free_ns[from];
         *free_ns = free_ns.max((now_ns + queue_ns) as f64);
     }
 
@@ -89,7 +89,7 @@ impl Limits {
     }
 
     /// What a node that knows its limit may send.
-    pub(super) fn room(&self, limit: Option<Limit>, now_ns: u64, from: u16) -> Option<Room> {
+    pub(super) fn room(&self, limit: Option<Limit>, now_ns: u64, from: usize) -> Option<Room> {
         let limit = limit.filter(|limit| limit.known_frame_bytes > 0)?;
         let frames = |bytes: f64| (bytes / limit.known_frame_bytes as f64) as usize;
         Some(Room {

@@ -4,48 +4,28 @@
 //! the clock). Everything follows from the seed: the same seed gives the same run, frame by frame.
 //! Touches no sockets and no real time; the state files it needs live in a folder of the caller.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
-use rand::{RngExt, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
+use rand::RngExt;
 
 use crate::stream::{Config, Report, Streamer};
-use crate::weights::{StateError, StreamState, WeightsView, kernels};
+use crate::weights::{StateError, StreamState, WeightsView};
 
 mod limit;
+mod network;
 mod port;
+mod traffic;
 #[cfg(feature = "caffe")]
 pub mod training;
 
+pub use dogwild_net::fault::Bursts;
 pub use limit::Limit;
-use limit::Limits;
+use network::Network;
+pub use network::{Faults, INBOX_BYTES};
 use port::Port;
-
-/// What the virtual network does to each delivery, independently for every receiver.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    /// Probability that a frame is lost, 0 to 1.
-    pub drop: f64,
-    /// Probability that it arrives twice.
-    pub duplicate: f64,
-    /// Probability that it is held back by up to `reorder_ns`.
-    pub reorder: f64,
-    /// Longest hold-back, ns.
-    pub reorder_ns: u64,
-    /// Time on the way, ns.
-    pub delay_ns: u64,
-    /// Probability that no transmit slot is free.
-    pub no_slot: f64,
-    /// Longest time until the adapter reads the weights of a position in the buffer, ns; 0: they
-    /// are copied when the position is sent.
-    pub unread_ns: u64,
-    /// What each node may send.
-    pub limit: Option<Limit>,
-}
+use traffic::Meter;
+pub use traffic::Traffic;
 
 /// The memory of all nodes: weights and streamer state, which outlive a killed streamer.
 pub struct Fleet {
@@ -132,88 +112,6 @@ impl Fleet {
     }
 }
 
-/// A frame on its way: due time, order of sending, receiver, bytes.
-type OnTheWay = Reverse<(u64, u64, u16, Vec<u8>)>;
-
-/// A position whose weights the adapter of its sender has yet to read.
-struct Unread {
-    due_ns: u64,
-    ticket: u64,
-    from: u16,
-    head: Vec<u8>,
-    weights: Range<usize>,
-}
-
-/// The network: frames on the way and the source of chance.
-struct Network {
-    faults: Faults,
-    nodes: u16,
-    now_ns: u64,
-    order: u64,
-    rng: Xoshiro256PlusPlus,
-    on_the_way: BinaryHeap<OnTheWay>,
-    unread: Vec<Unread>,
-    /// What went to all nodes, for another listener on the wire.
-    heard: Option<Vec<Vec<u8>>>,
-    limits: Limits,
-}
-
-impl Network {
-    fn send_to_others(&mut self, from: u16, bytes: &[u8]) {
-        if let Some(heard) = &mut self.heard {
-            heard.push(bytes.to_vec());
-        }
-        for node in (0..self.nodes).filter(|node| *node != from) {
-            self.deliver(node, bytes);
-        }
-    }
-
-    /// The adapters read what is due, as it is now.
-    fn read(&mut self, fleet: &Fleet) {
-        let now = self.now_ns;
-        for position in self
-            .unread
-            .extract_if(.., |one| one.due_ns <= now)
-            .collect::<Vec<_>>()
-        {
-            let mut bytes = position.head;
-            let at = bytes.len();
-            bytes.resize(at + 4 * position.weights.len(), 0);
-            let from = fleet.weights(position.from);
-            let words = from.slice(position.weights.start, position.weights.len());
-            kernels::copy_out_bytes(words, &mut bytes[at..]);
-            self.send_to_others(position.from, &bytes);
-        }
-    }
-
-    /// Sends a frame of `len` bytes of `from`, or refuses it if no slot is free.
-    fn admit(&mut self, from: u16, len: usize) -> bool {
-        if self.rng.random_bool(self.faults.no_slot) {
-            return false;
-        }
-        self.limits.admit(self.faults.limit, self.now_ns, from, len)
-    }
-
-    fn deliver(&mut self, to: u16, bytes: &[u8]) {
-        let Some(queued_ns) = self.limits.queued_ns(self.now_ns) else {
-            return;
-        };
-        if self.rng.random_bool(self.faults.drop) {
-            return;
-        }
-        let copies = 1 + u64::from(self.rng.random_bool(self.faults.duplicate));
-        for _ in 0..copies {
-            let mut due = self.now_ns + queued_ns + self.faults.delay_ns;
-            if self.rng.random_bool(self.faults.reorder) {
-                due += self.rng.random_range(0..=self.faults.reorder_ns);
-            }
-            self.order += 1;
-            self.on_the_way
-                .push(Reverse((due, self.order, to, bytes.to_vec())));
-        }
-    }
-}
-
 /// All streamers and the network between them.
 pub struct World<'a> {
     fleet: &'a Fleet,
@@ -232,17 +130,12 @@ impl<'a> World<'a> {
         let nodes = fleet.config.nodes;
         Self {
             streamers: (0..nodes).map(|node| Some(fleet.streamer(node))).collect(),
-            network: Network {
+            network: Network::new(
                 faults,
                 nodes,
-                now_ns: 0,
-                order: 0,
-                rng: Xoshiro256PlusPlus::seed_from_u64(seed),
-                on_the_way: BinaryHeap::new(),
-                unread: Vec::new(),
-                heard: None,
-                limits: Limits::new(nodes),
-            },
+                seed,
+                Meter::new(fleet.config.chunk_weights, fleet.config.deltas),
+            ),
             fleet,
             burst: 4,
         }
@@ -268,13 +161,15 @@ impl<'a> World<'a> {
 
     /// Time that a frame of `node` would spend in the queue of its shaper, ns.
     pub fn queue_ns(&self, node: u16) -> u64 {
-        self.network.limits.queue_ns(self.network.now_ns, node)
+        let now_ns = self.network.now_ns;
+        self.network.limits.queue_ns(now_ns, usize::from(node))
     }
 
     /// Frames of foreign traffic fill the queue of `node`'s shaper up to `queue_ns`, as TCP does.
     pub fn fill_queue(&mut self, node: u16, queue_ns: u64) {
         let now_ns = self.network.now_ns;
-        self.network.limits.fill(now_ns, node, queue_ns);
+        let queue = usize::from(node);
+        self.network.limits.fill(now_ns, queue, queue_ns);
     }
 
     /// One step of the clock: due frames are handled, each node sends a burst.
@@ -282,15 +177,7 @@ impl<'a> World<'a> {
         self.network.now_ns += STEP_NS;
         let now = self.network.now_ns;
         self.network.read(self.fleet);
-        while self
-            .network
-            .on_the_way
-            .peek()
-            .is_some_and(|Reverse((due, ..))| *due <= now)
-        {
-            let Some(Reverse((_, _, to, bytes))) = self.network.on_the_way.pop() else {
-                break;
-            };
+        while let Some((to, bytes)) = self.network.next_due() {
             if let Some(streamer) = &mut self.streamers[to as usize] {
                 let mut port = Port {
                     network: &mut self.network,
@@ -300,7 +187,9 @@ impl<'a> World<'a> {
             }
         }
         for (node, streamer) in self.streamers.iter_mut().enumerate() {
-            if let Some(streamer) = streamer {
+            if let Some(streamer) = streamer
+                && !self.network.is_paused(node as u16)
+            {
                 let mut port = Port {
                     network: &mut self.network,
                     from: node as u16,
@@ -322,9 +211,36 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sets what the network does from now on.
+    /// Sets what the network does from now on, the same on all ways.
     pub fn set_faults(&mut self, faults: Faults) {
-        self.network.faults = faults;
+        self.network.set_faults(faults);
+    }
+
+    /// Sets what happens on the way from one node to another from now on. A limit there is a
+    /// shaper with a queue, behind that of the sender; `no_slot` and `unread_ns` are of senders.
+    pub fn set_way(&mut self, from: u16, to: u16, faults: Faults) {
+        self.network.set_way(from, to, faults);
+    }
+
+    /// What the network has carried.
+    pub fn traffic(&self) -> Traffic {
+        self.network.meter.total
+    }
+
+    /// Stops the streamer of `node`, as SIGSTOP does: it sends nothing, and what arrives waits for
+    /// it, up to [`INBOX_BYTES`].
+    pub fn pause(&mut self, node: u16) {
+        self.network.pause(node);
+    }
+
+    /// Lets the streamer of `node` go on.
+    pub fn go_on(&mut self, node: u16) {
+        self.network.go_on(node);
+    }
+
+    /// Whether the streamer of `node` stands still.
+    pub fn is_paused(&self, node: u16) -> bool {
+        self.network.is_paused(node)
     }
 
     /// Kills the streamer of `node`; its memory stays, what its adapter has not read never leaves.
@@ -368,6 +284,6 @@ impl<'a> World<'a> {
 
     /// Frames on the way.
     pub fn on_the_way(&self) -> usize {
-        self.network.on_the_way.len()
+        self.network.on_the_way()
     }
 }

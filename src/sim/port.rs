@@ -1,10 +1,11 @@
 //! A node's outbox: frames go to the virtual network, with its faults and limits.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::{Network, Unread};
+use super::network::{Bytes, Network, Unread};
 use crate::stream::{FillLent, Outbox, Room, To};
 
 /// Where a node sends.
@@ -18,10 +19,10 @@ impl Outbox for Port<'_> {
         if !self.network.admit(self.from, len) {
             return false;
         }
-        let mut bytes = vec![0; len];
-        fill(&mut bytes);
+        let mut bytes: Bytes = std::iter::repeat_n(0, len).collect();
+        fill(Arc::make_mut(&mut bytes));
         match to {
-            To::Node(node) => self.network.deliver(node, &bytes),
+            To::Node(node) => self.network.deliver(self.from, node, &bytes),
             To::Group => self.network.send_to_others(self.from, &bytes),
         }
         true
@@ -64,9 +65,10 @@ impl Outbox for Port<'_> {
 
     fn room(&mut self) -> Option<Room> {
         let network = &mut *self.network;
+        let from = usize::from(self.from);
         network
             .limits
-            .room(network.faults.limit, network.now_ns, self.from)
+            .room(network.faults.limit, network.now_ns, from)
     }
 
     fn has_read(&mut self, ticket: u64) -> bool {

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Faults, Fleet, World};
+use super::{Faults, Fleet, STEP_NS, World};
 use crate::node::{NetError, Transforms, bound_net, train_batch};
 use crate::solver::data::{Batches, BatchesError, DataSet, Shard};
 use crate::solver::{
@@ -46,10 +46,32 @@ pub struct Solvers {
     pub step_ns: Vec<u64>,
     /// Share by which a step may take more or less time, drawn each time, 0 to 1.
     pub jitter: f64,
+    /// Instead of that: how long the steps of a solver take, one after the other and then again, in
+    /// times of `step_ns`. Each solver begins at another place. Empty: drawn.
+    pub recording: Arc<[f64]>,
     /// Whether solvers shorten their steps when the loss rises, as real solvers do.
     pub cautious: bool,
     /// Seed of first weights, order of pictures, and times.
     pub seed: u64,
+    /// When which nodes stand still, as after SIGSTOP.
+    pub pauses: Vec<Pause>,
+}
+
+/// A time in which a node stands still: its streamer and its solvers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Which node.
+    pub node: u16,
+    /// When it stops, virtual ns of training.
+    pub from_ns: u64,
+    /// For how long, ns.
+    pub for_ns: u64,
+}
+
+impl Pause {
+    fn holds(&self, node: u16, now_ns: u64) -> bool {
+        node == self.node && (self.from_ns..self.from_ns + self.for_ns).contains(&now_ns)
+    }
 }
 
 /// A solver between two steps of the clock.
@@ -62,6 +84,8 @@ struct Solver {
     caution: Caution,
     /// When its step ends, ns.
     ends_ns: u64,
+    /// Its place in the recording of times.
+    place: usize,
 }
 
 /// A training in virtual time.
@@ -70,6 +94,8 @@ pub struct Training<'a> {
     fleet: &'a Fleet,
     solvers: Vec<Solver>,
     how: Solvers,
+    /// When the streamers had seen all ranges, virtual ns; none: they have not.
+    began_ns: Option<u64>,
     /// Iterations of each node.
     iterations: Vec<u64>,
     rng: Xoshiro256PlusPlus,
@@ -77,6 +103,8 @@ pub struct Training<'a> {
     /// Sum and number of strides.
     strides: (f64, u64),
     halvings: u64,
+    /// Time that steps took, all solvers together, ns.
+    busy_ns: f64,
 }
 
 /// The number of weights that a fleet for `spec` and `data` must hold.
@@ -157,6 +185,7 @@ impl<'a> Training<'a> {
                 history: (0..extent).map(|_| AtomicU32::new(0)).collect(),
                 grads: vec![0.0; extent],
                 ends_ns: 0,
+                place: usize::from(index) * how.recording.len() / usize::from(nodes * how.per_node),
             });
         }
         let mut world = World::new(fleet, faults, how.seed);
@@ -165,12 +194,14 @@ impl<'a> Training<'a> {
             world,
             fleet,
             solvers,
+            began_ns: None,
             iterations: vec![0; usize::from(nodes)],
             rng: Xoshiro256PlusPlus::seed_from_u64(how.seed),
             how,
             loss: 0.0,
             strides: (0.0, 0),
             halvings: 0,
+            busy_ns: 0.0,
         })
     }
 
@@ -179,9 +210,10 @@ impl<'a> Training<'a> {
         let nodes = self.fleet.config.nodes;
         while self.world.now_ns() < 60_000_000_000 {
             if (0..nodes).all(|node| self.world.streamer(node).is_some_and(|one| one.ready())) {
+                self.began_ns = Some(self.world.now_ns());
                 return true;
             }
-            self.world.step();
+            self.step();
         }
         false
     }
@@ -191,9 +223,9 @@ impl<'a> Training<'a> {
         self.iterations.iter().sum()
     }
 
-    /// The virtual time, ns.
-    pub fn now_ns(&self) -> u64 {
-        self.world.now_ns()
+    /// Virtual time of training: since the streamers had seen all ranges, ns.
+    pub fn trained_ns(&self) -> u64 {
+        self.began_ns.map_or(0, |began| self.world.now_ns() - began)
     }
 
     /// The world that the streamers live in.
@@ -206,6 +238,19 @@ impl<'a> Training<'a> {
         self.strides.0 / self.strides.1.max(1) as f64
     }
 
+    /// Share of that time in which solvers computed.
+    pub fn utilisation(&self) -> f64 {
+        let now = self.world.now_ns();
+        let left = |one: &Solver| one.ends_ns.saturating_sub(now) as f64;
+        let busy_ns = self.busy_ns - self.solvers.iter().map(left).sum::<f64>();
+        busy_ns / (self.trained_ns() as f64 * self.solvers.len() as f64)
+    }
+
+    /// Pictures of a step.
+    pub fn batch(&self) -> usize {
+        self.solvers.first().map_or(0, |one| one.net.batch_size())
+    }
+
     /// Times that a solver has halved its steps because its loss rose.
     pub fn halvings(&self) -> u64 {
         self.halvings
@@ -215,7 +260,7 @@ impl<'a> Training<'a> {
     /// infinite.
     pub fn run(&mut self, iterations: u64) -> Option<f32> {
         while self.iterations() < iterations {
-            self.world.step();
+            self.step();
             for index in 0..self.solvers.len() {
                 if self.solvers[index].ends_ns <= self.world.now_ns() && !self.end_step(index) {
                     return None;
@@ -223,6 +268,26 @@ impl<'a> Training<'a> {
             }
         }
         Some(self.loss)
+    }
+
+    /// One step of the clock; nodes that stand still get no further in it.
+    fn step(&mut self) {
+        self.world.step();
+        if self.how.pauses.is_empty() || self.began_ns.is_none() {
+            return;
+        }
+        let now_ns = self.trained_ns();
+        for node in 0..self.fleet.config.nodes {
+            if self.how.pauses.iter().any(|one| one.holds(node, now_ns)) {
+                self.world.pause(node);
+                let under_way = |one: &&mut Solver| one.node == node && one.ends_ns > 0;
+                for solver in self.solvers.iter_mut().filter(under_way) {
+                    solver.ends_ns += STEP_NS;
+                }
+            } else if self.world.is_paused(node) {
+                self.world.go_on(node);
+            }
+        }
     }
 
     /// Ends the step of a solver, if one is under way, and begins the next.
@@ -268,8 +333,11 @@ impl<'a> Training<'a> {
         } else {
             0.95 * self.loss + 0.05 * loss
         };
-        let jitter = 1.0 + self.how.jitter * self.rng.random_range(-1.0..=1.0);
-        let time_ns = self.how.step_ns[usize::from(node)] as f64 * jitter;
+        let drawn = 1.0 + self.how.jitter * self.rng.random_range(-1.0..=1.0);
+        let recorded = self.how.recording.get(solver.place);
+        solver.place = (solver.place + 1) % self.how.recording.len().max(1);
+        let time_ns = self.how.step_ns[usize::from(node)] as f64 * recorded.unwrap_or(&drawn);
+        self.busy_ns += time_ns;
         solver.ends_ns = self.world.now_ns() + time_ns as u64;
         loss.is_finite()
     }

@@ -36,7 +36,6 @@ mod device;
 mod error;
 mod filler;
 mod gemm;
-mod kernels;
 mod layers;
 pub mod near;
 mod net;

@@ -12,11 +12,11 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::error::ModelError;
 use super::filler::Filler;
-use super::kernels::Buffer;
 use super::layers::{Layer, Shape};
 use super::net_spec::{NetSpec, ParamSpec, Phase, TransformSpec};
 use crate::weights::WeightsView;
 use builder::Builder;
+use dogwild_kernels::Buffer;
 
 /// Tensors begin at multiples of this many weights: one cache line, one AVX-512 vector.
 pub const TENSOR_ALIGN: usize = 16;

@@ -4,6 +4,8 @@
 mod hyper;
 mod read;
 
+pub use dogwild_kernels::Window;
+
 use super::error::{ModelError, Place};
 use super::filler::Filler;
 use super::proto::{self, Fields};
@@ -101,19 +103,6 @@ pub struct TransformSpec {
     pub mean_file: Option<String>,
     /// Mean per channel (or one for all), subtracted.
     pub mean_value: Vec<f32>,
-}
-
-/// A window that slides over the image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Kernel height and width.
-    pub kernel: [usize; 2],
-    /// Step from one window to the next: rows, columns.
-    pub stride: [usize; 2],
-    /// Zeros added on each side.
-    pub pad: [usize; 2],
-    /// Distance between the kernel's taps.
-    pub dilation: [usize; 2],
 }
 
 /// A pooling layer's choice.

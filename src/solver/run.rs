@@ -1,10 +1,10 @@
 //! The passes of a net: forward, backward, evaluation.
 
-use super::kernels::elementwise::{add, images_to_blocks};
 use super::layers::{Bottoms, Gradients, Outcome, Params, Pass, Top};
 use super::net::{Gives, Net, Node, Tensor};
 use super::net_spec::Phase;
 use crate::weights::WeightsView;
+use dogwild_kernels::elementwise::{add, images_to_blocks};
 
 /// What an evaluation found, summed over its images.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -191,7 +191,7 @@ impl Net {
         let input = &mut self.blobs[self.input_blob].data;
         images_to_blocks(self.arch, images, size, input);
         // Blocks without any image keep what was there; zero them so that nothing stale is summed.
-        let used = size * labels.len().next_multiple_of(super::kernels::BLOCK);
+        let used = size * labels.len().next_multiple_of(dogwild_kernels::BLOCK);
         input[used..].fill(0.0);
         for node in &mut self.nodes {
             let params = params(&self.tensors, node, w);
@@ -246,7 +246,8 @@ impl Net {
                         u,
                         v,
                         images: pass.images,
-                        stride: super::kernels::BLOCK * self.batch.div_ceil(super::kernels::BLOCK),
+                        stride: dogwild_kernels::BLOCK
+                            * self.batch.div_ceil(dogwild_kernels::BLOCK),
                     }),
                 });
             }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::kernels::archs;
 use super::*;
 use crate::weights::WeightsView;
+use dogwild_kernels::archs;
 
 const DATA: &str =
     "layer { name: 'd' type: 'Data' top: 'data' top: 'label' data_param { batch_size: 20 } }";

@@ -46,6 +46,7 @@ impl Default for Claims {
 
 impl Claims {
     /// Takes the claim of a frame.
+    #[inline]
     pub(super) fn hear(&mut self, iterations: u64) {
         self.low = self.low.min(iterations);
         self.high = self.high.max(iterations);

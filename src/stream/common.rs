@@ -13,6 +13,7 @@ use super::queue::Looks;
 use super::report::Reports;
 use super::shares::Shares;
 use super::strangers::Life;
+use super::trained::Trained;
 use super::{Config, Counters, Deltas, Merge, Ranges, Report};
 use crate::weights::{ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes};
 use crate::wire::flags;
@@ -60,6 +61,7 @@ pub(super) struct Common<'a> {
     pub(super) counters: Counters,
     pub(super) looks: Looks,
     pub(super) shares: Shares,
+    pub(super) trained: Trained,
     weights: WeightsView<'a>,
     local_iterations: u64,
     portion: Portion,
@@ -92,6 +94,7 @@ impl<'a> Common<'a> {
             counters: Counters::default(),
             looks: Looks::default(),
             shares: Shares::new(config.nodes),
+            trained: Trained::default(),
             local_iterations: 0,
             portion: Portion::new(config.nodes),
             was_ready: false,
@@ -155,6 +158,7 @@ impl<'a> Common<'a> {
     }
 
     /// The views of one chunk: weights, last, sent.
+    #[inline]
     pub(super) fn chunk_views(
         &self,
         chunk: u32,
@@ -170,17 +174,20 @@ impl<'a> Common<'a> {
     }
 
     /// True once the own range may be streamed (see `hello`).
+    #[inline]
     pub(super) fn streaming(&self) -> bool {
         self.state.epoch().load(Relaxed) != 0
     }
 
     /// True once every foreign chunk has been seen and the own range streams.
+    #[inline]
     pub(super) fn ready(&self) -> bool {
         self.config.nodes == 1
             || (self.streaming() && self.others().all(|node| self.has_joined(node)))
     }
 
     /// Looks whether this node is ready, for the frames that follow. True if it has just become so.
+    #[inline]
     pub(super) fn look_if_ready(&mut self) -> bool {
         let ready = self.ready();
         let just_ready = ready && !self.was_ready;
@@ -195,6 +202,7 @@ impl<'a> Common<'a> {
     }
 
     /// True if every chunk of `node`'s range has been taken in its present epoch.
+    #[inline]
     pub(super) fn has_joined(&self, node: u16) -> bool {
         self.peers[node as usize].joined_chunks as usize == self.ranges.of(node).len()
     }
@@ -219,6 +227,7 @@ impl<'a> Common<'a> {
     }
 
     /// Iterations of all other nodes' solvers, as far as heard and believed.
+    #[inline]
     pub(super) fn remote_iterations(&self) -> u64 {
         let sum = |sum: u64, peer: &Peer| sum.saturating_add(peer.iterations);
         self.peers.iter().fold(0, sum)
@@ -253,6 +262,7 @@ impl<'a> Common<'a> {
 }
 
 /// Records that a position of `version` was taken.
+#[inline]
 pub(super) fn note_taken(state: &ChunkState, version: u32, seq: Option<u8>, outstanding: bool) {
     if let Some(seq) = seq {
         state.seq.store(seq, Relaxed);

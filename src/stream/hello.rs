@@ -57,6 +57,7 @@ impl Hellos {
             chunk_weights: config.chunk_weights,
             chunks: config.chunks,
             masters: config.masters,
+            trained_ms: common.trained.claim_ms(),
             seen: (0..config.nodes).map(|node| seen(common, node)).collect(),
         };
         let header = header::hello(common, restore.survivor(common));
@@ -100,6 +101,7 @@ pub(super) fn handle(
     }
     strangers::check_first_weights(common, frame, &hello);
     common.counters.hellos_taken += 1;
+    common.trained.hear(now_ns, hello.trained_ms);
     // Who asks does not stream; a question that arrives after positions has been overtaken by
     // them.
     let streamed_ns = common.peers[sender as usize].streamed_ns;

@@ -69,6 +69,7 @@ impl Master {
     }
 
     /// Positions that would go now if there were room for them: what the flow window says.
+    #[inline]
     pub(super) fn positions_wanted(&mut self, now_ns: u64, common: &Common<'_>) -> usize {
         if self.tickets.is_empty() || !common.streaming() {
             return 0;
@@ -337,6 +338,7 @@ impl Master {
     }
 }
 
+#[inline]
 fn note_position_sent(common: &mut Common<'_>, state: &ChunkState, version: u32) {
     state.version.store(version, Relaxed);
     common.counters.positions_sent += 1;

@@ -39,6 +39,7 @@ mod sparse;
 mod strangers;
 mod streamer;
 mod take;
+mod trained;
 mod window;
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ impl Ranges {
     }
 
     /// Whether `node` is the master of `chunk`.
+    #[inline]
     pub fn owns(&self, node: u16, chunk: u32) -> bool {
         self.of(node).contains(&chunk)
     }

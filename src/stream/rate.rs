@@ -69,6 +69,21 @@ mod tests {
         rate.share()
     }
 
+    /// What was seen in front of a queue that has been drained says nothing of what may be had now.
+    #[test]
+    fn after_a_drain_the_present_rate_is_the_highest() {
+        let mut rate = Rate::default();
+        run(&mut rate, 0, 1000, 100, 0);
+        let share = run(&mut rate, 1000, 1000, 20, 0);
+        assert!((0.19..0.21).contains(&share), "{share}");
+        rate.begin_again();
+        assert_eq!(rate.share(), 1.0);
+        // Less than that is yielded to again, more is the new measure.
+        let share = run(&mut rate, 2000, 1000, 10, 0);
+        assert!((0.49..0.51).contains(&share), "{share}");
+        assert_eq!(run(&mut rate, 3000, 1000, 40, 0), 1.0);
+    }
+
     /// A node whose positions are displaced by answers to another's must not make way for those:
     /// both would be its own stream's, and it would end with next to no positions.
     #[test]

@@ -50,6 +50,7 @@ impl Shares {
     }
 
     /// Own frames of the `wanted` that may go now.
+    #[inline]
     pub(super) fn own_frames(&mut self, wanted: usize, room: Option<Room>) -> usize {
         let Some(room) = room else {
             self.waiting = 0;
@@ -79,10 +80,12 @@ impl Shares {
         half.max(may.saturating_sub(positions))
     }
 
+    #[inline]
     pub(super) fn answer_sent(&mut self) {
         self.ahead = (self.ahead + 1).min(self.most());
     }
 
+    #[inline]
     pub(super) fn own_sent(&mut self) {
         self.ahead = (self.ahead - self.answers_per_position).max(-self.most());
     }

@@ -145,6 +145,7 @@ impl Slave {
         new_epoch
     }
 
+    #[inline]
     fn note_age(&mut self, chunk: u32, now_ns: u64) {
         let before = self.taken_ns[chunk as usize];
         if before != 0 {
@@ -170,6 +171,7 @@ impl Slave {
 
 /// True if a position of `epoch` may be taken: not of an earlier epoch than the chunk is in,
 /// and, if the chunk was given back for a new epoch, not of the one before.
+#[inline]
 fn epoch_fits(state: &ChunkState, epoch: u32) -> bool {
     // A chunk keeps the low 16 bits of its epoch; 32,768 losses of a range lie between doubts.
     let ahead = (epoch as u16).wrapping_sub(state.epoch.load(Relaxed)) as i16;

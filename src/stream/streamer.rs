@@ -155,6 +155,16 @@ impl<'a> Streamer<'a> {
         self.common.set_local_iterations(iterations);
     }
 
+    /// How long this node's solvers have trained, ns, to be carried in hellos.
+    pub fn set_local_trained_ns(&mut self, ns: u64) {
+        self.common.trained.note_own(ns);
+    }
+
+    /// How long the cluster has trained, as far as known here, ns.
+    pub fn trained_ns(&self) -> u64 {
+        self.common.trained.ns()
+    }
+
     /// Iterations of all other nodes' solvers, as far as heard and believed.
     pub fn remote_iterations(&self) -> u64 {
         self.common.remote_iterations()

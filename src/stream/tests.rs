@@ -186,6 +186,39 @@ fn what_the_adapter_has_not_read_takes_no_delta() {
     assert!(refused > 1000, "{refused}");
 }
 
+/// A node stands still for five seconds, twice, while the others add and so does its own memory
+/// (its solvers may go on where only the streamer is stopped).
+#[test]
+fn a_node_that_stood_still_loses_and_doubles_nothing() {
+    for seed in [3, 20, 59] {
+        let folder = folder();
+        let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
+        let mut world = World::new(&fleet, storm(seed), seed);
+        wait_ready(&mut world, seed);
+        let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
+        for node in [1, 2] {
+            world.pause(node);
+            let before = world
+                .streamer(node)
+                .map(|one| one.counters().positions_sent);
+            let more = add_for_a_while(&mut world, &fleet, 300);
+            for _ in 0..500_000 {
+                world.step();
+            }
+            let after = world
+                .streamer(node)
+                .map(|one| one.counters().positions_sent);
+            assert_eq!(before, after, "seed {seed}: a node that is stopped sends");
+            world.go_on(node);
+            added
+                .iter_mut()
+                .zip(more)
+                .for_each(|(sum, more)| *sum += more);
+        }
+        settle(&mut world, &fleet, &added, seed);
+    }
+}
+
 /// Kills a node, starts it again, and adds all the while, so many times; then waits for everything
 /// to arrive.
 fn kill_and_settle(world: &mut World<'_>, fleet: &Fleet, times: usize, seed: u64) {
@@ -314,6 +347,7 @@ fn another_model_under_the_same_session_is_named() {
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
         masters: NODES,
+        trained_ms: 0,
         seen: vec![crate::wire::RangeSeen::Nothing; NODES as usize],
     };
     let header = crate::wire::Header {

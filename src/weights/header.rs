@@ -148,7 +148,9 @@ pub struct Globals {
     pub local_iterations: AtomicU64,
     /// Not 0: solvers want to know `oldest_step` at every moment. Written by solvers.
     pub age_wanted: AtomicU64,
-    _solvers: [AtomicU64; 6],
+    /// How long they have trained, the longest of them, ns. Written by solvers (`fetch_max`).
+    pub local_trained_ns: AtomicU64,
+    _solvers: [AtomicU64; 5],
     /// Iterations of all other nodes, as far as their frames have told. Written by the streamer.
     pub remote_iterations: AtomicU64,
     /// 1 once every foreign chunk was seen, so that solvers may start. Written by the streamer.
@@ -164,7 +166,9 @@ pub struct Globals {
     pub oldest_node: AtomicU64,
     /// Local iterations when its oldest chunk was taken. Written by the streamer.
     pub oldest_step: AtomicU64,
-    _streamer: [AtomicU64; 2],
+    /// How long the cluster has trained, as far as frames have told, ns. Written by the streamer.
+    pub remote_trained_ns: AtomicU64,
+    _streamer: [AtomicU64; 1],
     /// Iterations, local and remote together, at which solvers stop; 0: none. Written by
     /// the operator (`train`, or a person).
     pub target_iterations: AtomicU64,
@@ -192,6 +196,13 @@ impl Globals {
         self.local_iterations
             .load(Relaxed)
             .saturating_add(self.remote_iterations.load(Relaxed))
+    }
+
+    /// How long the cluster has trained, as far as it is known here, ns.
+    pub fn trained_ns(&self) -> u64 {
+        use std::sync::atomic::Ordering::Relaxed;
+        let local = self.local_trained_ns.load(Relaxed);
+        local.max(self.remote_trained_ns.load(Relaxed))
     }
 
     /// What this node's deltas are multiplied by, above 0, at most 1.

@@ -11,6 +11,10 @@
 //!
 //! Invariant: the entry of the unit that the mark names is whole. Blocks therefore use two
 //! entries in turn; single weights clear the unit in the mark before they change theirs.
+//!
+//! A weight that solvers move on between the kill and the recovery does not show whether it was
+//! written. So a single weight sets the mark once more when it is ([`WRITTEN`]). What is left is
+//! the exchange itself: a kill right before or after it, and then what is nearer decides.
 
 use std::sync::atomic::{
     AtomicU32,
@@ -92,7 +96,8 @@ pub struct Journal {
     peer: AtomicU32,
     seq: AtomicU32,
     version: AtomicU32,
-    /// Weights begun, times 256, plus the width of the unit in flight (16, 1, or 0: none).
+    /// Weights begun, times 256, plus the unit in flight: its width (16 or 1), [`WRITTEN`], or 0:
+    /// none.
     pub(super) mark: AtomicU32,
     _pad: [AtomicU32; 10],
     pub(super) entries: [Entry; 2],
@@ -122,6 +127,9 @@ impl Default for Journal {
     }
 }
 
+/// In the mark: one weight in flight, whose `w` is written.
+pub(super) const WRITTEN: usize = 2;
+
 /// The mark for `progress` weights begun, the last `unit` of them in flight.
 pub(super) const fn mark(progress: usize, unit: usize) -> u32 {
     (progress as u32) << 8 | unit as u32
@@ -130,12 +138,14 @@ pub(super) const fn mark(progress: usize, unit: usize) -> u32 {
 impl Journal {
     /// Notes what is about to be done to a chunk. Call it before the kernel, and
     /// [`Journal::end`] after the chunk's own numbers (version, sequence) were stored.
+    #[inline]
     pub fn begin(&self, kind: JournalOp, chunk: u32, peer: u16, seq: u8, version: u32) {
         self.begin_at(kind, chunk, peer, seq, version, 0);
     }
 
     /// As [`Journal::begin`], with the first `first_weight` weights done earlier (the
     /// repetition of a delta that was interrupted).
+    #[inline]
     pub fn begin_at(
         &self,
         kind: JournalOp,
@@ -161,6 +171,7 @@ impl Journal {
     }
 
     /// Notes that everything is done.
+    #[inline]
     pub fn end(&self) {
         // After every store of the kernel and of the caller.
         self.kind.store(0, Release);
@@ -192,8 +203,10 @@ impl Journal {
     /// ([`StreamState::remember_partial`](super::StreamState::remember_partial)). The journal stays
     /// as it is until [`Journal::end`]; recovering twice does no harm.
     ///
-    /// Exact if no solver wrote to the very weights in flight between the kill and now. If
-    /// one did, whichever of before and after is nearer to the present value decides.
+    /// Exact if no solver wrote to the very weights in flight between the kill and now, or the mark
+    /// says that they were written. Else whichever of before and after is nearer to the present
+    /// value decides. If that is wrong, one weight (racy: a block) is off by what the position
+    /// brought, once.
     ///
     /// Panics if the three views differ in length.
     pub fn recover(
@@ -220,18 +233,21 @@ impl Journal {
         // A damaged file may say anything; what cannot be is taken for the end of the chunk.
         let progress = (found.progress as usize).min(w.len());
         found.progress = progress as u32;
-        if matches!(unit, 1 | BLOCK) && progress >= unit && progress.is_multiple_of(unit) {
+        let width = if unit == WRITTEN { 1 } else { unit };
+        if matches!(width, 1 | BLOCK) && progress >= width && progress.is_multiple_of(width) {
             // The dead process has made any prefix of its stores to this unit. So each word is
             // stored again, whether it was or not; only `w` needs care, as solvers write it too.
-            for i in progress - unit..progress {
-                let entry = self.entry(i, unit);
+            for i in progress - width..progress {
+                let entry = self.entry(i, width);
                 let [before, after, third] =
                     [&entry.before, &entry.after, &entry.third].map(|a| a[i % BLOCK].load(Relaxed));
-                finish::<M>(w.word(i), before, after);
+                if unit != WRITTEN {
+                    finish::<M>(w.word(i), before, after);
+                }
                 match found.kind {
                     JournalOp::Confirmed => {
                         M::store(last.word(i), after);
-                        if unit == 1 {
+                        if width == 1 {
                             M::store(sent.word(i), third);
                         }
                     }

@@ -49,6 +49,7 @@ impl Mapping {
 
     /// The `n` items of type `T` at byte `offset`. Panics outside the mapping: offsets are
     /// computed and checked by the caller, never taken from a file.
+    #[inline]
     pub(super) fn slice<T: Shared>(&self, offset: usize, n: usize) -> &[T] {
         let end = n
             .checked_mul(size_of::<T>())
@@ -68,11 +69,13 @@ impl Mapping {
     }
 
     /// The item of type `T` at byte `offset`. Panics as [`Mapping::slice`].
+    #[inline]
     pub(super) fn at<T: Shared>(&self, offset: usize) -> &T {
         &self.slice(offset, 1)[0]
     }
 
     /// The `n` weights at byte `offset`. Panics as [`Mapping::slice`].
+    #[inline]
     pub(super) fn weights(&self, offset: usize, n: usize) -> WeightsView<'_> {
         WeightsView::of(self.slice(offset, n))
     }

@@ -211,8 +211,10 @@ pub(super) fn claim<'a>(
     record.pid.store(0, Relaxed);
     record.index.store(index, Relaxed);
     record.start.store(me.start, Relaxed);
-    record.started_unix_ns.store(unix_ns(), Relaxed);
-    record.heartbeat_unix_ns.store(unix_ns(), Relaxed);
+    // The same time: a later heartbeat tells that the component is at work.
+    let now = unix_ns();
+    record.started_unix_ns.store(now, Relaxed);
+    record.heartbeat_unix_ns.store(now, Relaxed);
     record.role.store(role.code(), Relaxed);
     // Partner: the Acquire load in `holder`.
     record.pid.store(me.pid, Release);

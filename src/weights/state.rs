@@ -204,21 +204,25 @@ impl StreamState {
     }
 
     /// Per weight, the value that the slave wrote at the last position.
+    #[inline]
     pub fn last(&self) -> WeightsView<'_> {
         self.mapping.weights(self.layout.last, self.spec.padded)
     }
 
     /// Per weight, the delta that is not confirmed yet.
+    #[inline]
     pub fn sent(&self) -> WeightsView<'_> {
         self.mapping.weights(self.layout.sent, self.spec.padded)
     }
 
     /// The journal of the chunk that is being worked on.
+    #[inline]
     pub fn journal(&self) -> &Journal {
         self.mapping.at(JOURNAL_OFFSET)
     }
 
     /// What is known of chunk `c`. Panics if there is no such chunk.
+    #[inline]
     pub fn chunk(&self, c: u32) -> &ChunkState {
         assert!(c < self.spec.chunks, "chunk {c} of {}", self.spec.chunks);
         self.mapping
@@ -227,6 +231,7 @@ impl StreamState {
 
     /// For chunk `c` as master: per node, the sequence number of its last applied delta.
     /// Panics if there is no such chunk.
+    #[inline]
     pub fn applied(&self, c: u32) -> &[AtomicU8] {
         assert!(c < self.spec.chunks, "chunk {c} of {}", self.spec.chunks);
         let nodes = usize::from(self.spec.nodes);
@@ -235,6 +240,7 @@ impl StreamState {
     }
 
     /// The epoch this node was in last.
+    #[inline]
     pub fn epoch(&self) -> &AtomicU32 {
         self.mapping.at(EPOCH_OFFSET)
     }
@@ -282,6 +288,7 @@ impl StreamState {
     }
 
     /// Whether any delta is remembered as applied in part.
+    #[inline]
     pub fn has_partials(&self) -> bool {
         self.partials().iter().any(|p| p.used.load(Acquire) == 1)
     }

@@ -47,6 +47,7 @@ impl<'a> WeightsView<'a> {
     }
 
     /// Number of weights.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -57,6 +58,7 @@ impl<'a> WeightsView<'a> {
     }
 
     /// The part `start..start+len`. Panics if it is out of bounds.
+    #[inline]
     pub fn slice(&self, start: usize, len: usize) -> WeightsView<'a> {
         assert!(
             start <= self.len && len <= self.len - start,
@@ -68,6 +70,7 @@ impl<'a> WeightsView<'a> {
     }
 
     /// The weights as the words they are.
+    #[inline]
     pub fn words(&self) -> &'a [AtomicU32] {
         // SAFETY: a valid view; AtomicU32 has the size and alignment of f32, and may change under
         // a shared reference.
@@ -75,11 +78,13 @@ impl<'a> WeightsView<'a> {
     }
 
     /// Pointer for foreign code (GEMM, kernel, NIC).
+    #[inline]
     pub fn as_ptr(&self) -> *mut f32 {
         self.ptr
     }
 
     /// Weight `i` as the word it is. Panics if it is out of bounds.
+    #[inline]
     pub fn word(&self, i: usize) -> &'a AtomicU32 {
         assert!(i < self.len, "weight {i} of {}", self.len);
         // SAFETY: in bounds; AtomicU32 has the size and alignment of f32.
@@ -87,21 +92,25 @@ impl<'a> WeightsView<'a> {
     }
 
     /// Weight `i`.
+    #[inline]
     pub fn load(&self, i: usize) -> f32 {
         f32::from_bits(self.word(i).load(Relaxed))
     }
 
     /// Sets weight `i`; -0.0 is stored as 0.0.
+    #[inline]
     pub fn store(&self, i: usize, value: f32) {
         self.word(i).store((value + 0.0).to_bits(), Relaxed);
     }
 
     /// Adds to weight `i` by a load and a store: a write in between is lost (Hogwild).
+    #[inline]
     pub fn racy_add(&self, i: usize, value: f32) {
         self.store(i, self.load(i) + value);
     }
 
     /// Adds to weight `i` and loses no other write.
+    #[inline]
     pub fn atomic_add(&self, i: usize, value: f32) {
         let add = |bits| Some((f32::from_bits(bits) + value + 0.0).to_bits());
         let _ = self.word(i).fetch_update(Relaxed, Relaxed, add);

@@ -37,6 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    #[inline]
     fn from_byte(byte: u8) -> Option<Self> {
         [Self::Position, Self::Delta, Self::Hello, Self::Restore]
             .into_iter()
@@ -59,6 +60,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    #[inline]
     fn from_byte(byte: u8) -> Option<Self> {
         [Self::None, Self::F32, Self::Bf16, Self::Int8]
             .into_iter()
@@ -167,17 +169,20 @@ pub struct Header {
 pub const HELD_UNIT_NS: u64 = 1 << 18;
 
 /// Bytes that `acks` ack bytes take in a frame.
+#[inline]
 pub const fn acks_len(acks: u8) -> usize {
     (acks as usize).next_multiple_of(ACK_ALIGN)
 }
 
 impl Header {
     /// Bytes of the whole frame.
+    #[inline]
     pub fn frame_len(&self) -> usize {
         self.head_len() + self.payload_len as usize
     }
 
     /// Bytes of the frame before its payload.
+    #[inline]
     pub fn head_len(&self) -> usize {
         HEADER_LEN + acks_len(self.acks)
     }
@@ -186,6 +191,7 @@ impl Header {
     ///
     /// # Panics
     /// If `slot` is not [`frame_len`](Self::frame_len) bytes long: the caller asked for it.
+    #[inline]
     pub fn emit<'s>(&self, slot: &'s mut [u8]) -> (&'s mut [u8], &'s mut [u8]) {
         assert_eq!(
             slot.len(),
@@ -200,6 +206,7 @@ impl Header {
     ///
     /// # Panics
     /// If `head` is not [`head_len`](Self::head_len) bytes long: the caller asked for it.
+    #[inline]
     pub fn emit_head<'s>(&self, head: &'s mut [u8]) -> &'s mut [u8] {
         assert_eq!(
             head.len(),

@@ -38,7 +38,7 @@ struct RawHello {
     chunks: U32,
     nodes: U16,
     masters: U16,
-    reserved: [u8; 4],
+    trained_ms: U32,
 }
 
 const FIXED_LEN: usize = size_of::<RawHello>();
@@ -61,6 +61,8 @@ pub struct Hello {
     pub chunks: u32,
     /// Nodes that master a range: the first so many.
     pub masters: u16,
+    /// How long the cluster has trained, as far as the sender knows, ms.
+    pub trained_ms: u32,
     /// For each node, how much of its range the sender has seen.
     pub seen: Vec<RangeSeen>,
 }
@@ -82,7 +84,7 @@ impl Hello {
             chunks: self.chunks.into(),
             nodes: (self.seen.len() as u16).into(),
             masters: self.masters.into(),
-            reserved: [0; 4],
+            trained_ms: self.trained_ms.into(),
         };
         let (fixed, seen) = out.split_at_mut(FIXED_LEN);
         fixed.copy_from_slice(raw.as_bytes());
@@ -105,6 +107,7 @@ impl Hello {
             chunk_weights: raw.chunk_weights.get(),
             chunks: raw.chunks.get(),
             masters: raw.masters.get(),
+            trained_ms: raw.trained_ms.get(),
             seen: rest
                 .iter()
                 .map(|b| RangeSeen::from_byte(*b))
@@ -121,12 +124,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_emitted_is_parsed(
-            words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16,
+            words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16, trained_ms: u32,
             seen in proptest::collection::vec(0u8..3, 0..40),
         ) {
             let seen: Vec<_> = seen.into_iter().map(|b| RangeSeen::from_byte(b).unwrap()).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
-            let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, masters, seen };
+            let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, masters, trained_ms, seen };
             let mut out = vec![0; Hello::len(hello.seen.len() as u16)];
             hello.emit(&mut out);
             // Each field stands where the table of docs/reference/stream-protocol.md has it.
@@ -134,6 +137,7 @@ mod tests {
                 prop_assert!(out[at..at + 8] == word.to_le_bytes());
             }
             prop_assert!(out[42..44] == masters.to_le_bytes());
+            prop_assert!(out[44..48] == trained_ms.to_le_bytes());
             prop_assert_eq!(out.len(), 48 + hello.seen.len());
             prop_assert_eq!(Hello::parse(&out), Some(hello));
             // One byte less or more is not a hello, nor is one of version 1.

@@ -123,8 +123,9 @@ fn links_lead_somewhere() {
 }
 
 /// Folders whose files documents name by their path from the root.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
     "src/",
+    "kernels/",
     "net/",
     "lab/",
     "tools/",

@@ -41,6 +41,30 @@ fn a_twin_says_the_same_of_the_same_seed() {
     );
 }
 
+/// A bad network and a node that stands still follow from the seed as all else does.
+#[test]
+fn bursts_and_pauses_are_in_virtual_time_too() {
+    let args = ["--nodes", "3", "--iterations", "24", "--test-every", "24"];
+    let bad = [
+        "--loss-burst",
+        "0.02,0.2",
+        "--duplicate",
+        "1%",
+        "--reorder",
+        "2%",
+    ];
+    let run = |more: &[&str]| {
+        let output = twin(&[&args[..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let paused = [&bad[..], &["--pause", "1:0.03:5"]].concat();
+    let (good, once, again) = (run(&[]), run(&bad), run(&bad));
+    assert_eq!(once, again);
+    assert_ne!(good, once);
+    assert_ne!(once, run(&paused));
+}
+
 #[test]
 fn several_seeds_give_median_and_range() {
     let args = ["--nodes", "2", "--iterations", "24", "--test-every", "12"];
@@ -99,6 +123,11 @@ fn what_cannot_be_is_refused_by_name() {
         (["--seeds", "0"], "--seeds"),
         (["--target-accuracy", "98.5"], "--target-accuracy"),
         (["--solver", "lenett"], "lenet"),
+        (["--loss-burst", "0.1"], "--loss-burst"),
+        (["--reorder", "2"], "--reorder"),
+        (["--pause", "1:2"], "is not NODE:FROM:SECONDS"),
+        (["--pause", "1:2:-3"], "is not NODE:FROM:SECONDS"),
+        (["--pause", "4:1:1"], "there are 4 nodes, from 0 on"),
     ] {
         let output = twin(&args);
         let said = String::from_utf8_lossy(&output.stderr);

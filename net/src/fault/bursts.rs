@@ -50,14 +50,16 @@ impl Bursts {
 }
 
 /// The state of a Gilbert-Elliott line.
-pub(super) struct BurstLoss {
+#[derive(Debug)]
+pub struct BurstLoss {
     bursts: Bursts,
     bad: bool,
     rng: Xoshiro256PlusPlus,
 }
 
 impl BurstLoss {
-    pub(super) fn new(bursts: Bursts, seed: u64) -> Self {
+    /// A line that is good, with chance from `seed`.
+    pub fn new(bursts: Bursts, seed: u64) -> Self {
         BurstLoss {
             bursts,
             bad: false,
@@ -66,7 +68,7 @@ impl BurstLoss {
     }
 
     /// One frame arrives: the line may turn, then it loses the frame or does not.
-    pub(super) fn loses(&mut self) -> bool {
+    pub fn loses(&mut self) -> bool {
         let Bursts::GilbertElliott {
             p,
             r,

@@ -60,11 +60,16 @@ impl Loop<'_> {
         log::info!("counters: {}", text.join(", "));
     }
 
-    fn publish_globals(&self) {
+    fn publish_globals(&mut self) {
         let globals = self.shared.globals();
         globals
             .remote_iterations
             .fetch_max(self.stream.streamer().remote_iterations(), Relaxed);
+        let streamer = self.stream.streamer_mut();
+        streamer.set_local_trained_ns(globals.local_trained_ns.load(Relaxed));
+        globals
+            .remote_trained_ns
+            .fetch_max(streamer.trained_ns(), Relaxed);
         globals
             .portion_bits
             .store(self.stream.streamer().portion().to_bits(), Relaxed);

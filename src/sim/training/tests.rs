@@ -18,8 +18,10 @@ fn solvers(nodes: u16, seed: u64) -> Solvers {
         per_node: 1,
         step_ns: vec![10_000_000; nodes.into()],
         jitter: 0.2,
+        recording: Arc::default(),
         cautious: false,
         seed,
+        pauses: Vec::new(),
     }
 }
 
@@ -91,6 +93,59 @@ fn the_same_seed_gives_the_same_run_to_the_bit() {
     assert_eq!(once.0.to_bits(), again.0.to_bits());
     assert!(once.1 == again.1, "weights differ");
     assert!(once.1 != other.1, "the seed changes nothing");
+}
+
+/// A node that stands still makes no step; the others go on, and it goes on after them.
+#[test]
+fn a_paused_node_stands_still_and_goes_on() {
+    let data = digits();
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let pause = |(from_ms, for_ms): (u64, u64)| Pause {
+        node: 1,
+        from_ns: from_ms * 1_000_000,
+        for_ns: for_ms * 1_000_000,
+    };
+    let how = Solvers {
+        // Two that overlap: 800 to 950 ms.
+        pauses: [(800, 100), (850, 100)].map(pause).to_vec(),
+        ..solvers(3, 1)
+    };
+    let fleet = fleet(&config(3, Merge::Mean, &data), &how, &data, folder.path()).unwrap();
+    let mut training = Training::new(&fleet, how, &data, faults()).unwrap();
+    assert!(training.wait_ready());
+    let mut made_until = |ms: u64| {
+        while training.trained_ns() < ms * 1_000_000 {
+            training.run(training.iterations() + 1).unwrap();
+        }
+        training.iterations.clone()
+    };
+    let (before, during, after) = (made_until(800), made_until(940), made_until(1_050));
+    assert!(before[1] > 5, "{before:?}");
+    assert!(
+        during[1] <= before[1] + 1 && during[0] > before[0] + 9,
+        "{during:?}"
+    );
+    assert!(after[1] > during[1] + 5, "{after:?}");
+}
+
+/// Steps take what a recording says, one after the other and then again.
+#[test]
+fn steps_take_the_times_of_a_recording() {
+    let data = digits();
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let how = Solvers {
+        recording: [1.0, 3.0].into(),
+        ..solvers(1, 1)
+    };
+    let fleet = fleet(&config(1, Merge::Mean, &data), &how, &data, folder.path()).unwrap();
+    let mut training = Training::new(&fleet, how, &data, faults()).unwrap();
+    assert!(training.wait_ready());
+    for (steps, ms) in [(1, 10), (2, 40), (3, 50), (4, 80)] {
+        training.run(steps).unwrap();
+        let late_ns = training.trained_ns() - ms * 1_000_000;
+        assert!(late_ns < 10 * STEP_NS, "{steps} steps: {late_ns} ns late");
+    }
+    assert!(training.utilisation() > 0.99);
 }
 
 /// The failure that the mean is there for: four nodes, momentum 0.9, weights three steps old.

@@ -7,10 +7,10 @@ use pulp::Arch;
 
 use super::{Bottoms, Gradients, Layer, Parameter, Params, Pass, Shape, Top};
 use crate::solver::filler::Filler;
-use crate::solver::kernels::correlate::{Correlation, Packed, correlate};
-use crate::solver::kernels::weight_gradient::WeightGradient;
 use crate::solver::net_spec::Window;
 use crate::weights::kernels::copy_out;
+use dogwild_kernels::correlate::{Correlation, Packed, correlate};
+use dogwild_kernels::weight_gradient::WeightGradient;
 
 pub(crate) struct Convolution {
     arch: Arch,

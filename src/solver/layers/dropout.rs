@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::{Bottoms, Layer, Params, Pass, Top};
-use crate::solver::kernels::elementwise::multiply;
+use dogwild_kernels::elementwise::multiply;
 
 pub(crate) struct Dropout {
     arch: Arch,

@@ -4,8 +4,8 @@
 use super::{Bottoms, Gradients, Layer, Parameter, Params, Pass, Shape, Top};
 use crate::solver::filler::Filler;
 use crate::solver::gemm;
-use crate::solver::kernels::elementwise::{blocks_to_rows, rows_to_blocks};
-use crate::solver::kernels::{BLOCK, Buffer};
+use dogwild_kernels::elementwise::{blocks_to_rows, rows_to_blocks};
+use dogwild_kernels::{BLOCK, Buffer};
 
 pub(crate) struct InnerProduct {
     outputs: usize,

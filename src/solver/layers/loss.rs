@@ -2,8 +2,8 @@
 
 use super::softmax::softmax;
 use super::{Bottoms, Layer, Outcome, Params, Pass, Shape, Top, block_len};
-use crate::solver::kernels::{BLOCK, Buffer};
 use crate::solver::net_spec::Normalization;
+use dogwild_kernels::{BLOCK, Buffer};
 
 fn classes([channels, height, width]: Shape) -> Result<usize, String> {
     if height * width == 1 {

@@ -2,7 +2,7 @@
 //! `y = x * s^-beta` with `s = k + alpha/n * Σ x²` over a neighbourhood of n.
 
 use super::{Bottoms, Layer, Params, Pass, Shape, Top, block_len};
-use crate::solver::kernels::{BLOCK, Buffer};
+use dogwild_kernels::{BLOCK, Buffer};
 
 pub(crate) struct Lrn {
     shape: Shape,

@@ -19,10 +19,10 @@ use std::ops::Range;
 use pulp::Arch;
 
 use super::filler::Filler;
-use super::kernels::BLOCK;
 use super::net::Blob;
 use super::net_spec::LayerOp;
 use crate::weights::WeightsView;
+use dogwild_kernels::BLOCK;
 
 /// Channels, height, width of one image.
 pub(crate) type Shape = [usize; 3];

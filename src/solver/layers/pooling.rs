@@ -3,9 +3,9 @@
 use pulp::Arch;
 
 use super::{Bottoms, Layer, Params, Pass, Shape, Top, block_len};
-use crate::solver::kernels::Buffer;
-use crate::solver::kernels::pool::Windows;
 use crate::solver::net_spec::{PoolMethod, Window};
+use dogwild_kernels::Buffer;
+use dogwild_kernels::pool::Windows;
 
 pub(crate) struct Pooling {
     arch: Arch,

@@ -3,7 +3,7 @@
 use pulp::Arch;
 
 use super::{Bottoms, Layer, Params, Pass, Top};
-use crate::solver::kernels::elementwise::{relu, relu_backward};
+use dogwild_kernels::elementwise::{relu, relu_backward};
 
 pub(crate) struct Relu {
     arch: Arch,

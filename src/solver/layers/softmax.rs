@@ -1,7 +1,7 @@
 //! Softmax over channels (`Softmax`), and the function the loss shares.
 
 use super::{Bottoms, Layer, Params, Pass, Shape, Top, block_len};
-use crate::solver::kernels::BLOCK;
+use dogwild_kernels::BLOCK;
 
 /// `exp(x) / Σ exp(x)` over the channels of each pixel of each image.
 pub(super) fn softmax([channels, height, width]: Shape, from: &[f32], to: &mut [f32]) {

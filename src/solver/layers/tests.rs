@@ -11,8 +11,8 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::solver::kernels::{Buffer, archs};
 use crate::solver::net_spec::{Normalization, PoolMethod, Window};
+use dogwild_kernels::{Buffer, archs};
 
 const FILLER: Filler = Filler::Constant { value: 0.0 };
 

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use pulp::Arch;
 
 use super::super::error::ModelError;
-use super::super::kernels::{BLOCK, Buffer};
 use super::super::layers::{self, Layer, Shape};
 use super::super::net_spec::{LayerOp, LayerSpec, NetSpec, Phase, TransformSpec};
 use super::{Blob, Gives, Net, Node, TENSOR_ALIGN, Tensor};
+use dogwild_kernels::{BLOCK, Buffer};
 
 /// A name's present meaning while the net is built.
 #[derive(Clone, Copy)]

@@ -17,6 +17,7 @@ pub(super) fn hello(
         chunk_weights: config.chunk_weights,
         chunks: config.chunks,
         masters: config.masters,
+        trained_ms: 0,
         seen: vec![RangeSeen::Nothing; config.nodes.into()],
     };
     let mut header = Header {

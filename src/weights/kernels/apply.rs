@@ -45,6 +45,8 @@ impl<'a, D: Delta> Apply<'a, D> {
                 let next = if sum.is_finite() { sum.to_bits() } else { bits };
                 note_one::<M>(self.journal, i, [bits, next, 0]);
                 if M::exchange(word, bits, next) {
+                    // At once: a solver may move this weight on.
+                    M::store_mark(&self.journal.mark, mark(i + 1, 0));
                     refused += u32::from(!sum.is_finite());
                     break;
                 }

@@ -277,6 +277,31 @@ fn recovery_after_solvers_went_on() {
     });
 }
 
+/// However far solvers move a weight on, recovery is exact, but for a kill at the very exchange.
+#[test]
+fn recovery_after_solvers_went_far() {
+    let (mut exact, mut open) = (0, 0);
+    every_kill(|kind, writes, first, remains, stores| {
+        if writes == Writes::Racy {
+            return;
+        }
+        let (chunk, _) = remains();
+        if chunk.journal.mark.load(Relaxed) & 0xff == 1 {
+            open += 1;
+            return;
+        }
+        let [w, last, sent] = chunk.views();
+        for i in 0..N {
+            w.racy_add(i, 100_000.0);
+        }
+        let found = chunk.journal.recover(w, last, sent).expect("it had begun");
+        let what = format!("{kind:?} from {first}, killed after {stores}, then +100,000");
+        chunk.check(found, first, 100_000.0, &what);
+        exact += 1;
+    });
+    assert!(exact > 3 * open, "{exact} exact, {open} open");
+}
+
 #[test]
 fn the_rest_is_taken_by_the_next_position() {
     every_kill(|kind, writes, first, remains, stores| {

@@ -142,8 +142,13 @@ pub(crate) struct Words<M = Real>([f32; BLOCK], PhantomData<M>);
 
 impl<M: Memory> Words<M> {
     #[inline(always)]
-    fn each(f: impl FnMut(usize) -> f32) -> Self {
-        Self(std::array::from_fn(f), PhantomData)
+    fn each(mut f: impl FnMut(usize) -> f32) -> Self {
+        // A loop, not `array::from_fn`: that may be a call, with its array in memory.
+        let mut all = [0.0; BLOCK];
+        for (i, one) in all.iter_mut().enumerate() {
+            *one = f(i);
+        }
+        Self(all, PhantomData)
     }
 }
 

@@ -172,6 +172,7 @@ impl Kernels {
 }
 
 /// Panics unless a payload fits the weights, and both are whole blocks.
+#[inline]
 fn check_blocks(weights: usize, bytes: usize) {
     assert!(
         weights.is_multiple_of(BLOCK),

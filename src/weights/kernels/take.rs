@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::lanes::{Arith, Lanes, Memory};
 use super::{Kernel, Taken};
 use crate::weights::BLOCK;
-use crate::weights::journal::{Entry, Journal, mark};
+use crate::weights::journal::{Entry, Journal, WRITTEN, mark};
 use crate::weights::view::WeightsView;
 
 /// What becomes of one weight (or block) at a position.
@@ -130,6 +130,7 @@ pub(super) struct Take<'a, R> {
 }
 
 impl<'a, R: Rule> Take<'a, R> {
+    #[inline]
     pub(super) fn new(
         rule: R,
         w: WeightsView<'a>,
@@ -204,6 +205,9 @@ impl<'a, R: Rule> Take<'a, R> {
                     break (d, next, finite);
                 }
             };
+            if let Some(journal) = self.journal {
+                M::store_mark(&journal.mark, mark(i + 1, WRITTEN));
+            }
             taken.moved |= d != 0.0;
             taken.non_finite += u32::from(!finite);
             M::store(self.last.word(i), next.last.to_bits());
@@ -283,6 +287,7 @@ pub(super) struct Adopt<'a> {
 }
 
 impl<'a> Adopt<'a> {
+    #[inline]
     pub(super) fn new(
         w: WeightsView<'a>,
         last: WeightsView<'a>,
@@ -351,6 +356,7 @@ pub(super) fn note_one<M: Memory>(journal: &Journal, i: usize, values: [u32; 3])
     M::store_mark(&journal.mark, mark(i + 1, 1));
 }
 
+#[inline]
 pub(super) fn float(bytes: &[u8]) -> f32 {
     f32::from_le_bytes(bytes.try_into().expect("four bytes"))
 }

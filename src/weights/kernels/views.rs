@@ -92,6 +92,7 @@ impl Delta for &[u8] {
         // SAFETY: the caller's promise.
         unsafe { V::load_bytes(self.as_ptr().add(i * 4)) }
     }
+    #[inline]
     fn one(self, i: usize) -> f32 {
         super::take::float(&self[i * 4..i * 4 + 4])
     }
@@ -106,6 +107,7 @@ impl Delta for WeightsView<'_> {
         // SAFETY: the caller's promise.
         unsafe { V::load(self.as_ptr().add(i)) }
     }
+    #[inline]
     fn one(self, i: usize) -> f32 {
         self.load(i)
     }

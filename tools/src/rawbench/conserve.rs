@@ -20,6 +20,7 @@ use dogwild::cli::args::{seconds, share};
 use dogwild::watch::StreamMeter;
 use dogwild::watch::screen::{self, Columns};
 use dogwild::weights::{Expect, SharedWeights, kernels};
+use dogwild_lab::process;
 use serde::Serialize;
 
 use super::fleet::{Fleet, FleetArgs};
@@ -209,6 +210,11 @@ impl Args {
     }
 
     /// Runs the adder on the last node; meanwhile kills that node's streamer as often as asked.
+    ///
+    /// The adder stands still from just before a kill until the next streamer has finished what was
+    /// interrupted. A weight that is killed at the very exchange and is then moved on by others
+    /// does not show whether it was written (`weights::Journal::recover`): what is measured here is
+    /// the protocol, which has to be exact.
     fn add(&self, fleet: &mut Fleet, atomic: bool, stream_args: &[String]) -> Result<u64> {
         let node = self.fleet.nodes - 1;
         let mut command = self.fleet.command(fleet.lab.as_ref(), node)?;
@@ -231,7 +237,10 @@ impl Args {
             std::thread::sleep(Duration::from_secs_f64(
                 self.seconds / f64::from(self.kills + 1),
             ));
-            fleet.kill_and_restart(node, stream_args)?;
+            process::pause(adder.id());
+            let restarted = fleet.kill_and_restart(node, stream_args);
+            process::resume(adder.id());
+            restarted?;
         }
         let output = adder.wait_with_output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -278,13 +278,26 @@ impl Fleet {
         })
     }
 
-    /// Kills the streamer of `node` (SIGKILL) and starts it again.
+    /// Kills the streamer of `node` (SIGKILL) and starts it again. Returns once the new one has
+    /// finished what was interrupted.
     pub(crate) fn kill_and_restart(&mut self, node: u16, stream_args: &[String]) -> Result<()> {
         let at = usize::from(node);
         self.streamers[at].kill()?;
         self.streamers[at].wait()?;
         self.streamers[at] = self.streamer(node, stream_args)?;
+        while !self.runs(node) {
+            self.check()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
+    }
+
+    /// Whether the streamer of `node` is in its loop: it has beaten since it took its slot.
+    fn runs(&self, node: u16) -> bool {
+        let pid = self.streamers[usize::from(node)].id();
+        let slots = self.buffers[usize::from(node)].slots();
+        let own = slots.iter().find(|slot| slot.pid == pid);
+        own.is_some_and(|slot| slot.heartbeat_unix_ns > slot.started_unix_ns)
     }
 }
 

@@ -1,10 +1,20 @@
 //! `dogwild-study`: what loss, delay and the number of nodes do to learning.
 //!
-//! `twin` trains in virtual time: real streamers and real gradients under a virtual clock, all
-//! decided by one seed. `repeat` runs `dogwild train`, processes in real time, with many seeds.
+//! `run` makes the runs of an experiment file and a report of them; `check` and `list` say what
+//! there is to run, `report` and `compare` what came of it. `twin` trains once in virtual time:
+//! real gradients under a virtual clock, all decided by one seed. `repeat` runs
+//! `dogwild train`, processes in real time, with many seeds.
 
-mod course;
+mod check;
+mod collect;
+mod compare;
+mod cost;
+mod engine;
+mod experiment;
 mod repeat;
+mod report;
+mod results;
+mod run;
 mod seeds;
 mod twin;
 
@@ -25,8 +35,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Action {
+    /// Run an experiment: all its cells with all seeds, and a report
+    Run(run::Args),
+    /// Show the cells of an experiment and what they will cost
+    Check(check::CheckArgs),
+    /// Show the experiments of a folder
+    List(check::ListArgs),
+    /// Write the report of a folder of results anew
+    Report(collect::Args),
+    /// Show the cells of two folders of results next to each other
+    Compare(compare::Args),
     /// Train in virtual time: the same seed gives the same run, to the bit
-    Twin(twin::Args),
+    Twin(Box<twin::Args>),
     /// Run `dogwild train` once for each seed: median and range of what came of it
     Repeat(repeat::Args),
 }
@@ -34,6 +54,11 @@ enum Action {
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let result = match Cli::parse().action {
+        Action::Run(args) => args.run(),
+        Action::Check(args) => args.run(),
+        Action::List(args) => args.run(),
+        Action::Report(args) => args.run(),
+        Action::Compare(args) => args.run(),
         Action::Twin(args) => args.run(),
         Action::Repeat(args) => args.run(),
     };

@@ -15,7 +15,7 @@ use crate::seeds::spread;
 
 /// Exit codes of `dogwild train` after which there is a summary: done, diverged, target not
 /// reached, replicas differ.
-const WITH_SUMMARY: [i32; 4] = [0, 3, 4, 5];
+pub(crate) const WITH_SUMMARY: [i32; 4] = [0, 3, 4, 5];
 
 /// Arguments of `dogwild-study repeat`.
 #[derive(Debug, clap::Args)]
@@ -101,7 +101,7 @@ impl Args {
 }
 
 /// `dogwild` in the folder of this program.
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let program = own.with_file_name("dogwild");
     ensure!(

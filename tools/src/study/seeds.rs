@@ -7,16 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use anyhow::{Result, bail};
 use dogwild::watch::screen::{self, Columns};
 
-use crate::course::Course;
+use crate::report::spread::Spread;
+use crate::results::{Ended, Run};
 
 /// Trains with each seed, as many at a time as there are cores, and shows what came of it.
-pub(crate) fn run(seeds: Range<u64>, train: impl Fn(u64) -> Result<Course> + Sync) -> Result<()> {
-    let courses = all(seeds, train)?;
-    let diverged = courses.iter().filter(|(_, c)| c.diverged.is_some());
+pub(crate) fn run(
+    seeds: Range<u64>,
+    target: Option<f64>,
+    train: impl Fn(u64) -> Result<Run> + Sync,
+) -> Result<()> {
+    let runs = all(seeds, train)?;
+    let diverged = runs.iter().filter(|run| run.ended == Ended::Diverged);
     let diverged: Vec<String> = diverged
-        .map(|(seed, c)| format!("{seed} at iteration {}", c.diverged.unwrap_or(0)))
+        .map(|run| format!("{} at iteration {}", run.seed, run.iterations))
         .collect();
-    dogwild_lab::say!("{}", table(&courses).fold(screen::width()));
+    dogwild_lab::say!("{}", table(&runs, target).fold(screen::width()));
     if diverged.is_empty() {
         Ok(())
     } else {
@@ -24,10 +29,7 @@ pub(crate) fn run(seeds: Range<u64>, train: impl Fn(u64) -> Result<Course> + Syn
     }
 }
 
-fn all(
-    seeds: Range<u64>,
-    train: impl Fn(u64) -> Result<Course> + Sync,
-) -> Result<Vec<(u64, Course)>> {
+fn all(seeds: Range<u64>, train: impl Fn(u64) -> Result<Run> + Sync) -> Result<Vec<Run>> {
     let next = AtomicU64::new(seeds.start);
     let done = Mutex::new(Vec::new());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -39,62 +41,46 @@ fn all(
                     if seed >= seeds.end {
                         return;
                     }
-                    let course = train(seed);
-                    match &course {
-                        Ok(course) => dogwild_lab::note!("seed {seed}: {}", last(course)),
+                    let run = train(seed);
+                    match &run {
+                        Ok(run) => dogwild_lab::note!("seed {seed}: {}", run.line()),
                         Err(error) => dogwild_lab::note!("seed {seed}: {error:#}"),
                     }
-                    done.lock()
-                        .expect("no thread panics with it")
-                        .push((seed, course));
+                    let mut done = done.lock().expect("no thread panics with it");
+                    done.push((seed, run));
                 }
             });
         }
     });
-    let mut courses = done.into_inner().expect("no thread panics with it");
-    courses.sort_by_key(|(seed, _)| *seed);
-    courses
-        .into_iter()
-        .map(|(seed, course)| Ok((seed, course?)))
-        .collect()
+    let mut runs = done.into_inner().expect("no thread panics with it");
+    runs.sort_by_key(|(seed, _)| *seed);
+    runs.into_iter().map(|(_, run)| run).collect()
 }
 
-fn last(course: &Course) -> String {
-    match (course.diverged, course.points.last()) {
-        (Some(at), _) => format!("diverged at iteration {at}"),
-        (None, Some(point)) => point.to_string(),
-        (None, None) => "no test".to_owned(),
-    }
-}
-
-/// A row for each tested iteration that all courses have, and one for the target.
-fn table(courses: &[(u64, Course)]) -> Columns {
+/// A row for each tested iteration that all runs have, and one for the target.
+fn table(runs: &[Run], target: Option<f64>) -> Columns {
     let mut table = Columns::boxed(["iterations", "median", "lowest to highest", "seeds"]);
-    let most = courses
-        .iter()
-        .map(|(_, c)| c.points.len())
-        .max()
-        .unwrap_or(0);
+    let most = runs.iter().map(|run| run.points.len()).max().unwrap_or(0);
     for at in 0..most {
-        let there: Vec<_> = courses
-            .iter()
-            .filter_map(|(_, c)| c.points.get(at))
-            .collect();
+        let there: Vec<_> = runs.iter().filter_map(|run| run.points.get(at)).collect();
         let accuracies = there.iter().map(|point| point.accuracy * 100.0).collect();
         let Some((low, median, high)) = spread(accuracies) else {
             continue;
         };
         table.row([
-            there[0].iteration.to_string(),
+            there[0].iterations.to_string(),
             format!("{median:.2} %"),
             format!("{low:.2} to {high:.2}"),
             there.len().to_string(),
         ]);
     }
-    let reached: Vec<_> = courses.iter().filter_map(|(_, c)| c.reached()).collect();
-    let its = reached.iter().map(|point| point.iteration as f64).collect();
-    let times = reached.iter().map(|point| point.s).collect();
-    if let (Some((low, median, high)), Some((quick, s, slow))) = (spread(its), spread(times)) {
+    let reached = runs.iter().filter_map(|run| run.reached(target?));
+    let reached: Vec<_> = reached.collect();
+    let its = reached.iter().map(|point| point.iterations as f64);
+    let times = reached.iter().map(|point| point.seconds).collect();
+    if let (Some((low, median, high)), Some((quick, s, slow))) =
+        (spread(its.collect()), spread(times))
+    {
         table.row([
             "to the target".to_owned(),
             format!("{median} ({s:.1} s)"),
@@ -105,9 +91,7 @@ fn table(courses: &[(u64, Course)]) -> Columns {
     table
 }
 
-/// Least, median (the lower one of two) and most; `None`: there are no values.
-pub(crate) fn spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
-    values.sort_by(f64::total_cmp);
-    let median = *values.get(values.len().saturating_sub(1) / 2)?;
-    Some((*values.first()?, median, *values.last()?))
+/// Least, median and most; `None`: there are no values.
+pub(crate) fn spread(values: Vec<f64>) -> Option<(f64, f64, f64)> {
+    Spread::of(values).map(|spread| (spread.least, spread.median, spread.most))
 }

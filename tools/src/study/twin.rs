@@ -1,16 +1,18 @@
 //! `dogwild-study twin`: one training in virtual time, its accuracy on the way.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use dogwild::cli::args;
 use dogwild::cli::stream_args::{MergeArg, PrecisionArg};
-use dogwild::sim::training::{Solvers, Training, fleet, weights_of};
-use dogwild::sim::{Faults, Limit};
-use dogwild::solver::data::{DataSet, Source};
-use dogwild::stream::{Config, Deltas, Merge, chunk_weights_for};
-use dogwild::weights::Writes;
-use dogwild::wire;
+use dogwild::settings::{BurstSettings, FlowSettings};
+use dogwild::solver::data::Source;
+use dogwild::stream::Merge;
 
-use crate::course::{Course, Point};
+use crate::engine::Files;
+use crate::engine::sim::{self, Look};
+use crate::experiment::{Link, Model, Nodes, Pause, Rate, Setting, Slow, Stop};
+use crate::results::Ended;
 use crate::seeds;
 
 /// Arguments of `dogwild-study twin`.
@@ -58,6 +60,20 @@ pub(crate) struct Args {
     /// Share of frames lost
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = args::share)]
     loss: f64,
+    /// Losses in bursts (Gilbert-Elliott), on each way between two nodes by itself: chance that a
+    /// good one turns bad, that a bad one turns good, and of a loss while bad (1 if not given) and
+    /// good (0)
+    #[arg(long, value_name = "P,R[,BAD[,GOOD]]", value_parser = args::bursts)]
+    loss_burst: Option<BurstSettings>,
+    /// Share of frames that arrive twice
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = args::share)]
+    duplicate: f64,
+    /// Share of frames that arrive up to 10 ms late
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = args::share)]
+    reorder: f64,
+    /// A node stands still: from so many seconds of training on, for so many. Repeatable
+    #[arg(long, value_name = "NODE:FROM:SECONDS", value_parser = pause)]
+    pause: Vec<Pause>,
     /// How deltas are merged
     #[arg(long, value_enum, default_value = "mean")]
     merge: MergeArg,
@@ -81,8 +97,25 @@ pub(crate) struct Args {
     target_accuracy: Option<f64>,
 }
 
-/// Bytes of a frame: UDP on Ethernet.
-const MTU: usize = 1472;
+fn pause(text: &str) -> Result<Pause, String> {
+    let wrong = || format!("`{text}` is not NODE:FROM:SECONDS, as 1:2.5:5");
+    let mut parts = text.split(':');
+    let mut next = || parts.next().ok_or_else(wrong);
+    let node = next()?.parse().map_err(|_| wrong())?;
+    let mut seconds = || match next()?.parse::<f64>() {
+        Ok(s) if (0.0..=1e6).contains(&s) => Ok(s),
+        _ => Err(wrong()),
+    };
+    let (from_s, for_s) = (seconds()?, seconds()?);
+    if parts.next().is_some() {
+        return Err(wrong());
+    }
+    Ok(Pause {
+        node,
+        from_s,
+        for_s,
+    })
+}
 
 fn above_0(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -92,120 +125,84 @@ fn above_0(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    fn config(&self, weights: usize) -> Result<Config> {
-        let precision = self.precision.dtype()?;
-        let chunk_weights = chunk_weights_for(MTU, self.nodes, precision).unwrap_or(16);
-        Ok(Config {
-            session: 1,
-            fingerprint: 1,
-            data: 0,
-            first_weights: 0,
-            incarnation: 1,
-            node: 0,
-            nodes: self.nodes,
-            masters: self.masters.unwrap_or(self.nodes),
-            chunk_weights,
-            chunks: weights.div_ceil(chunk_weights as usize) as u32,
-            deltas: Deltas::ExactlyOnce,
-            merge: match self.merge {
-                MergeArg::Mean => Merge::Mean,
-                MergeArg::Sum => Merge::Sum,
+    /// The same as an experiment's cell.
+    fn setting(&self) -> Result<Setting> {
+        let slow = (self.slowest != 1.0).then_some(Slow {
+            node: self.nodes - 1,
+            times: self.slowest,
+        });
+        let setting = Setting {
+            model: Model {
+                solver: self.solver.clone(),
+                data: self.data.to_string(),
+                test_images: self.test_images,
             },
-            precision,
-            sparse: self.sparse,
-            writes: Writes::Racy,
-            window_frames: (2e6 / MTU as f64) as u32,
-        })
-    }
-
-    fn faults(&self, config: &Config) -> Faults {
-        let payload = config.precision.payload_len(config.chunk_weights as usize);
-        let known_frame_bytes = wire::HEADER_LEN + wire::acks_len(self.nodes as u8) + payload;
-        Faults {
-            drop: self.loss,
-            delay_ns: (self.delay_ms * 1e6) as u64,
-            limit: self.rate.0.map(|bytes_per_s| Limit {
-                bytes_per_s,
-                burst_bytes: (bytes_per_s * 0.02) as usize + 8 * known_frame_bytes,
-                known_frame_bytes,
-            }),
-            ..Faults::default()
-        }
+            stop: Stop {
+                iterations: self.iterations,
+                test_every: self.test_every,
+                target: self.target_accuracy,
+                at_target: self.target_accuracy.is_some(),
+            },
+            nodes: Nodes {
+                count: self.nodes,
+                solvers: self.solvers,
+                step_ms: self.step_ms,
+                jitter: self.jitter,
+                slow: slow.into_iter().collect(),
+                pauses: self.pause.clone(),
+                cautious: !self.incautious,
+                ..Nodes::default()
+            },
+            link: Link {
+                rate: Rate(None),
+                delay_ms: self.delay_ms,
+                loss: self.loss,
+                loss_burst: self.loss_burst,
+                duplicate: self.duplicate,
+                reorder: self.reorder,
+                ..Link::default()
+            },
+            stream: FlowSettings {
+                merge: match self.merge {
+                    MergeArg::Mean => Merge::Mean,
+                    MergeArg::Sum => Merge::Sum,
+                },
+                masters: self.masters,
+                precision: self.precision.dtype()?,
+                sparse: self.sparse,
+                rate_bytes_per_s: self.rate.0,
+                ..FlowSettings::default()
+            },
+            ..Setting::default()
+        };
+        setting.validate()?;
+        Ok(setting)
     }
 
     /// Trains with one seed or several, and prints the results.
     pub(crate) fn run(self) -> Result<()> {
-        let data = self.data.load()?;
+        if let Some(pause) = self.pause.iter().find(|pause| pause.node >= self.nodes) {
+            bail!(
+                "--pause {}:...: there are {} nodes, from 0 on",
+                pause.node,
+                self.nodes
+            );
+        }
+        let (setting, files) = (self.setting()?, Files::in_folder(Path::new("")));
         if self.seeds > 1 {
-            return seeds::run(self.seed..self.seed + u64::from(self.seeds), |seed| {
-                self.train(&data, seed, |_| {})
+            let seeds = self.seed..self.seed + u64::from(self.seeds);
+            return seeds::run(seeds, self.target_accuracy, |seed| {
+                sim::run(&setting, &files, seed, false, &|_| {})
             });
         }
-        let course = self.train(&data, self.seed, |point| dogwild_lab::say!("{point}"))?;
-        if let Some(at) = course.diverged {
-            bail!("diverged at iteration {at}");
+        let tell = |look: &Look| dogwild_lab::say!("{look}");
+        let run = sim::run(&setting, &files, self.seed, true, &tell)?;
+        if run.ended == Ended::Diverged {
+            bail!("diverged at iteration {}", run.iterations);
         }
-        match (self.target_accuracy, course.reached()) {
-            (Some(target), None) => bail!("no test reached {} %", target * 100.0),
+        match (self.target_accuracy, run.ended) {
+            (Some(target), Ended::Done) => bail!("no test reached {} %", target * 100.0),
             _ => Ok(()),
         }
-    }
-
-    /// One training; each test is told as it is made.
-    fn train(&self, data: &DataSet, seed: u64, tell: impl Fn(&Point)) -> Result<Course> {
-        let spec = args::model(&self.solver)?;
-        let config = self.config(weights_of(&spec, data)?)?;
-        let mut step_ns = vec![(self.step_ms * 1e6) as u64; usize::from(self.nodes)];
-        if let Some(last) = step_ns.last_mut() {
-            *last = (*last as f64 * self.slowest) as u64;
-        }
-        let solvers = Solvers {
-            spec,
-            per_node: self.solvers,
-            step_ns,
-            jitter: self.jitter,
-            cautious: !self.incautious,
-            seed,
-        };
-        let name = format!("dogwild-twin-{}-{seed}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder)?;
-        let fleet = fleet(&config, &solvers, data, &folder)?;
-        // The state files are mapped; their names are not needed any more.
-        std::fs::remove_dir_all(&folder)?;
-        let mut training = Training::new(&fleet, solvers, data, self.faults(&config))?;
-        if !training.wait_ready() {
-            bail!("the streamers have not seen all ranges within a virtual minute");
-        }
-        let mut course = Course::new(self.target_accuracy);
-        let mut next = self.test_every;
-        while training.iterations() < self.iterations && course.reached().is_none() {
-            let Some(loss) = training.run(next.min(self.iterations)) else {
-                course.diverged = Some(training.iterations());
-                break;
-            };
-            next += self.test_every;
-            let point = self.test(&mut training, data, loss)?;
-            tell(&point);
-            course.points.push(point);
-        }
-        Ok(course)
-    }
-
-    fn test(&self, training: &mut Training<'_>, data: &DataSet, loss: f32) -> Result<Point> {
-        let found = training.test(data, self.test_images as usize)?;
-        let replica = training.test_replica(0, data, self.test_images as usize)?;
-        let streamer = training.world().streamer(0);
-        let age_us = streamer.map(|one| one.ages_us().value_at_quantile(0.5));
-        Ok(Point {
-            iteration: training.iterations(),
-            s: training.now_ns() as f64 / 1e9,
-            loss,
-            accuracy: found.accuracy(),
-            replica: replica.accuracy(),
-            stride: training.stride(),
-            age_steps: age_us.unwrap_or(0) as f64 / 1e3 / self.step_ms,
-            halvings: training.halvings(),
-        })
     }
 }

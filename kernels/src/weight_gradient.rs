@@ -6,11 +6,11 @@
 
 use pulp::{Arch, Simd};
 
+use super::Window;
 use super::{BLOCK, Buffer, pixels, tiles, with_block_vectors};
-use crate::solver::net_spec::Window;
 
 /// Geometry of one convolution, and memory for its padded input.
-pub(crate) struct WeightGradient {
+pub struct WeightGradient {
     window: Window,
     groups: usize,
     /// Channels per group.
@@ -27,7 +27,8 @@ pub(crate) struct WeightGradient {
 }
 
 impl WeightGradient {
-    pub(crate) fn new(
+    /// A plan for pictures of `image` rows and columns, and gradients of `out`.
+    pub fn new(
         window: &Window,
         groups: usize,
         [inputs, outputs]: [usize; 2],
@@ -76,7 +77,7 @@ impl WeightGradient {
     }
 
     /// Adds the gradients of all blocks to `weights` (`[output][input][ky][kx]`) and `bias`.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         arch: Arch,
         input: &[f32],

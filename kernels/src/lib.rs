@@ -8,30 +8,44 @@
 //! images whose gradients are zero.
 //!
 //! Vectors are `pulp`'s: the instruction set (AVX-512, AVX2, NEON, scalar) is chosen at run
-//! time, and no code here is unsafe.
+//! time. Nothing here is unsafe or touches more than the memory of its arguments.
 
-pub(crate) mod correlate;
-pub(crate) mod elementwise;
-pub(crate) mod pool;
-pub(crate) mod weight_gradient;
+pub mod correlate;
+pub mod elementwise;
+pub mod pool;
+pub mod weight_gradient;
 
 use std::ops::{Deref, DerefMut};
 
 use pulp::Simd;
 
+/// The windows of a convolution or a pooling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Kernel height and width.
+    pub kernel: [usize; 2],
+    /// Step from one window to the next: rows, columns.
+    pub stride: [usize; 2],
+    /// Zeros added on each side.
+    pub pad: [usize; 2],
+    /// Distance between the kernel's taps.
+    pub dilation: [usize; 2],
+}
+
 /// Images per block.
-pub(crate) const BLOCK: usize = 16;
+pub const BLOCK: usize = 16;
 
 /// `f32`s that begin on a cache line, so that no vector straddles two.
 #[derive(Default)]
-pub(crate) struct Buffer {
+pub struct Buffer {
     words: Vec<f32>,
     start: usize,
     len: usize,
 }
 
 impl Buffer {
-    pub(crate) fn zeros(len: usize) -> Self {
+    /// So many zeros.
+    pub fn zeros(len: usize) -> Self {
         let words = vec![0.0; len + BLOCK];
         let start = words.as_ptr().align_offset(64).min(BLOCK);
         Self { words, start, len }
@@ -83,7 +97,7 @@ macro_rules! with_block_vectors {
         }
     };
 }
-pub(crate) use with_block_vectors;
+use with_block_vectors;
 
 /// Splits `n` outputs into tiles of at most `most`, as even as can be: start and size of each.
 pub(crate) fn tiles(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -95,8 +109,7 @@ pub(crate) fn tiles(n: usize, most: usize) -> impl Iterator<Item = (usize, usize
 }
 
 /// The instruction sets this machine has, slowest first: tests run every one of them.
-#[cfg(test)]
-pub(crate) fn archs() -> Vec<pulp::Arch> {
+pub fn archs() -> Vec<pulp::Arch> {
     #[allow(unused_mut)]
     let mut all = vec![pulp::Arch::Scalar];
     #[cfg(target_arch = "x86_64")]

@@ -7,7 +7,7 @@ use pulp::{Arch, Simd};
 use super::{BLOCK, pixels, pixels_mut, with_block_vectors};
 
 /// Where the windows lie. Windows are clipped to the image; `divisor` counts padding too.
-pub(crate) struct Windows {
+pub struct Windows {
     /// Per output pixel.
     windows: Vec<Window>,
     width: usize,
@@ -21,7 +21,7 @@ type Window = (u32, u32, u32, f32);
 
 impl Windows {
     /// Caffe's windows: start, clipping and divisor as in its `PoolingLayer`.
-    pub(crate) fn new(
+    pub fn new(
         kernel: [usize; 2],
         stride: [usize; 2],
         pad: [usize; 2],
@@ -59,13 +59,7 @@ impl Windows {
     }
 
     /// Largest value of each window; `which` gets its place in the (clipped) window.
-    pub(crate) fn max_forward(
-        &self,
-        arch: Arch,
-        bottom: &[f32],
-        top: &mut [f32],
-        which: &mut [f32],
-    ) {
+    pub fn max_forward(&self, arch: Arch, bottom: &[f32], top: &mut [f32], which: &mut [f32]) {
         arch.dispatch(MaxForward {
             windows: self,
             bottom,
@@ -75,7 +69,7 @@ impl Windows {
     }
 
     /// Sends each gradient to the pixel the largest value came from.
-    pub(crate) fn max_backward(
+    pub fn max_backward(
         &self,
         arch: Arch,
         top_diff: &[f32],
@@ -91,7 +85,7 @@ impl Windows {
     }
 
     /// Mean of each window.
-    pub(crate) fn mean_forward(&self, arch: Arch, bottom: &[f32], top: &mut [f32]) {
+    pub fn mean_forward(&self, arch: Arch, bottom: &[f32], top: &mut [f32]) {
         arch.dispatch(MeanForward {
             windows: self,
             bottom,
@@ -100,7 +94,7 @@ impl Windows {
     }
 
     /// Spreads each gradient over its window.
-    pub(crate) fn mean_backward(&self, arch: Arch, top_diff: &[f32], bottom_diff: &mut [f32]) {
+    pub fn mean_backward(&self, arch: Arch, top_diff: &[f32], bottom_diff: &mut [f32]) {
         arch.dispatch(MeanBackward {
             windows: self,
             top_diff,

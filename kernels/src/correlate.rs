@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use pulp::{Arch, Simd};
 
+use super::Window;
 use super::{BLOCK, pixels, pixels_mut, tiles, with_block_vectors};
-use crate::solver::net_spec::Window;
 
 /// Output channels of a register tile: 6 × 4 pixels and their operands fill 32 registers.
 const TILE: usize = 6;
@@ -36,7 +36,7 @@ struct Group {
 }
 
 /// Which input pixels each output pixel sums over.
-pub(crate) struct Correlation {
+pub struct Correlation {
     lists: Vec<Vec<Tap>>,
     groups: Vec<Group>,
     kernel_pixels: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Correlation {
 
 impl Correlation {
     /// The forward pass: image `[h, w]` to `out`.
-    pub(crate) fn forward(window: &Window, image: [usize; 2], out: [usize; 2]) -> Self {
+    pub fn forward(window: &Window, image: [usize; 2], out: [usize; 2]) -> Self {
         let w = *window;
         let along = move |axis: usize, o: usize, k: usize| {
             (o * w.stride[axis] + k * w.dilation[axis])
@@ -57,7 +57,7 @@ impl Correlation {
     }
 
     /// The gradient of the input: from the gradient of `out` to the image.
-    pub(crate) fn backward(window: &Window, image: [usize; 2], out: [usize; 2]) -> Self {
+    pub fn backward(window: &Window, image: [usize; 2], out: [usize; 2]) -> Self {
         let w = *window;
         let along = move |axis: usize, i: usize, k: usize| {
             (i + w.pad[axis])
@@ -170,7 +170,7 @@ fn group(places: &[(u32, u32)], [height, width]: [usize; 2]) -> Vec<Group> {
 
 /// A layer's weights in the order the loop reads them: for each tile of output channels
 /// `[input channel][kernel pixel][output channel of the tile]`.
-pub(crate) struct Packed {
+pub struct Packed {
     values: Vec<f32>,
     groups: usize,
     inputs: usize,
@@ -180,7 +180,7 @@ pub(crate) struct Packed {
 
 impl Packed {
     /// Memory for `groups` times `outputs` × `inputs` channels.
-    pub(crate) fn new(groups: usize, inputs: usize, outputs: usize, kernel_pixels: usize) -> Self {
+    pub fn new(groups: usize, inputs: usize, outputs: usize, kernel_pixels: usize) -> Self {
         Self {
             values: vec![0.0; groups * inputs * outputs * kernel_pixels],
             groups,
@@ -191,16 +191,12 @@ impl Packed {
     }
 
     /// Input channels of one group.
-    pub(crate) fn inputs(&self) -> usize {
+    pub fn inputs(&self) -> usize {
         self.inputs
     }
 
     /// Fills it; `weight(group, output, input, kernel pixel)` is where that weight lies in `from`.
-    pub(crate) fn fill(
-        &mut self,
-        from: &[f32],
-        weight: impl Fn(usize, usize, usize, usize) -> usize,
-    ) {
+    pub fn fill(&mut self, from: &[f32], weight: impl Fn(usize, usize, usize, usize) -> usize) {
         let mut to = self.values.iter_mut();
         for g in 0..self.groups {
             for (first, size) in tiles(self.outputs, TILE) {
@@ -217,7 +213,7 @@ impl Packed {
 }
 
 /// `output[o] = bias[o] + Σ weight × input` for every pixel of every block.
-pub(crate) fn correlate(
+pub fn correlate(
     arch: Arch,
     plan: &Correlation,
     packed: &Packed,

@@ -5,7 +5,7 @@ use pulp::Arch;
 use super::BLOCK;
 
 /// `max(x, 0) + slope * min(x, 0)`, in place.
-pub(crate) fn relu(arch: Arch, slope: f32, data: &mut [f32]) {
+pub fn relu(arch: Arch, slope: f32, data: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
         || {
@@ -17,7 +17,7 @@ pub(crate) fn relu(arch: Arch, slope: f32, data: &mut [f32]) {
 }
 
 /// The backward pass of [`relu`], in place; `top` is what it gave.
-pub(crate) fn relu_backward(arch: Arch, slope: f32, top: &[f32], diff: &mut [f32]) {
+pub fn relu_backward(arch: Arch, slope: f32, top: &[f32], diff: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
         || {
@@ -29,7 +29,7 @@ pub(crate) fn relu_backward(arch: Arch, slope: f32, top: &[f32], diff: &mut [f32
 }
 
 /// `to += from`.
-pub(crate) fn add(arch: Arch, from: &[f32], to: &mut [f32]) {
+pub fn add(arch: Arch, from: &[f32], to: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
         || {
@@ -41,7 +41,7 @@ pub(crate) fn add(arch: Arch, from: &[f32], to: &mut [f32]) {
 }
 
 /// `to *= factor`, value by value.
-pub(crate) fn multiply(arch: Arch, factor: &[f32], to: &mut [f32]) {
+pub fn multiply(arch: Arch, factor: &[f32], to: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
         || {
@@ -54,7 +54,7 @@ pub(crate) fn multiply(arch: Arch, factor: &[f32], to: &mut [f32]) {
 
 /// Images one after the other (`size` values each) into blocks. Images that are missing in the
 /// last block become zero.
-pub(crate) fn images_to_blocks(arch: Arch, images: &[f32], size: usize, blocks: &mut [f32]) {
+pub fn images_to_blocks(arch: Arch, images: &[f32], size: usize, blocks: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
         || {
@@ -86,7 +86,7 @@ pub(crate) fn images_to_blocks(arch: Arch, images: &[f32], size: usize, blocks: 
 }
 
 /// Blocks into one matrix, `size` rows of all images.
-pub(crate) fn blocks_to_rows(blocks: &[f32], size: usize, rows: &mut [f32]) {
+pub fn blocks_to_rows(blocks: &[f32], size: usize, rows: &mut [f32]) {
     let width = blocks.len() / size.max(1);
     for (b, block) in blocks.chunks_exact(size * BLOCK).enumerate() {
         for (line, row) in block
@@ -101,7 +101,7 @@ pub(crate) fn blocks_to_rows(blocks: &[f32], size: usize, rows: &mut [f32]) {
 }
 
 /// The inverse of [`blocks_to_rows`].
-pub(crate) fn rows_to_blocks(rows: &[f32], size: usize, blocks: &mut [f32]) {
+pub fn rows_to_blocks(rows: &[f32], size: usize, blocks: &mut [f32]) {
     let width = rows.len() / size.max(1);
     for (b, block) in blocks.chunks_exact_mut(size * BLOCK).enumerate() {
         for (line, row) in block
@@ -118,7 +118,7 @@ pub(crate) fn rows_to_blocks(rows: &[f32], size: usize, blocks: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::solver::kernels::archs;
+    use crate::archs;
 
     #[test]
     fn layouts_go_there_and_back() {

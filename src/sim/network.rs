@@ -1,0 +1,395 @@
+//! The virtual network: frames on the way, what becomes of them, and the inboxes of nodes that do
+//! not look.
+//!
+//! Everything follows from the seed and the order of the calls.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use dogwild_net::fault::{BurstLoss, Bursts};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::Fleet;
+use super::limit::{Limit, Limits};
+use super::traffic::Meter;
+use crate::weights::kernels;
+
+/// What waits for a node that is paused, bytes; what comes after that is lost. As much as a socket
+/// of `udp` asks for.
+pub const INBOX_BYTES: usize = 16 << 20;
+
+/// What the virtual network does to each delivery, independently for every receiver.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Probability that a frame is lost, 0 to 1.
+    pub drop: f64,
+    /// Losses that come in bursts, in addition to `drop`; each way from a node to another is good
+    /// or bad by itself.
+    pub bursts: Bursts,
+    /// Probability that a bit of it is flipped.
+    pub corrupt: f64,
+    /// Probability that it arrives twice.
+    pub duplicate: f64,
+    /// Probability that it is held back by up to `reorder_ns`.
+    pub reorder: f64,
+    /// Longest hold-back, ns.
+    pub reorder_ns: u64,
+    /// Time on the way, ns.
+    pub delay_ns: u64,
+    /// Probability that no transmit slot is free.
+    pub no_slot: f64,
+    /// Longest time until the adapter reads the weights of a position in the buffer, ns; 0: they
+    /// are copied when the position is sent.
+    pub unread_ns: u64,
+    /// What each node may send. Of one way ([`World::set_way`](super::World::set_way)): what may
+    /// pass there, in addition.
+    pub limit: Option<Limit>,
+}
+
+/// The way from one node to another.
+struct Way {
+    faults: Faults,
+    bursts: BurstLoss,
+    /// Whether it has a limit of its own.
+    limited: bool,
+}
+
+/// Bytes of a frame, which many receivers share.
+pub(super) type Bytes = Arc<[u8]>;
+
+/// A frame on its way: due time, order of sending, receiver, bytes.
+type OnTheWay = Reverse<(u64, u64, u16, Bytes)>;
+
+/// A position whose weights the adapter of its sender has yet to read.
+pub(super) struct Unread {
+    pub(super) due_ns: u64,
+    pub(super) ticket: u64,
+    pub(super) from: u16,
+    pub(super) head: Vec<u8>,
+    pub(super) weights: Range<usize>,
+}
+
+/// Where frames wait for a node that is paused.
+#[derive(Default)]
+struct Inbox {
+    paused: bool,
+    frames: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Inbox {
+    /// Keeps a frame, if there is room.
+    fn keep(&mut self, frame: Bytes) {
+        if self.bytes + frame.len() <= INBOX_BYTES {
+            self.bytes += frame.len();
+            self.frames.push(frame);
+        }
+    }
+}
+
+/// The network: frames on the way and the source of chance.
+pub(super) struct Network {
+    pub(super) faults: Faults,
+    nodes: u16,
+    seed: u64,
+    pub(super) now_ns: u64,
+    pub(super) order: u64,
+    pub(super) rng: Xoshiro256PlusPlus,
+    on_the_way: BinaryHeap<OnTheWay>,
+    pub(super) unread: Vec<Unread>,
+    /// From each node to each.
+    ways: Vec<Way>,
+    /// The queues of ways that have a limit of their own.
+    queues: Limits,
+    pub(super) meter: Meter,
+    inboxes: Vec<Inbox>,
+    /// What went to all nodes, for another listener on the wire.
+    pub(super) heard: Option<Vec<Vec<u8>>>,
+    pub(super) limits: Limits,
+}
+
+impl Network {
+    pub(super) fn new(faults: Faults, nodes: u16, seed: u64, meter: Meter) -> Self {
+        let mut network = Self {
+            faults,
+            nodes,
+            seed,
+            now_ns: 0,
+            order: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            on_the_way: BinaryHeap::new(),
+            unread: Vec::new(),
+            ways: Vec::new(),
+            queues: Limits::new(usize::from(nodes) * usize::from(nodes)),
+            meter,
+            inboxes: (0..nodes).map(|_| Inbox::default()).collect(),
+            heard: None,
+            limits: Limits::new(usize::from(nodes)),
+        };
+        network.set_faults(faults);
+        network
+    }
+
+    /// What goes wrong from now on. All ways are good at first.
+    pub(super) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+        let ways = usize::from(self.nodes) * usize::from(self.nodes);
+        self.ways = (0..ways)
+            .map(|way| Way {
+                faults,
+                bursts: self.bursts_of(way, faults),
+                limited: false,
+            })
+            .collect();
+    }
+
+    /// What goes wrong on one way from now on, and what may pass there.
+    pub(super) fn set_way(&mut self, from: u16, to: u16, faults: Faults) {
+        let way = self.way(from, to);
+        self.ways[way] = Way {
+            faults,
+            bursts: self.bursts_of(way, faults),
+            limited: faults.limit.is_some(),
+        };
+    }
+
+    fn bursts_of(&self, way: usize, faults: Faults) -> BurstLoss {
+        let apart = (way as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        BurstLoss::new(faults.bursts, self.seed ^ apart)
+    }
+
+    fn way(&self, from: u16, to: u16) -> usize {
+        usize::from(from) * usize::from(self.nodes) + usize::from(to)
+    }
+
+    /// A frame that has arrived, and at whom; `None`: no more at this time.
+    pub(super) fn next_due(&mut self) -> Option<(u16, Bytes)> {
+        loop {
+            let Reverse((due, ..)) = self.on_the_way.peek()?;
+            if *due > self.now_ns {
+                return None;
+            }
+            let Reverse((.., to, bytes)) = self.on_the_way.pop()?;
+            let inbox = &mut self.inboxes[usize::from(to)];
+            if !inbox.paused {
+                return Some((to, bytes));
+            }
+            inbox.keep(bytes);
+        }
+    }
+
+    pub(super) fn pause(&mut self, node: u16) {
+        self.inboxes[usize::from(node)].paused = true;
+    }
+
+    pub(super) fn go_on(&mut self, node: u16) {
+        for frame in std::mem::take(&mut self.inboxes[usize::from(node)]).frames {
+            self.order += 1;
+            let now = Reverse((self.now_ns, self.order, node, frame));
+            self.on_the_way.push(now);
+        }
+    }
+
+    pub(super) fn is_paused(&self, node: u16) -> bool {
+        self.inboxes[usize::from(node)].paused
+    }
+
+    /// Frames on the way.
+    pub(super) fn on_the_way(&self) -> usize {
+        self.on_the_way.len()
+    }
+
+    pub(super) fn send_to_others(&mut self, from: u16, bytes: &Bytes) {
+        if let Some(heard) = &mut self.heard {
+            heard.push(bytes.to_vec());
+        }
+        for node in (0..self.nodes).filter(|node| *node != from) {
+            self.deliver(from, node, bytes);
+        }
+    }
+
+    /// The adapters read what is due, as it is now.
+    pub(super) fn read(&mut self, fleet: &Fleet) {
+        let now = self.now_ns;
+        for position in self
+            .unread
+            .extract_if(.., |one| one.due_ns <= now)
+            .collect::<Vec<_>>()
+        {
+            let mut bytes = position.head;
+            let at = bytes.len();
+            bytes.resize(at + 4 * position.weights.len(), 0);
+            let from = fleet.weights(position.from);
+            let words = from.slice(position.weights.start, position.weights.len());
+            kernels::copy_out_bytes(words, &mut bytes[at..]);
+            self.send_to_others(position.from, &bytes.into());
+        }
+    }
+
+    /// Sends a frame of `len` bytes of `from`, or refuses it if no slot is free.
+    pub(super) fn admit(&mut self, from: u16, len: usize) -> bool {
+        if self.rng.random_bool(self.faults.no_slot) {
+            return false;
+        }
+        let (limit, from) = (self.faults.limit, usize::from(from));
+        let went = self.limits.admit(limit, self.now_ns, from, len);
+        self.meter.total.sent_bytes += if went { len as u64 } else { 0 };
+        went
+    }
+
+    /// Brings a frame that was admitted to `to`, or loses it.
+    pub(super) fn deliver(&mut self, from: u16, to: u16, bytes: &Bytes) {
+        let queued_ns = self.queued_ns(from, to, bytes.len());
+        let way = self.way(from, to);
+        let Way { faults, bursts, .. } = &mut self.ways[way];
+        let faults = *faults;
+        let in_burst = queued_ns.is_some() && bursts.loses();
+        let arrives = queued_ns.filter(|_| !self.rng.random_bool(faults.drop) && !in_burst);
+        self.meter.note(from, bytes, arrives.is_some());
+        let Some(queued_ns) = arrives else { return };
+        let copies = 1 + u64::from(self.rng.random_bool(faults.duplicate));
+        for _ in 0..copies {
+            let mut due = self.now_ns + queued_ns + faults.delay_ns;
+            if self.rng.random_bool(faults.reorder) {
+                due += self.rng.random_range(0..=faults.reorder_ns);
+            }
+            let mut bytes = bytes.clone();
+            if faults.corrupt > 0.0 && self.rng.random_bool(faults.corrupt) {
+                let bit = self.rng.random_range(0..bytes.len() * 8);
+                Arc::make_mut(&mut bytes)[bit / 8] ^= 1 << (bit % 8);
+            }
+            self.order += 1;
+            self.on_the_way.push(Reverse((due, self.order, to, bytes)));
+        }
+    }
+
+    /// Time that a frame spends in queues; `None`: one of them was full.
+    fn queued_ns(&mut self, from: u16, to: u16, len: usize) -> Option<u64> {
+        let own_ns = self.limits.queued_ns(self.now_ns)?;
+        let way = self.way(from, to);
+        if !self.ways[way].limited {
+            return Some(own_ns);
+        }
+        let (limit, there_ns) = (self.ways[way].faults.limit, self.now_ns + own_ns);
+        self.queues.admit(limit, there_ns, way, len);
+        Some(own_ns + self.queues.queued_ns(there_ns)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Deltas;
+
+    fn network(bursts: Bursts) -> Network {
+        let faults = Faults {
+            bursts,
+            ..Faults::default()
+        };
+        Network::new(faults, 3, 7, Meter::new(16, Deltas::ExactlyOnce))
+    }
+
+    fn arrived(network: &mut Network) -> usize {
+        std::iter::from_fn(|| network.next_due()).count()
+    }
+
+    /// A tenth of the frames is lost, ten at a time, on one way at other moments than on another.
+    #[test]
+    fn each_way_loses_in_bursts_of_its_own() {
+        let mut network = network(Bursts::GilbertElliott {
+            p: 0.1 / 9.0,
+            r: 0.1,
+            loss_bad: 1.0,
+            loss_good: 0.0,
+        });
+        let mut came = |to| -> Vec<bool> {
+            let one = |_| {
+                network.deliver(0, to, &[0].into());
+                arrived(&mut network) == 1
+            };
+            (0..100_000).map(one).collect()
+        };
+        let ways = [came(1), came(2)];
+        for way in &ways {
+            let lost = way.iter().filter(|came| !**came).count();
+            assert!((8_500..11_500).contains(&lost), "{lost} of 100,000");
+            let begins = way.windows(2).filter(|two| two[0] && !two[1]).count();
+            assert!((7..14).contains(&(lost / begins)), "{lost} in {begins}");
+        }
+        let both = ways[0].iter().zip(&ways[1]).filter(|(a, b)| !**a && !**b);
+        assert!(both.count() < 2_500, "both ways are bad at the same time");
+    }
+
+    #[test]
+    fn what_comes_for_a_paused_node_waits_as_far_as_there_is_room() {
+        let mut network = network(Bursts::None);
+        network.pause(1);
+        let frame = vec![0; INBOX_BYTES / 4].into();
+        for to in [1, 2, 1, 1, 1, 1] {
+            network.deliver(0, to, &frame);
+        }
+        assert_eq!(network.next_due().map(|(to, _)| to), Some(2));
+        assert_eq!(arrived(&mut network), 0);
+        network.go_on(1);
+        assert!(!network.is_paused(1));
+        assert_eq!(arrived(&mut network), 4, "the fifth found no room");
+    }
+
+    /// One way may be worse than the others, and thinner.
+    #[test]
+    fn a_way_has_faults_and_a_queue_of_its_own() {
+        let mut network = network(Bursts::None);
+        let limit = Limit {
+            bytes_per_s: 1e6,
+            burst_bytes: 2_000,
+            known_frame_bytes: 0,
+        };
+        let slow = Faults {
+            delay_ns: 5_000_000,
+            limit: Some(limit),
+            ..Faults::default()
+        };
+        network.set_way(0, 2, slow);
+        network.set_way(
+            2,
+            0,
+            Faults {
+                drop: 1.0,
+                ..Faults::default()
+            },
+        );
+        let frame = vec![0; 1_000].into();
+        for (from, to) in [(0, 1), (0, 2), (0, 2), (0, 2), (2, 0), (2, 1)] {
+            network.deliver(from, to, &frame);
+        }
+        assert_eq!(arrived(&mut network), 2, "0 to 1 and 2 to 1");
+        // A millisecond for a frame, and five on the way; the third found the queue full.
+        for (ms, expected) in [(5, 0), (6, 1), (7, 1), (100, 0)] {
+            network.now_ns = ms * 1_000_000;
+            assert_eq!(arrived(&mut network), expected, "at {ms} ms");
+        }
+        let traffic = network.meter.total;
+        assert_eq!((traffic.deliveries, traffic.lost), (6, 2));
+    }
+
+    #[test]
+    fn a_corrupt_frame_differs_in_a_bit() {
+        let mut network = network(Bursts::None);
+        network.set_faults(Faults {
+            corrupt: 0.5,
+            ..Faults::default()
+        });
+        let mut corrupt = 0;
+        for _ in 0..1_000 {
+            network.deliver(0, 1, &[0; 4].into());
+            let (_, bytes) = network.next_due().expect("it arrives");
+            let bits: u32 = bytes.iter().map(|byte| byte.count_ones()).sum();
+            assert!(bits <= 1);
+            corrupt += bits;
+        }
+        assert!((400..600).contains(&corrupt), "{corrupt} of 1000");
+    }
+}

@@ -1,0 +1,28 @@
+//! How a cell with one seed becomes a run.
+
+pub(crate) mod files;
+pub(crate) mod program;
+pub(crate) mod sim;
+pub(crate) mod train;
+
+pub(crate) use files::Files;
+
+use anyhow::Result;
+
+use crate::experiment::{Engine, Setting};
+use crate::results::Run;
+
+/// Makes a run; engines that can tell each test as it is made.
+///
+/// # Errors
+/// The run cannot be made.
+pub(crate) fn run(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64)) -> Result<Run> {
+    match setting.engine {
+        Engine::Sim => {
+            let tell = |look: &sim::Look| tell(look.point.iterations);
+            sim::run(setting, files, seed, false, &tell)
+        }
+        Engine::Loopback | Engine::Lab => train::run(setting, files, seed),
+        Engine::Program => program::run(setting, files, seed, tell),
+    }
+}
