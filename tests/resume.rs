@@ -445,19 +445,21 @@ fn two_nodes_with_two_solvers_go_on_learning() {
     let after = (before + 600).to_string();
     place.train(&[&two[..], &["--resume", "--iterations", &after]].concat());
     let summary = place.summary();
-    assert!(number(&summary["iterations"]) >= before + 600, "{summary}");
+    // On a loaded machine a node may do all that is left before it hears of the other's work.
+    let done = number(&summary["iterations"]);
+    assert!(done >= before + 600, "{summary}");
     let accuracy = summary["per_node"][1]["test_accuracy"].as_f64();
     assert!(accuracy.is_some_and(|share| share > 0.4), "{summary}");
     assert_the_curve_goes_on(&place, before + 600);
     // With fewer nodes the weights go on, and what cannot is said.
-    let after = (before + 1200).to_string();
+    let after = (done + 600).to_string();
     let said = place.train(&[&ALONE[..], &["--resume", "--iterations", &after]].concat());
     assert!(
         said.contains("momentum and places in the data begin anew"),
         "{said}"
     );
     let summary = place.summary();
-    assert!(number(&summary["iterations"]) >= before + 1200, "{summary}");
+    assert!(number(&summary["iterations"]) >= done + 600, "{summary}");
 }
 
 #[test]
