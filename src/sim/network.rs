@@ -47,6 +47,9 @@ pub struct Faults {
     /// What each node may send. Of one way ([`World::set_way`](super::World::set_way)): what may
     /// pass there, in addition.
     pub limit: Option<Limit>,
+    /// What each node can receive: a queue in front of it, which drops what does not fit. Not of
+    /// one way.
+    pub receive: Option<Limit>,
 }
 
 /// The way from one node to another.
@@ -60,8 +63,18 @@ struct Way {
 /// Bytes of a frame, which many receivers share.
 pub(super) type Bytes = Arc<[u8]>;
 
-/// A frame on its way: due time, order of sending, receiver, bytes.
-type OnTheWay = Reverse<(u64, u64, u16, Bytes)>;
+/// Where a frame on its way goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    /// To the receiver.
+    Node,
+    /// To the queue in front of the receiver. A frame that will be lost behind it takes its place
+    /// there too.
+    Queue { from: u16, lost: bool },
+}
+
+/// A frame on its way: due time, order of sending, receiver, where it goes, bytes.
+type OnTheWay = Reverse<(u64, u64, u16, Next, Bytes)>;
 
 /// A position whose weights the adapter of its sender has yet to read.
 pub(super) struct Unread {
@@ -109,6 +122,8 @@ pub(super) struct Network {
     /// What went to all nodes, for another listener on the wire.
     pub(super) heard: Option<Vec<Vec<u8>>>,
     pub(super) limits: Limits,
+    /// The queues in front of receivers.
+    receive: Limits,
 }
 
 impl Network {
@@ -128,6 +143,7 @@ impl Network {
             inboxes: (0..nodes).map(|_| Inbox::default()).collect(),
             heard: None,
             limits: Limits::new(usize::from(nodes)),
+            receive: Limits::new(usize::from(nodes)),
         };
         network.set_faults(faults);
         network
@@ -172,7 +188,11 @@ impl Network {
             if *due > self.now_ns {
                 return None;
             }
-            let Reverse((.., to, bytes)) = self.on_the_way.pop()?;
+            let Reverse((due, _, to, next, bytes)) = self.on_the_way.pop()?;
+            if let Next::Queue { from, lost } = next {
+                self.queue_at_receiver(due, from, to, lost, bytes);
+                continue;
+            }
             let inbox = &mut self.inboxes[usize::from(to)];
             if !inbox.paused {
                 return Some((to, bytes));
@@ -187,14 +207,29 @@ impl Network {
 
     pub(super) fn go_on(&mut self, node: u16) {
         for frame in std::mem::take(&mut self.inboxes[usize::from(node)]).frames {
-            self.order += 1;
-            let now = Reverse((self.now_ns, self.order, node, frame));
-            self.on_the_way.push(now);
+            self.push(self.now_ns, node, Next::Node, frame);
         }
     }
 
     pub(super) fn is_paused(&self, node: u16) -> bool {
         self.inboxes[usize::from(node)].paused
+    }
+
+    fn push(&mut self, due_ns: u64, to: u16, next: Next, bytes: Bytes) {
+        self.order += 1;
+        let frame = Reverse((due_ns, self.order, to, next, bytes));
+        self.on_the_way.push(frame);
+    }
+
+    /// A frame of `from` has come to the queue in front of `to`, at `at_ns`.
+    fn queue_at_receiver(&mut self, at_ns: u64, from: u16, to: u16, lost: bool, bytes: Bytes) {
+        let (limit, queue) = (self.faults.receive, usize::from(to));
+        self.receive.admit(limit, at_ns, queue, bytes.len());
+        match self.receive.queued_ns(at_ns) {
+            _ if lost => {}
+            None => self.meter.dropped(from, &bytes),
+            Some(queued_ns) => self.push(at_ns + queued_ns, to, Next::Node, bytes),
+        }
     }
 
     /// Frames on the way.
@@ -247,10 +282,16 @@ impl Network {
         let Way { faults, bursts, .. } = &mut self.ways[way];
         let faults = *faults;
         let in_burst = queued_ns.is_some() && bursts.loses();
-        let arrives = queued_ns.filter(|_| !self.rng.random_bool(faults.drop) && !in_burst);
-        self.meter.note(from, bytes, arrives.is_some());
-        let Some(queued_ns) = arrives else { return };
-        let copies = 1 + u64::from(self.rng.random_bool(faults.duplicate));
+        let lost = queued_ns.is_none() || self.rng.random_bool(faults.drop) || in_burst;
+        self.meter.note(from, bytes, !lost);
+        let next = match self.faults.receive {
+            Some(_) => Next::Queue { from, lost },
+            None => Next::Node,
+        };
+        let Some(queued_ns) = queued_ns.filter(|_| !lost || next != Next::Node) else {
+            return;
+        };
+        let copies = 1 + u64::from(!lost && self.rng.random_bool(faults.duplicate));
         for _ in 0..copies {
             let mut due = self.now_ns + queued_ns + faults.delay_ns;
             if self.rng.random_bool(faults.reorder) {
@@ -261,8 +302,7 @@ impl Network {
                 let bit = self.rng.random_range(0..bytes.len() * 8);
                 Arc::make_mut(&mut bytes)[bit / 8] ^= 1 << (bit % 8);
             }
-            self.order += 1;
-            self.on_the_way.push(Reverse((due, self.order, to, bytes)));
+            self.push(due, to, next, bytes);
         }
     }
 
@@ -336,6 +376,56 @@ mod tests {
         network.go_on(1);
         assert!(!network.is_paused(1));
         assert_eq!(arrived(&mut network), 4, "the fifth found no room");
+    }
+
+    /// What two nodes send at their full rates to a third waits in front of it, or is lost there.
+    #[test]
+    fn what_a_node_receives_is_limited() {
+        let mut network = network(Bursts::None);
+        let limit = Limit {
+            bytes_per_s: 1e6,
+            burst_bytes: 3_000,
+            known_frame_bytes: 0,
+        };
+        network.set_faults(Faults {
+            limit: Some(limit),
+            receive: Some(limit),
+            delay_ns: 500_000,
+            ..Faults::default()
+        });
+        let frame = vec![0; 1_000].into();
+        for from in [0, 1] {
+            for _ in 0..3 {
+                assert!(network.admit(from, 1_000));
+                network.deliver(from, 2, &frame);
+            }
+        }
+        // Each sender's come at 1.5, 2.5 and 3.5 ms: two at a time, and a millisecond for each.
+        for (us, expected) in [(2_400, 0), (2_500, 1), (3_500, 1), (4_500, 1), (5_500, 1)] {
+            network.now_ns = us * 1_000;
+            assert_eq!(arrived(&mut network), expected, "at {us} us");
+        }
+        network.now_ns = 1_000_000_000;
+        assert_eq!(arrived(&mut network), 1, "one of six found the queue full");
+        let traffic = network.meter.total;
+        assert_eq!((traffic.deliveries, traffic.lost), (6, 1));
+        // One that is lost behind the queue takes its place in it.
+        network.set_way(
+            0,
+            2,
+            Faults {
+                drop: 1.0,
+                delay_ns: 500_000,
+                ..Faults::default()
+            },
+        );
+        for from in [0, 1] {
+            network.deliver(from, 2, &frame);
+        }
+        for (us, expected) in [(0, 0), (2_000, 0), (500, 1)] {
+            network.now_ns += us * 1_000;
+            assert_eq!(arrived(&mut network), expected, "after {us} us");
+        }
     }
 
     /// One way may be worse than the others, and thinner.

@@ -31,7 +31,10 @@ pub struct Traffic {
 struct UnderWay {
     seq: u8,
     mass: f64,
-    arrived: bool,
+    /// Frames of it that arrived, or are on the way and not lost yet.
+    arriving: u32,
+    /// Whether it was sent more than once.
+    repeated: bool,
 }
 
 /// Counts what passes.
@@ -67,13 +70,41 @@ impl Meter {
         }
     }
 
+    /// A frame that was to arrive finds no room in the queue in front of its receiver.
+    pub(super) fn dropped(&mut self, from: u16, bytes: &[u8]) {
+        self.total.lost += 1;
+        let Some(frame) = Frame::parse(bytes)
+            .ok()
+            .filter(|one| one.header.kind == Kind::Delta)
+        else {
+            return;
+        };
+        let header = &frame.header;
+        if !self.repeats {
+            let mass = self.mass(&frame);
+            self.total.mass_late += mass;
+            self.total.mass_lost += mass;
+            return;
+        }
+        // Of an older number nothing needs to be known: one of its frames was answered.
+        if let Some(delta) = self.under_way.get_mut(&(from, header.chunk))
+            && delta.seq == header.seq
+        {
+            delta.arriving = delta.arriving.saturating_sub(1);
+            if !delta.repeated {
+                self.total.mass_late += delta.mass;
+            }
+        }
+    }
+
     fn note_delta(&mut self, from: u16, frame: &Frame<'_>, arrives: bool) {
         let header = &frame.header;
         let key = (from, header.chunk);
         if let Some(before) = self.under_way.get_mut(&key)
             && before.seq == header.seq
         {
-            before.arrived |= arrives;
+            before.arriving += u32::from(arrives);
+            before.repeated = true;
             return;
         }
         let mass = self.mass(frame);
@@ -88,10 +119,11 @@ impl Meter {
         let new = UnderWay {
             seq: header.seq,
             mass,
-            arrived: arrives,
+            arriving: u32::from(arrives),
+            repeated: false,
         };
         if let Some(before) = self.under_way.insert(key, new)
-            && !before.arrived
+            && before.arriving == 0
         {
             self.total.mass_lost += before.mass;
         }
@@ -166,6 +198,25 @@ mod tests {
         assert_eq!(meter.total.mass_lost, 48.0);
         meter.note(1, &delta(0, 2, 1.0), true);
         assert_eq!(meter.total.mass_lost, 48.0);
+    }
+
+    #[test]
+    fn what_finds_no_room_at_its_receiver_is_late_or_lost() {
+        let mut meter = Meter::new(16, Deltas::ExactlyOnce);
+        meter.note(1, &delta(0, 1, 1.0), true);
+        meter.dropped(1, &delta(0, 1, 1.0));
+        assert_eq!((meter.total.mass_late, meter.total.mass_lost), (16.0, 0.0));
+        meter.note(1, &delta(0, 1, 1.0), true);
+        meter.note(1, &delta(0, 2, 1.0), true);
+        meter.dropped(1, &delta(0, 2, 1.0));
+        meter.note(1, &delta(0, 3, 1.0), true);
+        let total = meter.total;
+        assert_eq!((total.deliveries, total.lost), (4, 2));
+        assert_eq!((total.mass_late, total.mass_lost), (32.0, 16.0));
+        let mut meter = Meter::new(16, Deltas::FireAndForget);
+        meter.note(1, &delta(0, 1, 1.0), true);
+        meter.dropped(1, &delta(0, 1, 1.0));
+        assert_eq!((meter.total.mass_late, meter.total.mass_lost), (16.0, 16.0));
     }
 
     #[test]

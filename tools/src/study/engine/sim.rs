@@ -294,8 +294,8 @@ pub(crate) fn config(setting: &Setting, weights: usize) -> Config {
     }
 }
 
-/// What happens on every way, and what each node may send: as a cap that it knows, where that is
-/// the lower one, else as a link with a queue.
+/// What happens on every way, and what each node may send and receive: as a cap that it knows,
+/// where that is the lower one, else as a link with a queue.
 fn faults(link: &Link, setting: &Setting, config: &Config) -> Faults {
     let cap = setting.stream.rate_bytes_per_s;
     let known = cap.filter(|cap| link.rate.0.is_none_or(|rate| *cap <= rate));
@@ -313,6 +313,7 @@ fn faults(link: &Link, setting: &Setting, config: &Config) -> Faults {
     };
     Faults {
         limit,
+        receive: queue(link.rate.0, link),
         ..faults_of(link)
     }
 }
