@@ -258,8 +258,8 @@ fn what_an_experiment_names_must_be_there() {
 fn sim_and_processes_agree() {
     let folder = folder();
     let text = SMALL
-        .replace("iterations = 48", "iterations = 160")
-        .replace("test_every = 12", "test_every = 40")
+        .replace("iterations = 48", "iterations = 320")
+        .replace("test_every = 12", "test_every = 80")
         .replace("count = 3", "count = 2\nstep_ms = 40")
         .replace("train=1000,test=300", "train=2000,test=500")
         .replace("test_images = 300", "test_images = 500");
@@ -358,6 +358,60 @@ command = ['./other.sh', '{seed}', '{nodes}']
     let out = folder.path().join("gone");
     let said = fails(&self::run(&path, &out, &args));
     assert!(said.contains("cannot start `./other.sh 1 3`"), "{said}");
+}
+
+/// A program that tells no test but figures, by names of the file's own.
+#[test]
+fn a_program_tells_figures_of_the_files_choice() {
+    let folder = folder();
+    let script = "#!/bin/sh
+echo '{ \"runs\": [{ \"ratio\": '$1.5' }],'
+echo '  \"weights\": \"many\" }'
+";
+    let program = folder.path().join("other.sh");
+    std::fs::write(&program, script).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).expect("executable");
+    let text = "
+title = 'Figures'
+seeds = 2
+figures = ['imbalance']
+engine = 'program'
+command = ['./other.sh', '{size}']
+takes_s = 1
+figures_from.imbalance = '/runs/0/ratio'
+[[vary]]
+names.size = ['2', '30']
+[paper]
+source = 's'
+figure = 'f'
+says = 'w'
+points = [{ of = 'imbalance', x = 2, y = 40 }]
+";
+    let path = file(&folder, text);
+    let out = folder.path().join("out");
+    let said = succeeds(run(&path, &out, &[]));
+    assert!(said.contains("no test; its figures are kept"), "{said}");
+    let page = std::fs::read_to_string(out.join("report.html")).expect("a report");
+    for part in [
+        "<h3>Busiest node over mean</h3>",
+        "30.5",
+        "2.5",
+        "Values of f",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("final accuracy"), "there is none");
+    let rows = std::fs::read_to_string(out.join("runs.csv")).expect("rows");
+    assert_eq!(rows.matches(",30.5,").count(), 2, "{rows}");
+    // A number that is not there.
+    let wrong = text.replace("/runs/0/ratio", "/weights");
+    std::fs::write(&path, wrong).expect("written");
+    let said = fails(&run(&path, &folder.path().join("wrong"), &[]));
+    assert!(
+        said.contains("no number at /weights, where figures_from.imbalance expects it"),
+        "{said}"
+    );
 }
 
 /// TCP over links of 20 Mbit/s that lose 1 %: 20 iterations of 0.45 MB take seconds.

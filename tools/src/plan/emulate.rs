@@ -19,15 +19,49 @@ use super::report::{Way, paper};
 use members::Members;
 pub(crate) use members::Part;
 
-/// What is emulated: policy, and whether layers are sent as soon as they are done.
-const RUNS: [(Policy, bool); 6] = [
-    (Policy::Force(Scheme::Ps), false),
-    (Policy::Force(Scheme::Ps), true),
-    (Policy::HybComm, true),
-    (Policy::Sacp, true),
-    (Policy::Force(Scheme::Adam), true),
-    (Policy::Force(Scheme::OneBit), true),
+/// A way to emulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WayArg {
+    /// Servers, and nothing is sent before the backward pass has ended
+    PsNoOverlap,
+    /// Servers
+    Ps,
+    /// Factors to all others, where a layer has them
+    Sfb,
+    /// The choice of Poseidon 2017
+    Hybcomm,
+    /// The choice of Poseidon 2015
+    Sacp,
+    /// Factors to one server, its matrix back (Project Adam)
+    Adam,
+    /// A bit for each weight (CNTK)
+    Onebit,
+}
+
+/// What is emulated if no way is named.
+const ALL: [WayArg; 6] = [
+    WayArg::PsNoOverlap,
+    WayArg::Ps,
+    WayArg::Hybcomm,
+    WayArg::Sacp,
+    WayArg::Adam,
+    WayArg::Onebit,
 ];
+
+impl WayArg {
+    /// Policy, and whether layers are sent as soon as they are done.
+    fn run(self) -> (Policy, bool) {
+        let policy = match self {
+            Self::PsNoOverlap | Self::Ps => Policy::Force(Scheme::Ps),
+            Self::Sfb => Policy::Force(Scheme::Sfb),
+            Self::Hybcomm => Policy::HybComm,
+            Self::Sacp => Policy::Sacp,
+            Self::Adam => Policy::Force(Scheme::Adam),
+            Self::Onebit => Policy::Force(Scheme::OneBit),
+        };
+        (policy, self != Self::PsNoOverlap)
+    }
+}
 
 /// Payload of a full segment over the bytes that the rate limit counts for it: 1500 of IP, of which
 /// 52 are headers, and 14 of Ethernet.
@@ -39,7 +73,7 @@ const QUEUE_BYTES: u32 = 64 << 20;
 const QUEUE_S: f64 = 0.2;
 
 /// How it is emulated.
-#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 pub(crate) struct Settings {
     /// Also run the cluster in network namespaces, with workers that replay the layers' times
     #[arg(long)]
@@ -50,6 +84,15 @@ pub(crate) struct Settings {
     /// Iterations that are measured
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..), requires = "emulate")]
     iterations: u64,
+    /// What is emulated [default: all but sfb]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "WAY",
+        requires = "emulate"
+    )]
+    ways: Vec<WayArg>,
 }
 
 /// Predicted and measured, side by side.
@@ -95,7 +138,7 @@ pub(crate) struct Figures {
 }
 
 /// Runs the cluster of `task`, scaled, once for each way.
-pub(crate) fn run(task: &Task, settings: Settings) -> Result<Emulation> {
+pub(crate) fn run(task: &Task, settings: &Settings) -> Result<Emulation> {
     let small = task.scaled(settings.scale);
     let link_bits_per_s = small.bytes_per_s * 8.0;
     ensure!(
@@ -112,7 +155,11 @@ pub(crate) fn run(task: &Task, settings: Settings) -> Result<Emulation> {
     let mut predicted = small.clone();
     predicted.bytes_per_s *= GOODPUT;
     let mut runs = Vec::new();
-    for (policy, overlap) in RUNS {
+    let ways = match settings.ways.as_slice() {
+        [] => &ALL[..],
+        some => some,
+    };
+    for (policy, overlap) in ways.iter().map(|way| way.run()) {
         let name = if overlap { "wfbp" } else { "no overlap" };
         dogwild_lab::note!("emulating {policy}, {name}");
         let members = Members::start(

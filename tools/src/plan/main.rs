@@ -199,7 +199,7 @@ fn run() -> Result<()> {
     let task = Task::new(&cli)?;
     let mut report = Report::new(&task);
     if cli.emulation.emulate {
-        report.emulation = Some(emulate::run(&task, cli.emulation)?);
+        report.emulation = Some(emulate::run(&task, &cli.emulation)?);
     }
     if cli.json {
         dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?);
@@ -235,6 +235,7 @@ fn bandwidth(text: &str) -> Result<f64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let bytes = match &text[digits.len()..] {
         "" => return Err(format!("{}; the unit is missing", wrong())),
+        "bit" => 1.0 / 8.0,
         "kbit" => 1e3 / 8.0,
         "mbit" | "Mbit" => 1e6 / 8.0,
         "gbit" | "Gbit" | "GbE" => 1e9 / 8.0,
@@ -288,6 +289,7 @@ mod tests {
     fn bandwidths_have_units() {
         assert_eq!(bandwidth("10gbit"), Ok(1.25e9));
         assert_eq!(bandwidth("1.5MB"), Ok(1.5e6));
+        assert_eq!(bandwidth("8000000bit"), Ok(1e6));
         for (wrong, says) in [
             ("10", "unit is missing"),
             ("0gbit", "nothing would ever arrive"),

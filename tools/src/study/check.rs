@@ -74,6 +74,10 @@ pub(crate) fn costs(all: &Cells, files: &Files) -> Result<Vec<Duration>> {
     let mut known: Vec<(&crate::experiment::Model, Cost)> = Vec::new();
     let mut costs = Vec::new();
     for cell in &all.cells {
+        if let Some(takes_s) = cell.setting.takes_s {
+            costs.push(Duration::from_secs_f64(takes_s));
+            continue;
+        }
         let model = &cell.setting.model;
         let there = known.iter().find(|(other, _)| *other == model);
         let cost = match there {

@@ -85,6 +85,7 @@ pub(crate) fn study(experiment: &Experiment, all: &Cells, folder: &Folder) -> Re
         engine: engines(all),
         paper: experiment.paper.clone(),
         target: experiment.base.stop.target,
+        figures: experiment.figures.clone(),
         axes: all.axes.clone(),
         ways: all.ways.clone(),
         cells,

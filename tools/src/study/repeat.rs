@@ -102,8 +102,13 @@ impl Args {
 
 /// `dogwild` in the folder of this program.
 pub(crate) fn program() -> Result<PathBuf> {
+    sibling("dogwild")
+}
+
+/// A program of dogwild's in the folder of this one.
+pub(crate) fn sibling(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
-    let program = own.with_file_name("dogwild");
+    let program = own.with_file_name(name);
     ensure!(
         program.is_file(),
         "no program {}: build it (`cargo build --release --workspace`)",

@@ -80,6 +80,14 @@ pub(crate) struct Figures {
     pub(crate) stride: Option<f64>,
     /// Times that solvers halved their steps because the loss rose.
     pub(crate) halvings: Option<f64>,
+    /// Pictures learned from in a second of training, by all nodes.
+    pub(crate) samples_per_s: Option<f64>,
+    /// The same over that of one node alone, where the program tells it.
+    pub(crate) times_one_node: Option<f64>,
+    /// Bytes through the interface of the busiest node over the mean of all nodes.
+    pub(crate) imbalance: Option<f64>,
+    /// Median time that a device waits for the sum of gradients, microseconds.
+    pub(crate) wait_us_p50: Option<f64>,
 }
 
 /// A run, and what it was made with.
@@ -108,6 +116,12 @@ impl Run {
         self.points.last().map(|point| point.accuracy)
     }
 
+    /// Pictures learned from in a second of training.
+    pub(crate) fn samples_per_s(&self) -> Option<f64> {
+        let last = self.points.last().filter(|last| last.seconds > 0.0)?;
+        Some(last.samples as f64 / last.seconds)
+    }
+
     /// What came of it, in a line.
     pub(crate) fn line(&self) -> String {
         let last = self.points.last().map(|point| {
@@ -123,7 +137,7 @@ impl Run {
             (Ended::Diverged, Some(last)) => {
                 format!("diverged at iteration {}; {last}", self.iterations)
             }
-            (_, last) => last.unwrap_or_else(|| "no test".to_owned()),
+            (_, last) => last.unwrap_or_else(|| "no test; its figures are kept".to_owned()),
         }
     }
 

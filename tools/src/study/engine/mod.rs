@@ -17,6 +17,13 @@ use crate::results::Run;
 /// # Errors
 /// The run cannot be made.
 pub(crate) fn run(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64)) -> Result<Run> {
+    let mut run = made(setting, files, seed, tell)?;
+    let known = run.figures.samples_per_s;
+    run.figures.samples_per_s = known.or_else(|| run.samples_per_s());
+    Ok(run)
+}
+
+fn made(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64)) -> Result<Run> {
     match setting.engine {
         Engine::Sim => {
             let tell = |look: &sim::Look| tell(look.point.iterations);

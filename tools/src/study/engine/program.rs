@@ -3,16 +3,21 @@
 //! It prints a JSON object a line for each test: `step` (of all processes together, or of each,
 //! as the program counts), `samples`, `seconds` and `accuracy`. `test_seconds`, if it is there, is
 //! that part of `seconds` in which training stood still for tests. Lines that are not such objects
-//! are for people. It ends with code 0. Invariant: it ends with this process, however that ends.
+//! are for people. Or it prints one JSON document, of which `figures_from` says where figures are.
+//! It ends with code 0. Invariant: it ends with this process, however that ends.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Files;
-use crate::experiment::Setting;
+use crate::experiment::{Engine, Setting};
+use crate::repeat::sibling;
+use crate::report::input::Quantity;
 use crate::results::{Ended, Figures, Point, Run};
 
 /// A line of a test.
@@ -34,13 +39,22 @@ struct Last {
     diverged: bool,
 }
 
+/// What a program has printed.
+#[derive(Default)]
+struct Said {
+    points: Vec<Point>,
+    diverged: bool,
+    /// All of it.
+    text: String,
+}
+
 /// Runs the program with one seed.
 ///
 /// # Errors
-/// It cannot be started, fails, or tells no test.
+/// It cannot be started, fails, or tells neither a test nor a figure.
 pub(crate) fn run(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64)) -> Result<Run> {
     let words = arguments(setting, &files.data_folder(&setting.model.data)?, seed)?;
-    let mut command = Command::new(&words[0]);
+    let mut command = Command::new(found(&words[0])?);
     command.args(&words[1..]).current_dir(files.folder());
     dogwild_lab::process::die_with_parent(&mut command);
     let mut child = command
@@ -49,48 +63,129 @@ pub(crate) fn run(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start `{}`", words.join(" ")))?;
-    let (points, diverged) = listen(&mut child, tell)?;
+    let said = listen(&mut child, tell)?;
+    let figures = figures(setting, &said.text)
+        .with_context(|| format!("what `{}` printed", words.join(" ")))?;
     ensure!(
-        !points.is_empty() || diverged,
+        !said.points.is_empty() || said.diverged || !setting.figures_from.is_empty(),
         "`{}` told no test: it is to print JSON objects with step, samples, seconds, accuracy",
         words.join(" ")
     );
     let target = setting.stop.target.filter(|_| setting.stop.at_target);
-    let reached = target.is_some_and(|target| points.iter().any(|point| point.accuracy >= target));
+    let mut points = said.points.iter();
+    let reached = target.is_some_and(|target| points.any(|point| point.accuracy >= target));
     Ok(Run {
         seed,
-        ended: match (diverged, reached) {
+        ended: match (said.diverged, reached) {
             (true, _) => Ended::Diverged,
             (_, true) => Ended::Target,
             _ => Ended::Done,
         },
-        iterations: points.last().map_or(0, |point| point.iterations),
-        points,
-        figures: Figures::default(),
+        iterations: said.points.last().map_or(0, |point| point.iterations),
+        points: said.points,
+        figures,
     })
 }
 
+/// Programs of dogwild's own are those next to this one.
+fn found(word: &str) -> Result<PathBuf> {
+    if word.starts_with("dogwild") && !word.contains('/') {
+        return sibling(word);
+    }
+    Ok(PathBuf::from(word))
+}
+
+/// The figures that the setting asks for, from one JSON document: all that was printed, or else
+/// its last line.
+fn figures(setting: &Setting, text: &str) -> Result<Figures> {
+    if setting.figures_from.is_empty() {
+        return Ok(Figures::default());
+    }
+    let whole = serde_json::from_str(text);
+    let last = || serde_json::from_str(text.trim_end().lines().last().unwrap_or_default());
+    let document: Value = whole
+        .or_else(|_| last())
+        .context("is not JSON, and its last line is not either")?;
+    let mut all = serde_json::Map::new();
+    for (name, pointer) in &setting.figures_from {
+        let number = document.pointer(pointer).filter(|value| value.is_number());
+        let number = number.ok_or_else(|| {
+            anyhow!("has no number at {pointer}, where figures_from.{name} expects it")
+        })?;
+        all.insert(name.clone(), number.clone());
+    }
+    Ok(serde_json::from_value(Value::Object(all))?)
+}
+
+/// Whether it can be run.
+///
+/// # Errors
+/// There is no command, or a figure is unknown.
+pub(crate) fn validate(setting: &Setting) -> Result<()> {
+    ensure!(
+        !setting.command.is_empty(),
+        "command: the engine program needs one, as [\"./train.sh\", \"{{seed}}\"]"
+    );
+    for (name, pointer) in &setting.figures_from {
+        match Quantity::try_from(name.clone()).map_err(anyhow::Error::msg) {
+            Ok(Quantity::Of(_)) => {}
+            Ok(_) => bail!("figures_from.{name}: it comes from the tests of a run; leave it out"),
+            Err(error) => return Err(error.context("figures_from")),
+        }
+        ensure!(
+            pointer.starts_with('/'),
+            "figures_from.{name} = \"{pointer}\": give a JSON pointer, as /runs/0/{name}"
+        );
+    }
+    Ok(())
+}
+
+/// Whether the command can be filled in: of a whole cell, as names may be varied or compared.
+///
+/// # Errors
+/// A `{name}` in it is unknown, or one of the file's has a value already.
+pub(crate) fn validate_names(setting: &Setting) -> Result<()> {
+    match setting.engine {
+        Engine::Program => arguments(setting, "", 0).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
 /// Reads what it prints, until it ends.
-fn listen(child: &mut Child, tell: &dyn Fn(u64)) -> Result<(Vec<Point>, bool)> {
+fn listen(child: &mut Child, tell: &dyn Fn(u64)) -> Result<Said> {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     // Both at a time, or a program that writes much to one waits for ever.
-    let said = std::thread::spawn(move || {
+    let errors = std::thread::spawn(move || {
         let mut said = Vec::new();
         if let Some(mut err) = err {
             let _ = err.read_to_end(&mut said);
         }
         String::from_utf8_lossy(&said).into_owned()
     });
-    let (mut points, mut diverged) = (Vec::new(), false);
+    let mut said = Said::default();
     for line in BufReader::new(out.context("its output is a pipe")?).lines() {
         let line = line.context("cannot read what it prints")?;
-        let last: Last = serde_json::from_str(&line).unwrap_or_default();
-        diverged |= last.diverged;
-        let Ok(test) = serde_json::from_str::<Line>(&line) else {
-            continue;
+        said.take(&line, tell);
+        said.text += &line;
+        said.text.push('\n');
+    }
+    let status = child.wait().context("it does not end")?;
+    let errors = errors.join().unwrap_or_default();
+    let lines: Vec<&str> = errors.trim_end().lines().collect();
+    let last = lines[lines.len().saturating_sub(5)..].join("\n");
+    ensure!(status.success(), "the program ended with {status}:\n{last}");
+    Ok(said)
+}
+
+impl Said {
+    fn take(&mut self, line: &str, tell: &dyn Fn(u64)) {
+        let last: Last = serde_json::from_str(line).unwrap_or_default();
+        self.diverged |= last.diverged;
+        let Ok(test) = serde_json::from_str::<Line>(line) else {
+            return;
         };
         tell(test.step);
-        points.push(Point {
+        self.points.push(Point {
             iterations: test.step,
             samples: test.samples,
             seconds: test.seconds - test.test_seconds,
@@ -99,27 +194,17 @@ fn listen(child: &mut Child, tell: &dyn Fn(u64)) -> Result<(Vec<Point>, bool)> {
             accuracy: test.accuracy,
         });
     }
-    let status = child.wait().context("it does not end")?;
-    let said = said.join().unwrap_or_default();
-    let lines: Vec<&str> = said.trim_end().lines().collect();
-    let last = lines[lines.len().saturating_sub(5)..].join("\n");
-    ensure!(status.success(), "the program ended with {status}:\n{last}");
-    Ok((points, diverged))
 }
 
 /// The words of the command, filled in.
 ///
 /// # Errors
-/// There is none, or a `{name}` in it is unknown.
-pub(crate) fn arguments(setting: &Setting, data: &str, seed: u64) -> Result<Vec<String>> {
-    ensure!(
-        !setting.command.is_empty(),
-        "command: the engine program needs one, as [\"./train.sh\", \"{{seed}}\"]"
-    );
+/// A `{name}` in it is unknown, or one of the file's has a value already.
+fn arguments(setting: &Setting, data: &str, seed: u64) -> Result<Vec<String>> {
     let rate = setting.link.rate.0;
     let bits = rate.map_or("none".to_owned(), |rate| format!("{:.0}bit", rate * 8.0));
     let target = setting.stop.target.filter(|_| setting.stop.at_target);
-    let values = [
+    let mut values = vec![
         ("seed", seed.to_string()),
         ("nodes", setting.nodes.count.to_string()),
         ("solvers", setting.nodes.solvers.to_string()),
@@ -132,6 +217,13 @@ pub(crate) fn arguments(setting: &Setting, data: &str, seed: u64) -> Result<Vec<
         ("solver", setting.model.solver.clone()),
         ("data_folder", data.to_owned()),
     ];
+    for (name, value) in &setting.names {
+        ensure!(
+            values.iter().all(|known| known.0 != name),
+            "names.{name}: {{{name}}} has a value already; take another name"
+        );
+        values.push((name, value.clone()));
+    }
     let fill = |word: &String| {
         let mut filled = word.clone();
         for (name, value) in &values {

@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use super::read::{overlay, setting};
 use super::{Experiment, Setting};
+use crate::engine::program;
 use crate::report::input::AxisValue;
 
 /// More cells are a mistake in a grid.
@@ -147,7 +148,9 @@ fn cell(
     let id = id(name, &named);
     let mut patches: Vec<&Table> = values.iter().map(|(_, patch)| patch).collect();
     patches.push(patch);
-    let setting = try_patch(experiment, &patches).with_context(|| format!("the cell {id}"))?;
+    let setting = try_patch(experiment, &patches)
+        .and_then(|setting| program::validate_names(&setting).map(|()| setting))
+        .with_context(|| format!("the cell {id}"))?;
     Ok(Cell {
         id,
         way,

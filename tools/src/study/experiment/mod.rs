@@ -11,6 +11,8 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail, ensure};
 use dogwild::settings::FlowSettings;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,7 @@ pub(crate) use link::{Link, LinkOf, Rate};
 pub(crate) use read::read;
 
 use crate::engine::{program, train};
-use crate::report::input::Paper;
+use crate::report::input::{Paper, Quantity};
 
 /// An experiment.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Experiment {
     pub(crate) question: Option<String>,
     /// The figure of a paper that it belongs to.
     pub(crate) paper: Option<Paper>,
+    /// What is drawn over the first thing that is varied, in addition to accuracy and time.
+    pub(crate) figures: Vec<Quantity>,
     pub(crate) seeds: Vec<u64>,
     /// What is the same in all cells, but where they say otherwise.
     pub(crate) base: Setting,
@@ -72,6 +76,12 @@ pub(crate) struct Setting {
     pub(crate) engine: Engine,
     /// The program and its arguments, of the engine `program`.
     pub(crate) command: Vec<String>,
+    /// Names of the command in addition to those that are always known, and their values.
+    pub(crate) names: BTreeMap<String, String>,
+    /// Figures, and the JSON pointer to each in what the program prints.
+    pub(crate) figures_from: BTreeMap<String, String>,
+    /// What a run takes, seconds, where it cannot be estimated.
+    pub(crate) takes_s: Option<f64>,
     pub(crate) model: Model,
     pub(crate) stop: Stop,
     pub(crate) nodes: Nodes,
@@ -239,25 +249,32 @@ impl Setting {
             within("nodes.pauses.from_s", pause.from_s, 0.0, 1e6)?;
             within("nodes.pauses.for_s", pause.for_s, 0.0, 1e6)?;
         }
+        within("takes_s", self.takes_s.unwrap_or(1.0), 0.0, 1e7)?;
         self.validate_links()?;
         self.validate_stream()?;
         self.validate_engine()
     }
 
     fn validate_engine(&self) -> Result<()> {
-        match self.engine {
-            Engine::Program => program::arguments(self, "", 0).map(|_| ()),
-            _ if !self.command.is_empty() => {
-                bail!("command: only the engine program has one; write engine = \"program\" too")
+        let of_programs = [
+            ("command", !self.command.is_empty()),
+            ("names", !self.names.is_empty()),
+            ("figures_from", !self.figures_from.is_empty()),
+        ];
+        let given = of_programs.iter().find(|one| one.1);
+        match (self.engine, given) {
+            (Engine::Program, _) => program::validate(self),
+            (_, Some((field, _))) => {
+                bail!("{field}: only the engine program has it; write engine = \"program\" too")
             }
-            Engine::Sim => {
+            (Engine::Sim, None) => {
                 ensure!(
                     self.poseidon.is_none(),
                     "poseidon: virtual time has no TCP; write engine = \"lab\" too"
                 );
                 Ok(())
             }
-            Engine::Loopback | Engine::Lab => train::validate(self),
+            (Engine::Loopback | Engine::Lab, None) => train::validate(self),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reading an experiment file, with errors that say where and what was probably meant.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,7 +10,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 use super::{Engine, Experiment, Link, LinkOf, Model, Nodes, Poseidon, Setting, Stop};
-use crate::report::input::Paper;
+use crate::report::input::{Paper, Quantity};
 
 /// The file, field by field: so a wrong one is told with its line.
 #[derive(Deserialize)]
@@ -18,6 +19,8 @@ struct File {
     title: String,
     question: Option<String>,
     paper: Option<Paper>,
+    #[serde(default)]
+    figures: Vec<Quantity>,
     #[serde(default)]
     engine: Engine,
     #[serde(default)]
@@ -28,6 +31,11 @@ struct File {
     compare: Vec<Table>,
     #[serde(default)]
     command: Vec<String>,
+    #[serde(default)]
+    names: BTreeMap<String, String>,
+    #[serde(default)]
+    figures_from: BTreeMap<String, String>,
+    takes_s: Option<f64>,
     #[serde(default)]
     model: Model,
     #[serde(default)]
@@ -44,7 +52,9 @@ struct File {
 }
 
 /// Fields of a file that are not settings of a cell.
-const HEAD: [&str; 6] = ["title", "question", "paper", "seeds", "vary", "compare"];
+const HEAD: [&str; 7] = [
+    "title", "question", "paper", "figures", "seeds", "vary", "compare",
+];
 
 /// Seeds: `seeds = 5` or `seeds = [1, 2, 8]`.
 #[derive(Deserialize)]
@@ -101,10 +111,14 @@ pub(super) fn parse(text: &str) -> Result<Experiment> {
         title: file.title,
         question: file.question,
         paper: file.paper,
+        figures: file.figures,
         seeds: file.seeds.list()?,
         base: Setting {
             engine: file.engine,
             command: file.command,
+            names: file.names,
+            figures_from: file.figures_from,
+            takes_s: file.takes_s,
             model: file.model,
             stop: file.stop,
             nodes: file.nodes,

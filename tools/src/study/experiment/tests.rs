@@ -121,7 +121,7 @@ fn only_takes_whole_names_and_parts_of_them() {
 }
 
 /// What is wrong, and what the message must say.
-const WRONG: [(&str, &[&str]); 41] = [
+const WRONG: [(&str, &[&str]); 48] = [
     (
         "titel = 'x'",
         &["line 2", "unknown field `titel`", "did you mean `title`?"],
@@ -228,7 +228,29 @@ const WRONG: [(&str, &[&str]); 41] = [
     ),
     (
         "command = ['./a']",
-        &["command: only the engine program has one"],
+        &["command: only the engine program has it"],
+    ),
+    ("names.a = 'b'", &["names: only the engine program has it"]),
+    (
+        "engine = 'program'\ncommand = ['./a']\nnames.seed = 'b'",
+        &["names.seed: {seed} has a value already"],
+    ),
+    (
+        "engine = 'program'\ncommand = ['./a']\nfigures_from.strid = '/a'",
+        &["figures_from", "`strid` is not a figure", "stride"],
+    ),
+    (
+        "engine = 'program'\ncommand = ['./a']\nfigures_from.stride = 'a'",
+        &["figures_from.stride = \"a\": give a JSON pointer"],
+    ),
+    (
+        "engine = 'program'\ncommand = ['./a']\nfigures_from.speedup = '/a'",
+        &["figures_from.speedup: it comes from the tests of a run"],
+    ),
+    ("takes_s = -1", &["takes_s = -1: give 0 to"]),
+    (
+        "figures = ['goodput']",
+        &["`goodput` is not a figure", "goodput_bytes_per_s"],
     ),
     (
         "engine = 'program'\ncommand = ['./a', '{sed}']",

@@ -28,8 +28,11 @@ pub(crate) fn over_first_axis(study: &Study, cells: &[Summary<'_>]) -> Vec<Figur
     if values.len() < 2 || cells.iter().all(|cell| cell.cell.runs.is_empty()) {
         return Vec::new();
     }
-    let mut quantities = vec![Quantity::FinalAccuracy];
-    if study.target.is_some() {
+    let mut quantities = Vec::new();
+    if study.has_tests() {
+        quantities.push(Quantity::FinalAccuracy);
+    }
+    if study.has_tests() && study.target.is_some() {
         quantities.push(Quantity::SecondsToTarget);
         let theirs = study.paper.iter().flat_map(|paper| &paper.points);
         if theirs
@@ -39,6 +42,7 @@ pub(crate) fn over_first_axis(study: &Study, cells: &[Summary<'_>]) -> Vec<Figur
             quantities.push(Quantity::Speedup);
         }
     }
+    quantities.extend(&study.figures);
     let rests = study.combinations(1);
     let each = quantities
         .into_iter()
@@ -86,7 +90,7 @@ impl Drawn<'_> {
         let (title, unit) = self.quantity.words(self.study);
         let y = match self.quantity {
             Quantity::FinalAccuracy => Scale::even(unit, y.into_iter()),
-            Quantity::SecondsToTarget | Quantity::Speedup => Scale::amount(unit, y.into_iter()),
+            _ => Scale::amount(unit, y.into_iter()),
         };
         let rest = self.study.named(1, self.rest);
         Figure {
@@ -111,6 +115,7 @@ impl Drawn<'_> {
         let what = match self.quantity {
             Quantity::FinalAccuracy => "did not diverge",
             Quantity::SecondsToTarget | Quantity::Speedup => "reached the target",
+            Quantity::Of(_) => "know it",
         };
         let mut dots = lines.iter().flat_map(|line| line.dots.iter().flatten());
         let few = dots.find_map(|dot| dot.remark.as_ref());
@@ -227,6 +232,13 @@ impl Drawn<'_> {
                 spread: self.speedup(cell),
                 of: (cell.reached, all),
             },
+            Quantity::Of(known) => {
+                let spread = cell.figure(known);
+                Told {
+                    spread: spread.map(|spread| spread.times(known.factor)),
+                    of: (spread.map_or(0, |spread| spread.n), all),
+                }
+            }
         }
     }
 
@@ -244,6 +256,7 @@ impl Drawn<'_> {
         let what = match self.quantity {
             Quantity::FinalAccuracy => "diverged",
             Quantity::SecondsToTarget | Quantity::Speedup => "did not reach the target",
+            Quantity::Of(_) => "do not know it",
         };
         if all == 0 {
             caption.push(format!("{place}: no run has been made."));
@@ -289,10 +302,10 @@ impl Drawn<'_> {
             return None;
         }
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        let share = if self.quantity == Quantity::FinalAccuracy {
-            100.0
-        } else {
-            1.0
+        let share = match self.quantity {
+            Quantity::FinalAccuracy => 100.0,
+            Quantity::Of(known) => known.factor,
+            _ => 1.0,
         };
         let dots = points.into_iter().map(|point| {
             let y = point.y * share;
@@ -323,6 +336,7 @@ impl Quantity {
             Self::FinalAccuracy => ("Final accuracy".to_owned(), "final accuracy, %"),
             Self::SecondsToTarget => (format!("Seconds to the target{target}"), "seconds"),
             Self::Speedup => (format!("Speedup to the target{target}"), "times as fast"),
+            Self::Of(known) => (known.heading(), known.title),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What a report is made of: an experiment, what was varied and compared in it, and its runs.
 
+use dogwild::solver::near;
 use serde::{Deserialize, Serialize};
 
+use super::summary::{FIGURES, Known};
 use crate::results::Run;
 
 /// All of a study.
@@ -14,6 +16,8 @@ pub(crate) struct Study {
     pub(crate) paper: Option<Paper>,
     /// Share of right answers whose time is told.
     pub(crate) target: Option<f64>,
+    /// What is drawn over the first axis, in addition to accuracy and time.
+    pub(crate) figures: Vec<Quantity>,
     /// What was varied, as the file names it (`link.loss`); the first is the x axis.
     pub(crate) axes: Vec<String>,
     /// What was compared; one without a name if nothing was.
@@ -80,8 +84,8 @@ pub(crate) struct TheirPoint {
 }
 
 /// What a figure over the varied thing shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) enum Quantity {
     /// Share of right answers at the end, 0 to 1.
     FinalAccuracy,
@@ -89,4 +93,44 @@ pub(crate) enum Quantity {
     SecondsToTarget,
     /// Times as fast to the target as the cell with the least x of the same way.
     Speedup,
+    /// One of the measured figures.
+    Of(&'static Known),
+}
+
+/// Names of those that are no measured figures.
+const NAMED: [(&str, Quantity); 3] = [
+    ("final-accuracy", Quantity::FinalAccuracy),
+    ("seconds-to-target", Quantity::SecondsToTarget),
+    ("speedup", Quantity::Speedup),
+];
+
+impl TryFrom<String> for Quantity {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let figures = FIGURES.iter().map(|known| (known.name, Self::Of(known)));
+        let all: Vec<(&str, Self)> = NAMED.into_iter().chain(figures).collect();
+        match all.iter().find(|one| one.0 == name) {
+            Some((_, quantity)) => Ok(*quantity),
+            None => {
+                let names: Vec<&str> = all.iter().map(|one| one.0).collect();
+                let hint = near::hint(&name, names.iter().copied());
+                Err(format!(
+                    "`{name}` is not a figure{hint}; there are {}",
+                    names.join(", ")
+                ))
+            }
+        }
+    }
+}
+
+impl From<Quantity> for String {
+    fn from(quantity: Quantity) -> Self {
+        let named = NAMED.iter().find(|one| one.1 == quantity);
+        match (quantity, named) {
+            (Quantity::Of(known), _) => known.name.to_owned(),
+            (_, Some((name, _))) => (*name).to_owned(),
+            (_, None) => Self::new(),
+        }
+    }
 }

@@ -8,6 +8,7 @@ use super::spread::Spread;
 use crate::results::{Ended, Figures, Point, Run};
 
 /// One of the measured figures.
+#[derive(Debug)]
 pub(crate) struct Known {
     /// As the files name it.
     pub(crate) name: &'static str,
@@ -16,6 +17,22 @@ pub(crate) struct Known {
     /// From the unit of the files to that of the tables.
     pub(crate) factor: f64,
     pub(crate) get: fn(&Figures) -> Option<f64>,
+}
+
+impl Known {
+    /// The title without its unit, as a heading.
+    pub(crate) fn heading(&self) -> String {
+        let words = self.title.split(',').next().unwrap_or_default();
+        let mut letters = words.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect()
+    }
+}
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
 }
 
 macro_rules! known {
@@ -30,7 +47,7 @@ macro_rules! known {
 }
 
 /// All of them, in the order of their tables.
-pub(crate) const FIGURES: [Known; 13] = known! {
+pub(crate) static FIGURES: [Known; 17] = known! {
     age_s_p50, "age p50, ms", 1e3;
     age_s_p90, "age p90, ms", 1e3;
     age_s_p99, "age p99, ms", 1e3;
@@ -44,6 +61,10 @@ pub(crate) const FIGURES: [Known; 13] = known! {
     utilisation, "solvers busy, %", 100.0;
     stride, "mean stride", 1.0;
     halvings, "halvings", 1.0;
+    samples_per_s, "samples/s", 1.0;
+    times_one_node, "times one node", 1.0;
+    imbalance, "busiest node over mean", 1.0;
+    wait_us_p50, "waiting p50, ms", 1e-3;
 };
 
 /// What came of a cell.
@@ -105,6 +126,12 @@ impl Study {
             .iter()
             .map(|cell| Summary::of(cell, self.target))
             .collect()
+    }
+
+    /// Whether any run has tests; programs may tell figures only.
+    pub(crate) fn has_tests(&self) -> bool {
+        let mut runs = self.cells.iter().flat_map(|cell| &cell.runs);
+        runs.any(|run| !run.points.is_empty())
     }
 
     /// A way's name; one for that which has none.

@@ -71,7 +71,11 @@ pub(crate) fn headline(study: &Study, cells: &[Summary<'_>]) -> Markup {
     let named = head.len();
     let diverged = cells.iter().any(|cell| cell.diverged > 0);
     let bytes = cells.iter().any(|cell| cell.bytes.is_some());
-    head.extend(["runs", "final accuracy, %"].map(str::to_owned));
+    let tests = study.has_tests();
+    head.push("runs".to_owned());
+    if tests {
+        head.push("final accuracy, %".to_owned());
+    }
     if diverged {
         head.push("diverged".to_owned());
     }
@@ -89,10 +93,10 @@ pub(crate) fn headline(study: &Study, cells: &[Summary<'_>]) -> Markup {
             true => format!("{runs} of {planned}"),
             false => runs.to_string(),
         });
-        row.push(or_dash(
-            cell.accuracy.map(|spread| spread.times(100.0)),
-            Some(2),
-        ));
+        if tests {
+            let accuracy = cell.accuracy.map(|spread| spread.times(100.0));
+            row.push(or_dash(accuracy, Some(2)));
+        }
         if diverged {
             row.push(match cell.diverged {
                 0 => "0".to_owned(),
@@ -126,7 +130,8 @@ pub(crate) fn measured(study: &Study, cells: &[Summary<'_>]) -> Vec<Markup> {
             &FIGURES[..5],
         ),
         ("What the network carried and lost", &FIGURES[5..10]),
-        ("What the solvers did", &FIGURES[10..]),
+        ("What the solvers did", &FIGURES[10..13]),
+        ("How fast it was", &FIGURES[13..]),
     ];
     parts
         .into_iter()
@@ -182,6 +187,7 @@ pub(crate) fn theirs(study: &Study) -> Option<Markup> {
             Quantity::FinalAccuracy => format!("{} %", short(point.y * 100.0, 4)),
             Quantity::SecondsToTarget => format!("{} s", point.y),
             Quantity::Speedup => point.y.to_string(),
+            Quantity::Of(known) => short(point.y * known.factor, 4),
         };
         vec![title, point.x.to_string(), value]
     });

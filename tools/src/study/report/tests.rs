@@ -101,6 +101,7 @@ fn study() -> Study {
             ],
         }),
         target: Some(0.9),
+        figures: Vec::new(),
         axes: vec!["link.loss".to_owned()],
         ways: ["once", "stream", "alone"].map(str::to_owned).to_vec(),
         cells,
@@ -400,6 +401,7 @@ fn course(seed: u64, pace: f64, best: f64, seconds: f64) -> Run {
             utilisation: Some(0.9 + 0.1 * share(10)),
             stride: Some(1.0),
             halvings: Some((3.0 * share(11)).floor()),
+            ..Figures::default()
         },
     }
 }
