@@ -186,6 +186,30 @@ fn a_paced_solver_makes_no_more_steps_than_it_was_told() {
     );
 }
 
+/// A slow node that also stands still for a while: it is missed, comes back, and both agree.
+#[test]
+fn a_node_that_stood_still_comes_back() {
+    let paces = ["--nodes", "2", "--pace-steps", "20,10"];
+    let pause = ["--iterations", "120", "--pause", "1:0.5:3"];
+    let summary = train(&[&paces[..], &pause].concat());
+    let warnings = summary["warnings"].as_array().expect("a list");
+    let silent = warnings.iter().any(|w| w["what"] == "silent_node");
+    assert!(silent, "{summary}");
+    assert_eq!(summary["replicas_identical"], true, "{summary}");
+    assert!(number(&summary["train_s"]) > 3.5, "{summary}");
+    let steps = |node: usize| number(&summary["per_node"][node]["iterations"]);
+    assert!(steps(0) > 2.0 * steps(1), "{summary}");
+    assert!(steps(1) > 3.0, "{summary}");
+    for (args, says) in [
+        (["--pause", "2:1:1"], "--pause 2:...: there are 2 nodes"),
+        (["--pause", "1:1"], "`1:1` is not NODE:FROM:SECONDS"),
+        (["--pace-steps", "5,5,5"], "is of 3 nodes, --nodes 2"),
+    ] {
+        let said = refusal(&[&["--nodes", "2"], &args[..]].concat());
+        assert!(said.contains(says), "{said}");
+    }
+}
+
 /// A link on which a pass over the weights takes 3 s, 60 steps of a paced solver; under a load of
 /// 12 some ten.
 #[test]

@@ -274,6 +274,15 @@ struct Running {
 
 impl Running {
     fn start(args: &[&str]) -> Self {
+        let running = Self::launch(args);
+        running.wait_for("training", |running| {
+            running.pids("solver").len() == 2 && running.trains()
+        });
+        running
+    }
+
+    /// Starts it and does not wait for anything.
+    fn launch(args: &[&str]) -> Self {
         let _one = one_job();
         let out = tempfile::tempdir().expect("a folder");
         let mut command = dogwild();
@@ -282,17 +291,13 @@ impl Running {
         command.args(["--data", "digits:1,train=2000,test=500"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let train = Process::start(&mut command);
-        let running = Self {
+        Self {
             job: train.id(),
             _files: Files(train.id()),
             train,
             out,
             _one,
-        };
-        running.wait_for("training", |running| {
-            running.pids("solver").len() == 2 && running.trains()
-        });
-        running
+        }
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
@@ -340,6 +345,27 @@ impl Running {
 fn an_interrupt_ends_all_components_and_leaves_the_weights() {
     let summary = Running::start(&[]).interrupt();
     assert_eq!(summary["ended_by"], "interrupted");
+}
+
+/// A node that stands still does not hold up the other, and neither the end of the job.
+#[test]
+fn an_interrupt_ends_a_job_of_which_a_node_stands_still() {
+    let running = Running::launch(&["--pause", "1:0.5:600"]);
+    let still = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains(") T ")
+    };
+    running.wait_for("a node that stands still", |running| {
+        let pids = [running.pids("solver"), running.pids("stream")].concat();
+        pids.iter().filter(|pid| still(pid)).count() == 2
+    });
+    let before = running.tests(0);
+    running.wait_for("more tests of the other", |running| {
+        running.tests(0) > before + 1
+    });
+    let summary = running.interrupt();
+    assert_eq!(summary["ended_by"], "interrupted");
+    assert_eq!(number(&summary["settings"]["pause"][0]["for_s"]), 600.0);
 }
 
 #[test]

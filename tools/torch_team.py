@@ -60,7 +60,7 @@ class Hogwild:
         self._context = multiprocessing.get_context("fork")
         self._steps = self._context.Value("q", 0)
         self._barrier = self._context.Barrier(size)
-        self._sums = self._context.Array("d", 2 * size, lock=False)
+        self._sums = self._context.Array("d", 3 * size, lock=False)
 
     def start(self):
         self._barrier.wait()
@@ -77,11 +77,11 @@ class Hogwild:
         self._barrier.wait()
 
     def total(self, mine):
-        """The sums of a pair of numbers over all processes."""
-        self._sums[2 * self.rank : 2 * self.rank + 2] = mine
+        """The sums of each of three numbers over all processes."""
+        self._sums[3 * self.rank : 3 * self.rank + 3] = mine
         # Before the next writes comes `pause`, which all reach only after they have read.
         self._barrier.wait()
-        return sum(self._sums[::2]), sum(self._sums[1::2])
+        return tuple(sum(self._sums[i::3]) for i in range(3))
 
     def run(self, work):
         """Runs `work` in every process; ends all when one fails."""

@@ -166,10 +166,10 @@ def train(team, model, forward, order, data, options):
     (images, labels), tests = data
     optimiser, set_rate = solver(model)
     limit, test_seconds = 0, 0.0
-    reached = diverged = False
+    reached = diverged = over = False
     team.start()
     start = time.perf_counter()
-    while limit < options.iterations and not reached and not diverged:
+    while limit < options.iterations and not (reached or diverged or over):
         limit = min(limit + options.test_every, options.iterations)
         for step in iter(functools.partial(team.next_step, limit), None):
             chosen = next(order)
@@ -180,7 +180,9 @@ def train(team, model, forward, order, data, options):
         team.pause()
         paused = time.perf_counter()
         # All processes get the same sums, and so come to the same end.
-        right, loss = (total / len(tests[0]) for total in team.total(test(model, tests, team)))
+        late = paused - start - test_seconds > options.seconds
+        *sums, over = team.total((*test(model, tests, team), late))
+        right, loss = (total / len(tests[0]) for total in sums)
         now = time.perf_counter()
         test_seconds += now - paused
         diverged = not math.isfinite(loss)
@@ -280,6 +282,8 @@ def arguments():
     add("--iterations", metavar="N", type=positive, default=10000, help="last step [10000]")
     add("--target", metavar="SHARE", type=share, help="stop at this share of right answers")
     add("--test-every", metavar="N", type=positive, default=100, help="steps between tests [100]")
+    add("--seconds", metavar="S", type=seconds, default=1e6, help="no step after the first test "
+        "behind so many seconds of training [no limit]")
     add("--batch", metavar="N", type=positive, default=64, help="of each process [64]")
     add("--seed", metavar="N", type=unsigned, default=1, help="of weights and order [1]")
     modes.add_parser("single", parents=[common], help="one solver").set_defaults(processes=1)

@@ -17,8 +17,8 @@ use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, JobPlan, Load, Old, OutFolder, PathPlan, PathSummary, Resume,
-    SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
+    DEFAULT_OUT, Ended, Experiment, JobPlan, Load, Old, OutFolder, Paces, PathPlan, PathSummary,
+    Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
 };
 use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
 use crate::solver::SolverSpec;
@@ -70,10 +70,13 @@ pub(super) struct Args {
     /// Test pictures of a test on the way; 0: all [default: 2000; all with --tester]
     #[arg(long, value_name = "N")]
     pub(super) test_images: Option<usize>,
-    /// Make at most so many steps a second and solver: a machine then has room for many nodes, each
-    /// with a pace of its own
-    #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "R", value_parser = args::steps_per_s)]
-    pace_steps: Option<f64>,
+    /// Make at most so many steps a second and solver, or a number for each node: a machine then has
+    /// room for many nodes, each with a pace of its own
+    #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "R|R,R...")]
+    pace_steps: Option<Paces>,
+    /// A node stands still (SIGSTOP): from so many seconds of training on, for so many. Repeatable
+    #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "NODE:FROM:SECONDS")]
+    pause: Vec<Pause>,
     /// Solvers wait rather than compute from what is known of another node's range if that is older
     /// than so many local steps
     #[arg(long, group = STREAM_GROUP, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -139,6 +142,10 @@ impl Args {
             return finish(&plan, out, stop);
         }
         self.solvers.check(self.nodes)?;
+        Pause::check(&self.pause, self.nodes)?;
+        if let Some(paces) = &self.pace_steps {
+            paces.check(self.nodes)?;
+        }
         if let Some(masters) = self.stream.masters
             && masters > self.nodes
         {
@@ -211,7 +218,7 @@ impl Args {
                 self.solvers.of_first(self.nodes),
                 self.solvers.most(self.nodes),
             ],
-            self.pace_steps,
+            self.pace_steps.as_ref().map(Paces::most),
             rate,
         )?;
         let chosen = load.precision();
@@ -307,7 +314,8 @@ impl Args {
             nodes: self.nodes,
             solvers: self.solvers.clone(),
             tester: self.tester,
-            pace_steps: self.pace_steps,
+            pace_steps: self.pace_steps.clone(),
+            pauses: self.pause.clone(),
             max_age: self.max_age,
             snapshot_every: self.snapshot_every,
             resume,

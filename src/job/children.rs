@@ -141,6 +141,13 @@ impl Component {
         self.done
     }
 
+    /// Sends its process a signal, if it runs.
+    pub(super) fn signal(&self, send: fn(u32)) {
+        if let Some(child) = &self.child {
+            send(child.id());
+        }
+    }
+
     /// True while its process runs.
     pub(super) fn runs(&self) -> bool {
         self.child.is_some()
@@ -226,6 +233,8 @@ pub(super) fn stop_all<'c>(components: impl Iterator<Item = &'c mut Component>) 
         .collect();
     for (_, child) in &running {
         dogwild_lab::process::terminate(child.id());
+        // One that stands still would not hear it.
+        dogwild_lab::process::resume(child.id());
     }
     let end = Instant::now() + GRACE;
     while Instant::now() < end && !running.is_empty() {

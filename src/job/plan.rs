@@ -10,6 +10,8 @@ use anyhow::Result;
 use super::Experiment;
 use super::out::OutFolder;
 use super::outcome::Ended;
+use super::paces::Paces;
+use super::pauses::Pause;
 use super::poseidon::train_poseidon;
 use super::resume::Resume;
 use super::snapshots::SnapshotEvery;
@@ -69,7 +71,9 @@ pub struct StreamPlan {
     /// Whether the last node only tests; then solvers do not.
     pub tester: bool,
     /// Steps per second of a solver, at most.
-    pub pace_steps: Option<f64>,
+    pub pace_steps: Option<Paces>,
+    /// Nodes that stand still for a while.
+    pub pauses: Vec<Pause>,
     /// Most local steps that another node's range may be old; `None`: any.
     pub max_age: Option<u64>,
     /// Iterations or time between snapshots, if other than the solver file and the minute.

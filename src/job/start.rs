@@ -130,7 +130,7 @@ pub(super) fn start_solver(
         test_turn: Some(plan.own.solvers.turn(node, plan.own.nodes)),
         test_images: plan.job.test_images.unwrap_or(TEST_IMAGES),
         target_accuracy: plan.job.target_accuracy.filter(|_| !plan.own.tester),
-        pace_steps: plan.own.pace_steps,
+        pace_steps: plan.own.pace_steps.as_ref().and_then(|all| all.of(node)),
         max_age: plan.own.max_age,
         curve: Some(node_curve(&plan.job.out, node)),
     };

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dogwild_lab::Lab;
+use dogwild_lab::{Lab, process};
 
 use super::buffers::{Buffers, session_name};
 use super::children::{Component, stop_all};
@@ -13,6 +13,7 @@ use super::conclude::{End, conclude};
 use super::leftovers::before_a_job;
 use super::out::OutFolder;
 use super::outcome::{Ended, Facts, Outcome};
+use super::pauses::{Order, Pauses};
 use super::plan::{PlanOf, StreamPlan};
 use super::progress::{self, Progress};
 use super::resume::Resume;
@@ -31,13 +32,26 @@ use crate::weights::Existing;
 /// Time between two looks at components and counters.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// The processes of a node.
+#[derive(Default)]
+struct NodeCrew {
+    streamer: Option<Component>,
+    solvers: Vec<Component>,
+    tester: Option<Component>,
+}
+
+impl NodeCrew {
+    fn all(&mut self) -> impl Iterator<Item = &mut Component> {
+        let learning = self.streamer.iter_mut().chain(&mut self.solvers);
+        learning.chain(&mut self.tester)
+    }
+}
+
 /// The processes of a job.
 #[derive(Default)]
 struct Crew {
     lab: Option<Rc<Lab>>,
-    streamers: Vec<Component>,
-    solvers: Vec<Component>,
-    tester: Option<Component>,
+    nodes: Vec<NodeCrew>,
 }
 
 impl Crew {
@@ -45,18 +59,19 @@ impl Crew {
     fn start(&mut self, plan: PlanOf<'_, StreamPlan>, buffers: &Buffers) -> Result<()> {
         self.lab = plan.own.lab.as_ref().map(Lab::up).transpose()?.map(Rc::new);
         let lab = self.lab.as_ref();
-        for (node, shared) in (0..).zip(&buffers.nodes) {
+        // Each is in its place at once, so that it is stopped if the next cannot be started.
+        self.nodes
+            .resize_with(buffers.nodes.len(), NodeCrew::default);
+        for ((node, shared), crew) in (0..).zip(&buffers.nodes).zip(&mut self.nodes) {
             if plan.own.nodes > 1 {
-                let streamer = start_streamer(plan, shared, lab, node)?;
-                self.streamers.push(streamer);
+                crew.streamer = Some(start_streamer(plan, shared, lab, node)?);
             }
             for index in 0..plan.own.solvers.of(node) {
                 let solver = start_solver(plan, shared, lab, node, index)?;
-                self.solvers.push(solver);
+                crew.solvers.push(solver);
             }
             if plan.own.tester && node + 1 == plan.own.nodes {
-                let tester = start_tester(plan, shared, lab, node)?;
-                self.tester = Some(tester);
+                crew.tester = Some(start_tester(plan, shared, lab, node)?);
             }
         }
         Ok(())
@@ -64,12 +79,32 @@ impl Crew {
 
     /// Whether solvers, and who tests, have ended.
     fn has_learnt(&self) -> bool {
-        self.solvers.iter().chain(&self.tester).all(Component::done)
+        let learning = |crew: &NodeCrew| {
+            let mut components = crew.solvers.iter().chain(&crew.tester);
+            components.all(Component::done)
+        };
+        self.nodes.iter().all(learning)
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Component> {
-        let learning = self.streamers.iter_mut().chain(&mut self.solvers);
-        learning.chain(&mut self.tester)
+        self.nodes.iter_mut().flat_map(NodeCrew::all)
+    }
+
+    fn streamers(&mut self) -> impl Iterator<Item = &mut Component> {
+        let nodes = self.nodes.iter_mut();
+        nodes.filter_map(|crew| crew.streamer.as_mut())
+    }
+
+    /// Lets nodes stand still, and go on.
+    fn obey(&mut self, orders: Vec<(u16, Order)>) {
+        for (node, order) in orders {
+            for component in self.nodes[usize::from(node)].all() {
+                component.signal(match order {
+                    Order::Stop => process::pause,
+                    Order::GoOn => process::resume,
+                });
+            }
+        }
     }
 }
 
@@ -158,7 +193,7 @@ fn run(
         let settled = settle(&buffers.nodes, stop, |lacking| {
             let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
             progress.waiting(&format!("the last deliveries: {}", lacking.join("; ")));
-            crew.streamers.iter_mut().try_for_each(Component::watch)
+            crew.streamers().try_for_each(Component::watch)
         });
         progress.finish();
         let settled = settled?;
@@ -201,11 +236,16 @@ fn watch(
     let mut progress = Progress::new(plan.job.iterations, progress::Path::Stream);
     let before = buffers.iterations();
     let mut started = Instant::now();
+    let mut pauses = Pauses::new(&plan.own.pauses);
     while !stop.load(Relaxed) && !crew.has_learnt() {
-        if buffers.iterations() == before {
+        let trains = buffers.iterations() != before;
+        if !trains {
             started = Instant::now();
         }
         *train_s = started.elapsed().as_secs_f64();
+        if trains {
+            crew.obey(pauses.due(*train_s));
+        }
         if let Some(error) = crew.all().find_map(|component| component.watch().err()) {
             progress.finish();
             return Err(error);

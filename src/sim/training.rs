@@ -205,10 +205,10 @@ impl<'a> Training<'a> {
         })
     }
 
-    /// Lets the streamers see all ranges; false if they do not within a virtual minute.
+    /// Lets the streamers see all ranges; false if they do not within ten virtual minutes.
     pub fn wait_ready(&mut self) -> bool {
         let nodes = self.fleet.config.nodes;
-        while self.world.now_ns() < 60_000_000_000 {
+        while self.world.now_ns() < 600_000_000_000 {
             if (0..nodes).all(|node| self.world.streamer(node).is_some_and(|one| one.ready())) {
                 self.began_ns = Some(self.world.now_ns());
                 return true;

@@ -5,13 +5,14 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use dogwild::cli::args;
 use dogwild::cli::stream_args::{MergeArg, PrecisionArg};
+use dogwild::job::Pause;
 use dogwild::settings::{BurstSettings, FlowSettings};
 use dogwild::solver::data::Source;
 use dogwild::stream::Merge;
 
 use crate::engine::Files;
 use crate::engine::sim::{self, Look};
-use crate::experiment::{Link, Model, Nodes, Pause, Rate, Setting, Slow, Stop};
+use crate::experiment::{Link, Model, Nodes, Rate, Setting, Slow, Stop};
 use crate::results::Ended;
 use crate::seeds;
 
@@ -72,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = args::share)]
     reorder: f64,
     /// A node stands still: from so many seconds of training on, for so many. Repeatable
-    #[arg(long, value_name = "NODE:FROM:SECONDS", value_parser = pause)]
+    #[arg(long, value_name = "NODE:FROM:SECONDS")]
     pause: Vec<Pause>,
     /// How deltas are merged
     #[arg(long, value_enum, default_value = "mean")]
@@ -95,26 +96,6 @@ pub(crate) struct Args {
     /// Stop at the first test with this share of right answers, and print when that was
     #[arg(long, value_name = "SHARE", value_parser = args::share)]
     target_accuracy: Option<f64>,
-}
-
-fn pause(text: &str) -> Result<Pause, String> {
-    let wrong = || format!("`{text}` is not NODE:FROM:SECONDS, as 1:2.5:5");
-    let mut parts = text.split(':');
-    let mut next = || parts.next().ok_or_else(wrong);
-    let node = next()?.parse().map_err(|_| wrong())?;
-    let mut seconds = || match next()?.parse::<f64>() {
-        Ok(s) if (0.0..=1e6).contains(&s) => Ok(s),
-        _ => Err(wrong()),
-    };
-    let (from_s, for_s) = (seconds()?, seconds()?);
-    if parts.next().is_some() {
-        return Err(wrong());
-    }
-    Ok(Pause {
-        node,
-        from_s,
-        for_s,
-    })
 }
 
 fn above_0(text: &str) -> Result<f64, String> {
@@ -181,13 +162,7 @@ impl Args {
 
     /// Trains with one seed or several, and prints the results.
     pub(crate) fn run(self) -> Result<()> {
-        if let Some(pause) = self.pause.iter().find(|pause| pause.node >= self.nodes) {
-            bail!(
-                "--pause {}:...: there are {} nodes, from 0 on",
-                pause.node,
-                self.nodes
-            );
-        }
+        Pause::check(&self.pause, self.nodes)?;
         let (setting, files) = (self.setting()?, Files::in_folder(Path::new("")));
         if self.seeds > 1 {
             let seeds = self.seed..self.seed + u64::from(self.seeds);

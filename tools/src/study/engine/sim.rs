@@ -86,7 +86,7 @@ pub(crate) fn run(
     }
     if !training.wait_ready() {
         bail!(
-            "the nodes have not seen each other's weights within a virtual minute: the links lose or delay too much"
+            "the nodes have not seen each other's weights within ten virtual minutes: the links lose or delay too much"
         );
     }
     let course = Course {
@@ -253,7 +253,7 @@ pub(crate) fn solvers(setting: &Setting, files: &Files, seed: u64) -> Result<Sol
     for slow in &nodes.slow {
         step_ns[usize::from(slow.node)] *= slow.times;
     }
-    let pause = |one: &crate::experiment::Pause| training::Pause {
+    let pause = |one: &dogwild::job::Pause| training::Pause {
         node: one.node,
         from_ns: (one.from_s * 1e9) as u64,
         for_ns: (one.for_s * 1e9) as u64,

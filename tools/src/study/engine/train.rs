@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Files;
-use crate::experiment::{Engine, Link, Poseidon, Setting};
+use crate::experiment::{Engine, Link, Nodes, Poseidon, Setting};
 use crate::repeat::{WITH_SUMMARY, program};
 use crate::results::{Ended, Figures, Point, Run};
 
@@ -138,7 +138,13 @@ fn stream(setting: &Setting, args: &mut Words) {
     args.flag("tester");
     args.put("nodes", nodes.count);
     args.put("solvers", nodes.solvers);
-    args.put("pace-steps", 1e3 / nodes.step_ms);
+    args.put("pace-steps", paces(nodes));
+    for pause in &nodes.pauses {
+        args.put(
+            "pause",
+            format!("{}:{}:{}", pause.node, pause.from_s, pause.for_s),
+        );
+    }
     args.put("transport", "udp");
     args.put("deltas", stream.deltas_name());
     let merge = match stream.merge {
@@ -164,6 +170,19 @@ fn stream(setting: &Setting, args: &mut Words) {
         args.put("pace", rate);
     }
     faults(&setting.link, args);
+}
+
+/// Steps a second of each node's solvers.
+fn paces(nodes: &Nodes) -> String {
+    let slow = |node: u16| nodes.slow.iter().filter(move |one| one.node == node);
+    let pace = |node: u16| {
+        let times: f64 = slow(node).map(|one| one.times).product();
+        (1e3 / nodes.step_ms / times).to_string()
+    };
+    if nodes.slow.is_empty() {
+        return pace(0);
+    }
+    (0..nodes.count).map(pace).collect::<Vec<_>>().join(",")
 }
 
 /// What each receiver does to frames.
@@ -210,8 +229,6 @@ pub(crate) fn validate(setting: &Setting) -> Result<()> {
     }
     let (nodes, none) = (&setting.nodes, Link::default());
     let only_sim = [
-        ("nodes.slow", !nodes.slow.is_empty()),
-        ("nodes.pauses", !nodes.pauses.is_empty()),
         ("nodes.step_recording", nodes.step_recording.is_some()),
         ("nodes.cautious", !nodes.cautious),
         ("link_of", !setting.link_of.is_empty()),
@@ -242,6 +259,8 @@ fn validate_reliable(setting: &Setting) -> Result<()> {
     let rate_differs = link.rate != Link::default().rate;
     let other = [
         ("nodes.solvers", nodes.solvers != 1),
+        ("nodes.slow", !nodes.slow.is_empty()),
+        ("nodes.pauses", !nodes.pauses.is_empty()),
         ("link.loss_burst", link.loss_burst.is_some()),
         ("link.corrupt", link.corrupt > 0.0),
         ("link.duplicate", link.duplicate > 0.0),

@@ -14,6 +14,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
+use dogwild::job::Pause;
 use dogwild::settings::FlowSettings;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -161,17 +162,6 @@ pub(crate) struct Slow {
     pub(crate) node: u16,
     /// How many times as long its steps take.
     pub(crate) times: f64,
-}
-
-/// A node that stands still, as after SIGSTOP.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Pause {
-    pub(crate) node: u16,
-    /// From this second of the run on.
-    pub(crate) from_s: f64,
-    /// For so many seconds.
-    pub(crate) for_s: f64,
 }
 
 impl Default for Poseidon {

@@ -40,6 +40,8 @@ pub(crate) fn curves(study: &Study) -> Vec<Figure> {
     if with_bytes.clone().all(|point| point.bytes.is_some()) {
         kinds.push(Kind::OverBytes);
     }
+    // One node sends nothing.
+    let drawn = |group: &Group<'_>, kind: &Kind| *kind != Kind::OverBytes || group.most_bytes() > 0;
     if with_bytes
         .clone()
         .any(|point| point.loss.is_some_and(f64::is_finite))
@@ -51,10 +53,9 @@ pub(crate) fn curves(study: &Study) -> Vec<Figure> {
     }
     let all = groups(study).into_iter();
     all.flat_map(|group| {
-        kinds
-            .iter()
-            .map(move |kind| kind.figure(study, &group))
-            .collect::<Vec<_>>()
+        let kinds = kinds.iter().filter(|kind| drawn(&group, kind));
+        let figures = kinds.map(|kind| kind.figure(study, &group));
+        figures.collect::<Vec<_>>()
     })
     .collect()
 }
@@ -112,11 +113,17 @@ fn groups(study: &Study) -> Vec<Group<'_>> {
     groups
 }
 
+impl Group<'_> {
+    fn most_bytes(&self) -> u64 {
+        let runs = self.lines.iter().flat_map(|line| &line.2.runs);
+        let most = runs.filter_map(|run| run.points.last()?.bytes).max();
+        most.unwrap_or(0)
+    }
+}
+
 impl Kind {
     fn figure(self, study: &Study, group: &Group<'_>) -> Figure {
-        let most_bytes = group.lines.iter().flat_map(|line| &line.2.runs);
-        let most_bytes = most_bytes.filter_map(|run| run.points.last()?.bytes).max();
-        let (unit, factor) = match most_bytes.unwrap_or(0) {
+        let (unit, factor) = match group.most_bytes() {
             10_000_000_000.. => ("GB", 1e-9),
             _ => ("MB", 1e-6),
         };
@@ -126,7 +133,10 @@ impl Kind {
             .iter()
             .map(|(name, look, cell)| {
                 caption.extend(ends(study, cell));
-                let dots = self.dots(cell, factor);
+                let dots = match self {
+                    Self::OverBytes if sends_nothing(cell) => Vec::new(),
+                    _ => self.dots(cell, factor),
+                };
                 Line {
                     name: name.clone(),
                     look: *look,
@@ -221,6 +231,11 @@ impl Kind {
             _ => Some(point.accuracy * 100.0),
         }
     }
+}
+
+fn sends_nothing(cell: &CellRuns) -> bool {
+    let mut points = cell.runs.iter().flat_map(|run| &run.points);
+    points.all(|point| point.bytes == Some(0))
 }
 
 /// What a reader has to know of the runs that did not go to the end.
