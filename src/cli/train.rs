@@ -70,8 +70,8 @@ pub(super) struct Args {
     /// Test pictures of a test on the way; 0: all [default: 2000; all with --tester]
     #[arg(long, value_name = "N")]
     pub(super) test_images: Option<usize>,
-    /// Make at most so many steps a second and solver, or a number for each node: a machine then has
-    /// room for many nodes, each with a pace of its own
+    /// Make at most so many steps a second and solver, or a number for each node: a machine then
+    /// has room for many nodes, each with a pace of its own
     #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "R|R,R...")]
     pace_steps: Option<Paces>,
     /// A node stands still (SIGSTOP): from so many seconds of training on, for so many. Repeatable

@@ -211,6 +211,9 @@ fn reliable(setting: &Setting, poseidon: &Poseidon, args: &mut Words) {
     args.put("servers", poseidon.servers);
     args.put("scheme", &poseidon.scheme);
     args.put("staleness", poseidon.staleness);
+    if let Some(bytes) = poseidon.pair_bytes {
+        args.put("pair-bytes", bytes);
+    }
     if setting.engine == Engine::Lab {
         args.put("lab-congestion", &poseidon.congestion);
         if setting.link.loss > 0.0 {

@@ -106,6 +106,8 @@ pub(crate) struct Poseidon {
     pub(crate) staleness: u16,
     /// TCP's congestion control, in a lab.
     pub(crate) congestion: String,
+    /// Bytes of a KV pair, at most; none: as `dogwild train` has it.
+    pub(crate) pair_bytes: Option<u64>,
 }
 
 /// What learns what.
@@ -171,6 +173,7 @@ impl Default for Poseidon {
             servers: 1,
             staleness: 0,
             congestion: "cubic".to_owned(),
+            pair_bytes: None,
         }
     }
 }

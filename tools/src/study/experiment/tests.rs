@@ -121,7 +121,7 @@ fn only_takes_whole_names_and_parts_of_them() {
 }
 
 /// What is wrong, and what the message must say.
-const WRONG: [(&str, &[&str]); 48] = [
+const WRONG: [(&str, &[&str]); 49] = [
     (
         "titel = 'x'",
         &["line 2", "unknown field `titel`", "did you mean `title`?"],
@@ -210,8 +210,12 @@ const WRONG: [(&str, &[&str]); 48] = [
         &["[[compare]]: an entry has no name"],
     ),
     (
-        "engine = 'lab'\n[nodes]\nslow = [{ node = 1, times = 2 }]",
-        &["nodes.slow: only the engine sim has it"],
+        "engine = 'lab'\n[nodes]\nstep_recording = 'a'",
+        &["nodes.step_recording: only the engine sim has it"],
+    ),
+    (
+        "engine = 'lab'\n[poseidon]\n[nodes]\nslow = [{ node = 1, times = 2 }]",
+        &["nodes.slow: the reliable path"],
     ),
     ("[poseidon]", &["virtual time has no TCP"]),
     (

@@ -1,7 +1,7 @@
 //! The figures over what was varied: x is the first axis, each way is a line.
 
 use super::ink::Look;
-use super::input::{AxisValue, Quantity, Study};
+use super::input::{AxisValue, Quantity, Study, TheirPoint};
 use super::plot::{Dot, Join, Level, Line, Plot};
 use super::scale::Scale;
 use super::spread::Spread;
@@ -117,7 +117,8 @@ impl Drawn<'_> {
             Quantity::SecondsToTarget | Quantity::Speedup => "reached the target",
             Quantity::Of(_) => "know it",
         };
-        let mut dots = lines.iter().flat_map(|line| line.dots.iter().flatten());
+        let ours = lines.iter().filter(|line| line.look != Look::Paper);
+        let mut dots = ours.flat_map(|line| line.dots.iter().flatten());
         let few = dots.find_map(|dot| dot.remark.as_ref());
         let few = few.map(|few| format!("{few} at a mark: only so many of the runs {what}."));
         let none = lines.iter().any(|line| !line.absent.is_empty());
@@ -180,7 +181,7 @@ impl Drawn<'_> {
                 lines.push(line);
             }
         }
-        lines.extend(self.theirs(caption));
+        lines.append(&mut self.theirs(caption));
         lines
     }
 
@@ -291,38 +292,54 @@ impl Drawn<'_> {
         levels
     }
 
-    fn theirs(&self, caption: &mut Vec<String>) -> Option<Line> {
+    /// The paper's values, a line for each of their ways, whose name stands at its last mark.
+    fn theirs(&self, caption: &mut Vec<String>) -> Vec<Line> {
         let points = self.study.paper.iter().flat_map(|paper| &paper.points);
-        let mut points: Vec<_> = points.filter(|point| point.of == self.quantity).collect();
-        if points.is_empty() {
-            return None;
-        }
-        if !self.is_numeric() {
+        let points: Vec<_> = points.filter(|point| point.of == self.quantity).collect();
+        if !points.is_empty() && !self.is_numeric() {
             caption.push("The paper's values are not drawn: here x is not a number.".to_owned());
-            return None;
+            return Vec::new();
         }
-        points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        let mut ways: Vec<&Option<String>> = Vec::new();
+        for point in &points {
+            if !ways.contains(&&point.way) {
+                ways.push(&point.way);
+            }
+        }
+        let own = |way| points.iter().filter(move |point| &point.way == way);
+        let lines = ways.into_iter();
+        lines.map(|way| self.their_line(own(way), way)).collect()
+    }
+
+    fn their_line<'p>(
+        &self,
+        points: impl Iterator<Item = &'p &'p TheirPoint>,
+        way: &Option<String>,
+    ) -> Line {
         let share = match self.quantity {
             Quantity::FinalAccuracy => 100.0,
             Quantity::Of(known) => known.factor,
             _ => 1.0,
         };
-        let dots = points.into_iter().map(|point| {
-            let y = point.y * share;
-            Some(Dot {
+        let mut dots: Vec<Dot> = points
+            .map(|point| Dot {
                 x: point.x,
-                y,
-                least: y,
-                most: y,
+                y: point.y * share,
+                least: point.y * share,
+                most: point.y * share,
                 remark: None,
             })
-        });
-        Some(Line {
+            .collect();
+        dots.sort_by(|a, b| a.x.total_cmp(&b.x));
+        if let Some(last) = dots.last_mut() {
+            last.remark.clone_from(way);
+        }
+        Line {
             name: "paper".to_owned(),
             look: Look::Paper,
-            dots: dots.collect(),
+            dots: dots.into_iter().map(Some).collect(),
             absent: Vec::new(),
-        })
+        }
     }
 }
 

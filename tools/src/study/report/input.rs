@@ -81,6 +81,8 @@ pub(crate) struct TheirPoint {
     /// Value on the first axis.
     pub(crate) x: f64,
     pub(crate) y: f64,
+    /// Which of their ways, if they compare some.
+    pub(crate) way: Option<String>,
 }
 
 /// What a figure over the varied thing shows.
@@ -120,6 +122,16 @@ impl TryFrom<String> for Quantity {
                     names.join(", ")
                 ))
             }
+        }
+    }
+}
+
+impl Quantity {
+    /// The measured figure, if it is one.
+    pub(crate) fn known(self) -> Option<&'static Known> {
+        match self {
+            Self::Of(known) => Some(known),
+            _ => None,
         }
     }
 }

@@ -266,7 +266,11 @@ fn figure(figure: &Figure) -> Result<Markup> {
     let plot = &figure.plot;
     let mut names = Vec::new();
     for line in &plot.lines {
-        names.push((key(line.look, plot.join)?, line.name.clone()));
+        let sample = (key(line.look, plot.join)?, line.name.clone());
+        // A paper's lines look alike.
+        if names.last() != Some(&sample) {
+            names.push(sample);
+        }
     }
     for level in &plot.levels {
         names.push((

@@ -79,6 +79,8 @@ pub(crate) fn headline(study: &Study, cells: &[Summary<'_>]) -> Markup {
     if diverged {
         head.push("diverged".to_owned());
     }
+    let chosen: Vec<&Known> = study.figures.iter().filter_map(|one| one.known()).collect();
+    head.extend(chosen.iter().map(|known| known.title.to_owned()));
     if let Some(target) = study.target {
         head.push(format!("reached {} %", short(target * 100.0, 2)));
         head.extend(["seconds to it", "iterations to it"].map(str::to_owned));
@@ -103,6 +105,10 @@ pub(crate) fn headline(study: &Study, cells: &[Summary<'_>]) -> Markup {
                 some => format!("{some} of {runs}"),
             });
         }
+        row.extend(chosen.iter().map(|known| {
+            let spread = cell.figure(known);
+            or_dash(spread.map(|spread| spread.times(known.factor)), None)
+        }));
         if study.target.is_some() {
             row.push(format!("{} of {runs}", cell.reached));
             row.push(or_dash(cell.seconds, None));
@@ -180,7 +186,11 @@ pub(crate) fn theirs(study: &Study) -> Option<Markup> {
         .as_ref()
         .filter(|paper| !paper.points.is_empty())?;
     let axis = study.axes.first().map_or("x", String::as_str);
-    let head = ["of".to_owned(), axis.to_owned(), "value".to_owned()];
+    let ways = paper.points.iter().any(|point| point.way.is_some());
+    let mut head = vec!["of".to_owned(), axis.to_owned(), "value".to_owned()];
+    if ways {
+        head.insert(1, "way".to_owned());
+    }
     let rows = paper.points.iter().map(|point| {
         let (title, _) = point.of.words(study);
         let value = match point.of {
@@ -189,7 +199,11 @@ pub(crate) fn theirs(study: &Study) -> Option<Markup> {
             Quantity::Speedup => point.y.to_string(),
             Quantity::Of(known) => short(point.y * known.factor, 4),
         };
-        vec![title, point.x.to_string(), value]
+        let mut row = vec![title, point.x.to_string(), value];
+        if ways {
+            row.insert(1, point.way.clone().unwrap_or_default());
+        }
+        row
     });
     let rows: Vec<_> = rows.collect();
     Some(framed(
