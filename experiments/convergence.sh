@@ -1,31 +1,21 @@
 #!/bin/sh
-# Rows of docs/reference/merging.md: one name, one command; median and range of several seeds.
+# Rows of docs/reference/merging.md that are not an experiment file: one name, one command; median
+# and range of several seeds.
 #
 #   experiments/convergence.sh              names the rows
 #   experiments/convergence.sh solvers-4    runs one
 #
-# DOGWILD_DATA holds mnist/ (the four .gz files), DOGWILD_CIFAR10 the unpacked binary batches.
+# DOGWILD_DATA holds mnist/ (the four .gz files).
 # Rows of `twin` are virtual time and may share the machine; rows of `repeat` are real processes
 # and need it for themselves. Ages follow from the rate: bytes of a pass / rate / time of a step.
 set -eu
 cd "$(dirname "$0")/.."
 bin=${DOGWILD_BIN:-target/release}
 mnist="mnist:${DOGWILD_DATA:-../shared/data}/mnist"
-cifar10="cifar10:${DOGWILD_CIFAR10:-../cifar10}"
 
 twin() { "$bin/dogwild-study" twin "$@"; }
-torch() { mode=$1; shift; /usr/bin/python3 tools/torch_train.py "$mode" --data "${mnist#mnist:}" "$@"; }
-torch_ddp() {
-  tools/torch_ddp_lab.sh --rate 100mbit "$@" -- --data "${mnist#mnist:}" --test-every 100 \
-    --iterations 600 --target 0.98 | tail -n 1
-}
 repeat() { "$bin/dogwild-study" repeat "$@"; }
 to_985() { twin --data "$mnist" --test-every 50 --iterations 4000 --target-accuracy 98.5% "$@"; }
-# 2,000 iterations of LeNet, 4,000 of CIFAR-10 quick: the same samples at each age.
-lenet() { twin --data "$mnist" --seeds 5 --iterations 2000 --test-every 2000 "$@"; }
-quick() {
-  twin --data "$cifar10" --solver cifar10_quick --seeds 5 --iterations 4000 --test-every 1000 "$@"
-}
 # Four paced nodes, each behind a cable of 100 Mbit/s; solvers alone make 60 steps a second.
 thin() {
   repeat --seeds 5 -- --lab --nodes 4 --pace 100Mbit --pace-steps 15 --data "$mnist" \
@@ -45,19 +35,6 @@ row() {
   solvers-4-1gbit) to_985 --seeds 5 --nodes 4 --rate 125MB ;;
   solvers-8-1gbit) to_985 --seeds 5 --nodes 8 --rate 125MB ;;
   solvers-16-1gbit) to_985 --seeds 5 --nodes 16 --rate 125MB ;;
-  # Ages in local steps, four nodes.
-  lenet-alone) lenet --nodes 1 ;;
-  lenet-age-0.1) lenet --nodes 4 --rate 1800MB ;;
-  lenet-age-1) lenet --nodes 4 --rate 180MB ;;
-  lenet-age-8) lenet --nodes 4 --rate 22MB ;;
-  lenet-age-32) lenet --nodes 4 --rate 5.6MB ;;
-  lenet-age-128) lenet --nodes 4 --rate 1.4MB ;;
-  quick-alone) quick --nodes 1 ;;
-  quick-age-0.1) quick --nodes 4 --rate 600MB ;;
-  quick-age-1) quick --nodes 4 --rate 60MB ;;
-  quick-age-8) quick --nodes 4 --rate 7.6MB ;;
-  quick-age-32) quick --nodes 4 --rate 1.9MB ;;
-  quick-age-128) quick --nodes 4 --rate 0.475MB ;;
   # Nothing paced, real processes on this machine.
   unpaced-4x1) repeat --seeds 10 -- --nodes 4 --data "$mnist" --iterations 900 ;;
   unpaced-3x2) repeat --seeds 10 -- --nodes 3 --solvers 2 --data "$mnist" --iterations 900 ;;
@@ -91,15 +68,6 @@ row() {
     repeat --seeds 3 -- --sync poseidon --workers 2 --bandwidth 12.5MB --data "$mnist" \
       --test-every 50 --target-accuracy 98%
     ;;
-  # PyTorch: Hogwild on shared weights, DistributedDataParallel behind 100 Mbit/s.
-  torch-hogwild)
-    for seed in 1 2 3 4 5; do
-      torch hogwild --processes 2 --test-every 100 --target 0.98 --seed $seed | tail -n 1
-    done
-    ;;
-  torch-ddp) torch_ddp --congestion cubic ;;
-  # With cubic 600 steps would take an hour.
-  torch-ddp-10) torch_ddp --congestion bbr --loss 10% ;;
   *)
     echo "$0: no row $1; without an argument it names all" >&2
     exit 2
