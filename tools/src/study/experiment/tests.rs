@@ -329,10 +329,16 @@ fn the_shipped_experiments_are_right() {
     let entries = std::fs::read_dir(folder).expect("experiments");
     let files = entries.map(|entry| entry.expect("an entry").path());
     let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "toml"));
+    let guide = include_str!("../../../../docs/guide/study.md");
     let mut count = 0;
     for path in files {
         let experiment = super::read(&path).expect("an experiment");
         cells(&experiment).unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
+        let name = path.file_stem().expect("a name").to_string_lossy();
+        assert!(
+            guide.contains(&format!("`{name}`")),
+            "{name}: not in study.md"
+        );
         count += 1;
     }
     assert!(count >= 3);
