@@ -306,10 +306,13 @@ impl Plot {
                 mark(area, *place, series.look)?;
             }
             for (dot, (x, y)) in part.iter().zip(&places) {
-                if let Some(remark) = &dot.remark {
-                    let to = (HPos::Center, VPos::Bottom);
-                    text(area, remark, (*x, y - 7.0), SMALL, to)?;
-                }
+                let Some(remark) = &dot.remark else { continue };
+                // A paper's way stands at the last mark: before it there is room.
+                let (place, to) = match series.look {
+                    Look::Paper => ((x - 9.0, *y), (HPos::Right, VPos::Center)),
+                    _ => ((*x, y - 7.0), (HPos::Center, VPos::Bottom)),
+                };
+                text(area, remark, place, SMALL, to)?;
             }
         }
         Ok(())
