@@ -190,14 +190,16 @@ fn ways(experiment: &Experiment) -> Result<Vec<(String, Table)>> {
 }
 
 /// An entry of `vary`: `link.loss = [0, 0.1]`, with others of as many values, and `name` and
-/// `labels` for the report. A label or number that is not given is that of the first field in the
-/// order of the alphabet.
+/// `labels` for the report. A label or number that is not given is that of the field that `name`
+/// names, or else of the first in the order of the alphabet.
 fn axis(entry: &Table) -> Result<Axis> {
     let mut entry = entry.clone();
     let (labels, given) = (entry.remove("labels"), entry.remove("name"));
     let mut fields = Vec::new();
     lists(&mut Vec::new(), &entry, &mut fields)?;
-    let Some((name, first)) = fields.first() else {
+    let named =
+        |field: &&(String, Vec<Value>)| given.as_ref().and_then(Value::as_str) == Some(&field.0);
+    let Some((name, first)) = fields.iter().find(named).or(fields.first()) else {
         bail!("[[vary]]: an entry is empty; write for example link.loss = [0, 0.1]");
     };
     let name = match &given {

@@ -79,6 +79,15 @@ fn an_entry_may_have_a_name_and_labels() {
         ids("[[vary]]\nlabels = ['1 %', '5%']\nlink.loss = [0.01, 0.05]"),
         ["link.loss=1pct", "link.loss=5pct"]
     );
+    let several = "
+        [[vary]]
+        name = 'link.rate'
+        link.queue_ms = [400, 50]
+        link.rate = ['1Mbit', '10Mbit']
+    ";
+    assert_eq!(ids(several), ["link.rate=1Mbit", "link.rate=10Mbit"]);
+    let first = &all(several).expect("a right file").cells[0];
+    assert_eq!(first.at[0].label, "1Mbit");
     let found = all(text).expect("a right file");
     let link = &found.cells[1].setting.link;
     assert_eq!(link.rate.0, Some(1.25e6));
