@@ -63,6 +63,15 @@ pub enum MergeArg {
     Sum,
 }
 
+impl From<MergeArg> for Merge {
+    fn from(arg: MergeArg) -> Self {
+        match arg {
+            MergeArg::Mean => Self::Mean,
+            MergeArg::Sum => Self::Sum,
+        }
+    }
+}
+
 /// See [`Dtype`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
@@ -114,10 +123,7 @@ impl StreamArgs {
                 DeltasArg::ExactlyOnce => Deltas::ExactlyOnce,
                 DeltasArg::FireAndForget => Deltas::FireAndForget,
             },
-            merge: match self.merge {
-                MergeArg::Mean => Merge::Mean,
-                MergeArg::Sum => Merge::Sum,
-            },
+            merge: self.merge.into(),
             masters: self.masters,
             precision: self.precision.dtype()?,
             sparse: self.sparse,

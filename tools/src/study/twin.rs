@@ -8,7 +8,6 @@ use dogwild::cli::stream_args::{MergeArg, PrecisionArg};
 use dogwild::job::Pause;
 use dogwild::settings::{BurstSettings, FlowSettings};
 use dogwild::solver::data::Source;
-use dogwild::stream::Merge;
 
 use crate::engine::Files;
 use crate::engine::sim::{self, Look};
@@ -144,10 +143,7 @@ impl Args {
                 ..Link::default()
             },
             stream: FlowSettings {
-                merge: match self.merge {
-                    MergeArg::Mean => Merge::Mean,
-                    MergeArg::Sum => Merge::Sum,
-                },
+                merge: self.merge.into(),
                 masters: self.masters,
                 precision: self.precision.dtype()?,
                 sparse: self.sparse,
