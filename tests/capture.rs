@@ -11,11 +11,13 @@ use dogwild_net::{Link, Source, To, capture, memory::Hub, seal};
 const DISSECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/wireshark/dogwild.lua");
 
 /// The frames: kind, payload bytes, acks.
-const FRAMES: [(Kind, u32, u8); 4] = [
+const FRAMES: [(Kind, u32, u8); 6] = [
     (Kind::Position, 1408, 2),
     (Kind::Delta, 64, 0),
-    (Kind::Hello, 50, 0),
-    (Kind::Restore, 4, 0),
+    (Kind::Hello, 76, 0),
+    (Kind::Restore, 4, 2),
+    (Kind::Ask, 8, 0),
+    (Kind::Offer, 16, 0),
 ];
 
 /// Captures [`FRAMES`] as a node at `local` would send them to `group`.
@@ -34,8 +36,8 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
     }
     for (i, (kind, payload_len, acks)) in FRAMES.into_iter().enumerate() {
         let dtype = match kind {
-            Kind::Hello => Dtype::None,
-            _ => Dtype::F32,
+            kind if kind.has_weights() => Dtype::F32,
+            _ => Dtype::None,
         };
         let header = Header {
             kind,

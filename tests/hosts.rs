@@ -5,141 +5,14 @@
 
 mod support;
 
-use std::path::PathBuf;
-use std::process::Stdio;
-
-use dogwild::weights::{Expect, SharedWeights};
-use support::output::{assert_says, refused, said, succeeds};
-use support::process::Process;
+use support::hosts::{DATA, Hosts};
+use support::output::{assert_says, refused};
 use support::program::dogwild;
-use support::results::tensors;
-use support::shm::shm_folder;
-use support::wait::{wait_for, wait_while};
-use tempfile::TempDir;
-
-const DATA: &str = "digits:1,train=2000,test=200";
-
-/// Two nodes on loopback, each with a buffer in a folder under /dev/shm.
-struct Hosts {
-    folder: TempDir,
-    session: String,
-}
-
-impl Hosts {
-    fn new(name: &str) -> Self {
-        Self {
-            folder: shm_folder(),
-            session: format!("{name}-{}", std::process::id()),
-        }
-    }
-
-    fn buffer(&self, node: u16) -> PathBuf {
-        self.folder.path().join(format!("n{node}"))
-    }
-
-    fn init(&self, node: u16, seed: u64, iterations: u64) {
-        let said = self.init_with(node, seed, iterations, &["--fresh"]);
-        assert!(!said.contains("removed"), "{said}");
-    }
-
-    /// What `init` said.
-    fn init_with(&self, node: u16, seed: u64, iterations: u64, more: &[&str]) -> String {
-        let made = dogwild()
-            .args([
-                "init",
-                "--nodes",
-                "2",
-                "--data",
-                DATA,
-                "--session",
-                &self.session,
-            ])
-            .args([
-                "--seed",
-                &seed.to_string(),
-                "--iterations",
-                &iterations.to_string(),
-            ])
-            .arg("--buffer")
-            .arg(self.buffer(node))
-            .args(more)
-            .output()
-            .expect("init runs");
-        let said = said(&made);
-        assert!(made.status.success(), "init of node {node}: {said}");
-        said
-    }
-
-    fn stream(&self, node: u16) -> Process {
-        self.start(&["stream"], node)
-    }
-
-    fn solver(&self, node: u16) -> Process {
-        self.start(&["solver", "--data", DATA, "--test-every", "0"], node)
-    }
-
-    fn start(&self, component: &[&str], node: u16) -> Process {
-        let mut command = dogwild();
-        command.args(component).args(["--nodes", "2", "--node"]);
-        command.arg(node.to_string()).arg("--buffer");
-        command.arg(self.buffer(node));
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        Process::start(&mut command)
-    }
-
-    /// Starts both solvers and waits for their ends.
-    fn train(&self) {
-        for mut solver in [0, 1].map(|node| self.solver(node)) {
-            assert!(solver.wait().success());
-        }
-    }
-
-    /// The weights of `node` as they are now, and the iterations that were told with them.
-    fn snapshot(&self, node: u16) -> Vec<u8> {
-        let out = self
-            .folder
-            .path()
-            .join(format!("snapshot{node}.safetensors"));
-        let mut command = dogwild();
-        command.args(["snapshot", "--buffer"]);
-        command.arg(self.buffer(node)).arg("--out").arg(&out);
-        succeeds(&mut command);
-        tensors(&out)
-    }
-
-    /// What each node lacks of the other one's range; `None` if both hold the same.
-    fn lacking(&self) -> Option<String> {
-        let open = |node| SharedWeights::open(&self.buffer(node), &Expect::default());
-        let [first, second] = [0, 1].map(|node| open(node).expect("a buffer"));
-        let bits = |shared: &SharedWeights, at| shared.view().load(at).to_bits();
-        let own = first.globals().own_range();
-        let (mut of_first, mut of_second) = (0, 0);
-        for at in (0..first.used()).filter(|&at| bits(&first, at) != bits(&second, at)) {
-            if own.contains(&at) {
-                of_first += 1;
-            } else {
-                of_second += 1;
-            }
-        }
-        (of_first + of_second > 0).then(|| {
-            format!(
-                "node 1 lacks {of_first} weights of node 0's range, \
-                 node 0 lacks {of_second} of node 1's"
-            )
-        })
-    }
-
-    fn wait_until_equal(&self, what: &str) -> Vec<u8> {
-        wait_while(what, || self.lacking());
-        let [first, second] = [0, 1].map(|node| self.snapshot(node));
-        assert!(first == second, "snapshots of equal weights differ");
-        first
-    }
-}
+use support::wait::wait_for;
 
 #[test]
 fn components_started_by_hand_train_and_agree() {
-    let hosts = Hosts::new("by-hand");
+    let hosts = Hosts::new("by-hand", 2);
     let _streams = [0, 1].map(|node| {
         hosts.init(node, 1, 150);
         hosts.stream(node)
@@ -152,7 +25,7 @@ fn components_started_by_hand_train_and_agree() {
 
 #[test]
 fn a_killed_streamer_and_solver_go_on() {
-    let hosts = Hosts::new("killed");
+    let hosts = Hosts::new("killed", 2);
     let mut streams = [0, 1].map(|node| {
         hosts.init(node, 1, 200);
         hosts.stream(node)
@@ -173,7 +46,7 @@ fn a_killed_streamer_and_solver_go_on() {
 
 #[test]
 fn a_node_that_lost_its_buffer_gets_the_trained_range_back() {
-    let hosts = Hosts::new("lost");
+    let hosts = Hosts::new("lost", 2);
     let mut streams = [0, 1].map(|node| {
         hosts.init(node, 1, 100);
         hosts.stream(node)
@@ -194,7 +67,7 @@ fn a_node_that_lost_its_buffer_gets_the_trained_range_back() {
 /// of other weights than those that `init` makes.
 #[test]
 fn a_buffer_that_was_removed_alone_takes_nothing_of_what_was_trained_with_it() {
-    let hosts = Hosts::new("removed");
+    let hosts = Hosts::new("removed", 2);
     let mut streams = [0, 1].map(|node| {
         hosts.init(node, 1, 100);
         hosts.stream(node)

@@ -17,7 +17,7 @@ use dogwild::watch::StreamMeter;
 use dogwild::weights::{
     BufferSpec, Created, DataKind, Existing, Expect, METERS, Role, SharedWeights,
 };
-use dogwild::wire::{Dtype, Header, Hello, Kind, RangeSeen};
+use dogwild::wire::{Dtype, Header, Hello, Kind, NodeSeen};
 use dogwild_net::{To, udp};
 use support::output::succeeds;
 use support::process::Process;
@@ -189,9 +189,11 @@ fn hello_of(weights: &SharedWeights, chunk_weights: u32) -> Hello {
         incarnation: 0,
         chunk_weights,
         chunks: weights.used().div_ceil(chunk_weights as usize) as u32,
+        nodes: 2,
         masters: 2,
         trained_ms: 0,
-        seen: vec![RangeSeen::All; 2],
+        first: 0,
+        seen: vec![NodeSeen::default(); 2],
     }
 }
 

@@ -5,7 +5,7 @@
 //! Touches no sockets and no real time; the state files it needs live in a folder of the caller.
 
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use rand::RngExt;
 
@@ -30,10 +30,22 @@ pub use traffic::Traffic;
 /// The memory of all nodes: weights and streamer state, which outlive a killed streamer.
 pub struct Fleet {
     config: Config,
-    weights: Vec<Vec<AtomicU32>>,
-    states: Vec<StreamState>,
-    /// A random number for each node's memory, as each buffer has one.
-    incarnations: Vec<u64>,
+    nodes: Vec<Lives>,
+}
+
+/// The memories that a node has one after the other: the next one once the one before is lost.
+struct Lives {
+    memories: Vec<Memory>,
+    /// Which it has now.
+    now: AtomicUsize,
+}
+
+/// What a node's machine holds.
+struct Memory {
+    weights: Vec<AtomicU32>,
+    state: StreamState,
+    /// As each buffer has one.
+    incarnation: u64,
 }
 
 impl Fleet {
@@ -42,20 +54,29 @@ impl Fleet {
     pub fn new(config: &Config, folder: &Path) -> Result<Self, StateError> {
         let mut fleet = Self {
             config: config.clone(),
-            weights: Vec::new(),
-            states: Vec::new(),
-            incarnations: Vec::new(),
+            nodes: Vec::new(),
         };
         for node in 0..config.nodes {
-            fleet
-                .incarnations
-                .push(config.incarnation + u64::from(node) + 1);
-            fleet.weights.push(fleet.fresh_weights());
-            fleet
-                .states
-                .push(fleet.fresh_state(node, &folder.join(format!("n{node}.stream")))?);
+            fleet.nodes.push(Lives {
+                memories: Vec::new(),
+                now: AtomicUsize::new(0),
+            });
+            fleet.add_life(node, &folder.join(format!("n{node}.stream")))?;
         }
         Ok(fleet)
+    }
+
+    /// Gives `node` the memory for one more life, with zero weights and a state file at `path`. It
+    /// has it when it loses the one before ([`World::lose`]).
+    pub fn add_life(&mut self, node: u16, path: &Path) -> Result<(), StateError> {
+        let lives = self.nodes[usize::from(node)].memories.len() as u64;
+        let memory = Memory {
+            weights: self.fresh_weights(),
+            state: self.fresh_state(node, path)?,
+            incarnation: self.config.incarnation + u64::from(node) + 1 + lives * 1_000_003,
+        };
+        self.nodes[usize::from(node)].memories.push(memory);
+        Ok(())
     }
 
     fn fresh_weights(&self) -> Vec<AtomicU32> {
@@ -77,29 +98,37 @@ impl Fleet {
 
     /// What a node whose machine died comes back with: zero weights and a state file at `path`.
     pub fn lose(&mut self, node: u16, path: &Path) -> Result<(), StateError> {
-        self.weights[node as usize] = self.fresh_weights();
-        self.states[node as usize] = self.fresh_state(node, path)?;
-        self.incarnations[node as usize] += 1 << 32;
+        self.add_life(node, path)?;
+        self.begin_next_life(node);
         Ok(())
+    }
+
+    fn begin_next_life(&self, node: u16) {
+        self.nodes[usize::from(node)].now.fetch_add(1, Relaxed);
+    }
+
+    fn memory(&self, node: u16) -> &Memory {
+        let lives = &self.nodes[usize::from(node)];
+        &lives.memories[lives.now.load(Relaxed)]
     }
 
     /// The weights of `node`.
     pub fn weights(&self, node: u16) -> WeightsView<'_> {
-        WeightsView::of(&self.weights[node as usize])
+        WeightsView::of(&self.memory(node).weights)
     }
 
     /// The state of the streamer of `node`.
     pub fn state(&self, node: u16) -> &StreamState {
-        &self.states[node as usize]
+        &self.memory(node).state
     }
 
     fn streamer(&self, node: u16) -> Streamer<'_> {
         let config = Config {
             node,
-            incarnation: self.incarnations[node as usize],
+            incarnation: self.memory(node).incarnation,
             ..self.config.clone()
         };
-        Streamer::new(config, self.weights(node), &self.states[node as usize])
+        Streamer::new(config, self.weights(node), self.state(node))
     }
 
     /// True if the weights of all nodes are equal, bit for bit.
@@ -252,6 +281,16 @@ impl<'a> World<'a> {
     /// Starts the streamer of `node` again on what it left behind.
     pub fn restart(&mut self, node: u16) {
         self.streamers[node as usize] = Some(self.fleet.streamer(node));
+    }
+
+    /// The machine of `node` loses its memory: its streamer starts again on the next one.
+    ///
+    /// # Panics
+    /// If there is none: [`Fleet::add_life`].
+    pub fn lose(&mut self, node: u16) {
+        self.kill(node);
+        self.fleet.begin_next_life(node);
+        self.restart(node);
     }
 
     /// The streamer of `node`, if it lives.

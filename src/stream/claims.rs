@@ -5,7 +5,12 @@
 //! each of which a position of the node was taken; and it grows by a believable rate only. One
 //! forged frame, or a thousand between two genuine ones, then change nothing.
 //!
+//! A node that lost its memory counts from 0 again. What it had made before stays: once it said
+//! that it begins a new life, and all its claims were lower for a while, they count on from there.
+//!
 //! Invariant: what is believed never falls, and is at most [`MOST`].
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::Report;
 use super::common::Common;
@@ -17,6 +22,9 @@ const WINDOW_NS: u64 = 20_000_000;
 const HELLOS_NS: u64 = 1_200_000_000;
 /// Time in which all solvers of a node together make an iteration at the fastest, ns.
 const ITERATION_NS: u64 = 1_000;
+/// Claims of a new life that are lower for so long count on, ns: a node that lives says hello twice
+/// in this time, so one whose claims are forged has denied them.
+const ANEW_NS: u64 = 1_000_000_000;
 /// More iterations than any node makes: a million a second for nine years. Sums of it do not
 /// overflow.
 const MOST: u64 = 1 << 48;
@@ -31,6 +39,11 @@ pub(super) struct Claims {
     low_before: u64,
     /// When the open window began, ns; 0: none was closed yet.
     began_ns: u64,
+    /// Iterations of former lives.
+    before: u64,
+    /// Whether a new life has begun, and since when all claims are lower, ns (0: they are not).
+    anew: bool,
+    lower_ns: u64,
 }
 
 impl Default for Claims {
@@ -40,6 +53,9 @@ impl Default for Claims {
             high: 0,
             low_before: u64::MAX,
             began_ns: 0,
+            before: 0,
+            anew: false,
+            lower_ns: 0,
         }
     }
 }
@@ -48,14 +64,45 @@ impl Claims {
     /// Takes the claim of a frame.
     #[inline]
     pub(super) fn hear(&mut self, iterations: u64) {
-        self.low = self.low.min(iterations);
-        self.high = self.high.max(iterations);
+        let all = iterations.saturating_add(self.before);
+        self.low = self.low.min(all);
+        self.high = self.high.max(all);
+    }
+
+    /// Iterations of former lives: kept in the state file.
+    pub(super) fn before(&self) -> u64 {
+        self.before
+    }
+
+    pub(super) fn set_before(&mut self, before: u64) {
+        self.before = before;
+    }
+
+    /// The node says that it begins a new life.
+    pub(super) fn begin_anew(&mut self) {
+        self.anew = true;
+    }
+
+    /// Counts on from `believed` where a new life counts from 0.
+    fn count_on(&mut self, now_ns: u64, believed: u64) {
+        if !self.anew || self.high >= believed {
+            self.lower_ns = 0;
+        } else if self.lower_ns == 0 {
+            self.lower_ns = now_ns;
+        } else if now_ns - self.lower_ns >= ANEW_NS {
+            let more = believed - self.before;
+            for claim in [&mut self.low, &mut self.high, &mut self.low_before] {
+                *claim = claim.saturating_add(more);
+            }
+            (self.before, self.anew, self.lower_ns) = (believed, false, 0);
+        }
     }
 
     /// Closes the window. Returns what is believed from now on, and the highest claim if that was
     /// too high to be true.
     fn close(&mut self, now_ns: u64, believed: u64) -> (u64, Option<u64>) {
         let first = self.began_ns == 0;
+        self.count_on(now_ns, believed);
         let (low, high) = (self.low, self.high);
         let confirmed = low.min(self.low_before);
         // A node may have trained for days before we began: the first claim is not measured
@@ -70,7 +117,9 @@ impl Claims {
         *self = Self {
             low_before: low,
             began_ns: now_ns,
-            ..Self::default()
+            low: u64::MAX,
+            high: 0,
+            ..*self
         };
         let believed = believed.max(confirmed.min(most));
         (believed, (high > most).then_some(high))
@@ -105,6 +154,8 @@ impl ClaimWindows {
             }
             let (believed, too_high) = peer.claims.close(now_ns, peer.iterations);
             peer.iterations = believed;
+            let before = &common.state.node(node).iterations_before;
+            before.store(peer.claims.before(), Relaxed);
             if let Some(claimed) = too_high {
                 common.counters.refused_claims += 1;
                 common.report(Report::Iterations {
@@ -139,6 +190,37 @@ mod tests {
         assert_eq!(claims.close(3 * WINDOW_NS, believed).0, 5_000_000);
         claims.hear(u64::MAX);
         assert_eq!(claims.close(4 * WINDOW_NS, believed).0, 5_020_000);
+    }
+
+    #[test]
+    fn a_new_life_counts_on_and_only_a_new_life_does() {
+        for anew in [true, false] {
+            let mut claims = Claims::default();
+            claims.hear(1000);
+            let mut believed = claims.close(WINDOW_NS, 0).0;
+            if anew {
+                claims.begin_anew();
+            }
+            let mut now = WINDOW_NS;
+            for iterations in 0..200 {
+                now += WINDOW_NS;
+                claims.hear(iterations);
+                believed = claims.close(now, believed).0;
+            }
+            // One claim behind, as ever.
+            assert_eq!(believed, if anew { 1198 } else { 1000 });
+        }
+        // Forged low claims of a node that lives and did begin anew, between its own.
+        let mut claims = Claims::default();
+        claims.hear(1000);
+        let mut believed = claims.close(WINDOW_NS, 0).0;
+        claims.begin_anew();
+        for window in 2..200 {
+            claims.hear(1000);
+            claims.hear(3);
+            believed = claims.close(window * WINDOW_NS, believed).0;
+        }
+        assert_eq!(believed, 1000);
     }
 
     proptest! {

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
+use super::epochs::Lives;
 use super::portion::Portion;
 use super::queue::Looks;
 use super::report::Reports;
@@ -15,8 +16,10 @@ use super::shares::Shares;
 use super::strangers::Life;
 use super::trained::Trained;
 use super::{Config, Counters, Deltas, Merge, Ranges, Report};
-use crate::weights::{ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes};
-use crate::wire::flags;
+use crate::weights::{
+    ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes, kernels,
+};
+use crate::wire::{NodeSeen, flags};
 
 /// Bits of [`ChunkState::flags`].
 pub(super) mod chunk_flags {
@@ -24,9 +27,6 @@ pub(super) mod chunk_flags {
     pub(in super::super) const JOINED: u8 = 1;
     /// The slave's delta number `seq` is not confirmed yet; it is in `sent`.
     pub(in super::super) const OUTSTANDING: u8 = 2;
-    /// The chunk was given back to its master as it stands in `last`; counts until the master's
-    /// next position.
-    pub(in super::super) const GIVEN: u8 = 4;
     /// Of the own range: finite values to go back to are in `last`.
     pub(in super::super) const KEPT: u8 = 8;
 }
@@ -50,6 +50,14 @@ pub struct Peer {
     pub(super) claims: Claims,
     /// Who it says it is.
     pub(super) life: Life,
+    /// Its lives before this one.
+    pub(super) lives: Lives,
+    /// Whether it knows this node's present life: only then is a chunk of its range joined.
+    pub(super) admits: bool,
+    /// What its last hello said of this node and its range.
+    pub(super) of_us: Option<NodeSeen>,
+    /// The last epoch of its range that it asked for, and which life of it did.
+    pub(super) promised_to: Option<(u32, u16)>,
 }
 
 /// What the parts of a streamer share.
@@ -62,6 +70,8 @@ pub(super) struct Common<'a> {
     pub(super) looks: Looks,
     pub(super) shares: Shares,
     pub(super) trained: Trained,
+    /// Something came up that the next hello should say soon.
+    pub(super) tell_soon: bool,
     weights: WeightsView<'a>,
     local_iterations: u64,
     portion: Portion,
@@ -95,6 +105,7 @@ impl<'a> Common<'a> {
             looks: Looks::default(),
             shares: Shares::new(config.nodes),
             trained: Trained::default(),
+            tell_soon: false,
             local_iterations: 0,
             portion: Portion::new(config.nodes),
             was_ready: false,
@@ -103,6 +114,10 @@ impl<'a> Common<'a> {
         };
         common.finish_interrupted();
         common.count_joined();
+        for (peer, node) in common.peers.iter_mut().zip(0..) {
+            let before = state.node(node).iterations_before.load(Relaxed);
+            peer.claims.set_before(before);
+        }
         common.was_ready = common.ready();
         common
     }
@@ -128,6 +143,9 @@ impl<'a> Common<'a> {
             let (w, last, sent) = self.chunk_views(pending.chunk);
             let state = self.state.chunk(pending.chunk);
             if let Some(was) = journal.recover(w, last, sent) {
+                if was.kind == JournalOp::PutBack {
+                    kernels::put_back(last, sent, was.progress, journal);
+                }
                 self.finish(state, &was);
             }
         }
@@ -145,6 +163,7 @@ impl<'a> Common<'a> {
             }
             JournalOp::Unconfirmed => note_taken(state, was.version, None, true),
             JournalOp::Keep => note_taken(state, was.version, None, false),
+            JournalOp::PutBack => note_taken(state, was.version, Some(was.seq), false),
             // The rest of the delta died with the streamer that had its frame. The slave sends it
             // again, under the same number, and only what is missing is added then.
             JournalOp::Apply
@@ -176,7 +195,18 @@ impl<'a> Common<'a> {
     /// True once the own range may be streamed (see `hello`).
     #[inline]
     pub(super) fn streaming(&self) -> bool {
-        self.state.epoch().load(Relaxed) != 0
+        self.epoch() != 0
+    }
+
+    /// The epoch that the own range streams in; 0: it does not.
+    #[inline]
+    pub(super) fn epoch(&self) -> u32 {
+        self.state.epoch().load(Relaxed)
+    }
+
+    /// Goes on with the own range in `epoch`.
+    pub(super) fn set_epoch(&mut self, epoch: u32) {
+        self.state.epoch().store(epoch, Relaxed);
     }
 
     /// True once every foreign chunk has been seen and the own range streams.

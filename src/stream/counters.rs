@@ -37,6 +37,8 @@ pub struct Counters {
     pub restores_sent: u64,
     /// Chunks taken from a survivor after we had lost ours.
     pub restores_taken: u64,
+    /// Times that a chunk and its master did not agree, and were made to.
+    pub resyncs: u64,
     /// Frames dropped, by [`DropReason`].
     pub dropped: [u64; DropReason::ALL.len()],
 }

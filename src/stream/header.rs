@@ -38,7 +38,7 @@ pub(super) fn position(common: &Common<'_>, chunk: u32, version: u32) -> Header 
     Header {
         dtype: Dtype::F32,
         acks: common.config.nodes as u8,
-        epoch: common.state.epoch().load(Relaxed),
+        epoch: common.epoch(),
         chunk,
         chunk_version: version,
         payload_len: common.config.chunk_weights * 4,
@@ -78,14 +78,41 @@ pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtyp
     }
 }
 
-/// A hello. `asked`: who is asked to give the own range back.
-pub(super) fn hello(common: &Common<'_>, asked: Option<u16>) -> Header {
-    /// In a hello's `range`: no node is asked for a restore.
-    const NOT_ASKED: u16 = u16::MAX;
+/// A hello, which speaks of `seen` nodes.
+pub(super) fn hello(common: &Common<'_>, seen: usize) -> Header {
     Header {
-        epoch: common.state.epoch().load(Relaxed),
-        payload_len: Hello::len(common.config.nodes) as u32,
-        ..of_kind(common, Kind::Hello, asked.unwrap_or(NOT_ASKED))
+        epoch: common.epoch(),
+        payload_len: Hello::len(seen) as u32,
+        ..of_kind(common, Kind::Hello, common.config.node)
+    }
+}
+
+/// An ask for replicas of the own range from `chunk` on, which is to begin anew in `epoch`: which
+/// are there, or with a `list` of chunks (bytes) for these.
+pub(super) fn ask(common: &Common<'_>, chunk: u32, epoch: u32, list: Option<usize>) -> Header {
+    Header {
+        epoch,
+        chunk,
+        payload_len: list.unwrap_or(0) as u32,
+        content: common.config.incarnation as u16,
+        part: list.is_some().into(),
+        ..of_kind(common, Kind::Ask, common.config.node)
+    }
+}
+
+/// An offer, `bytes` long, to master `node`. `epoch`: what this node promised.
+pub(super) fn offer(
+    common: &Common<'_>,
+    node: u16,
+    chunk: u32,
+    epoch: u32,
+    bytes: usize,
+) -> Header {
+    Header {
+        epoch,
+        chunk,
+        payload_len: bytes as u32,
+        ..of_kind(common, Kind::Offer, node)
     }
 }
 
@@ -100,7 +127,8 @@ pub(super) fn restore(
     let state = common.state.chunk(chunk);
     Header {
         dtype: Dtype::F32,
-        epoch: u32::from(state.epoch.load(Relaxed)),
+        acks: common.config.nodes as u8,
+        epoch: common.promised(node),
         chunk,
         chunk_version: state.version.load(Relaxed),
         payload_len: 4 * weights as u32,

@@ -1,40 +1,35 @@
-//! Hello: who is there, and who has seen what.
+//! Hello: who is there, and who holds what.
 //!
-//! A node without state of its own (epoch 0) does not stream. It says hello and listens:
-//! - when every other node has said that it has seen nothing of the range, the range is new: it
-//!   streams, under epoch 1;
-//! - when one has seen all of it, that node is asked to send its replica back
-//!   ([`restore`](super::restore)).
-
-use std::sync::atomic::Ordering::Relaxed;
+//! Each node says which life of each node it knows, which epoch of its range, and how much of it it
+//! holds. [`epochs`](super::epochs) and [`restore`](super::restore) have what follows from that.
 
 use super::common::Common;
-use super::restore::Restore;
 use super::strangers;
 use super::{Outbox, To, header};
-use crate::wire::{DropReason, Frame, Hello, RangeSeen};
+use crate::wire::{DropReason, Frame, Hello, NodeSeen, SEEN_MAX};
 
 /// Time between hellos until all nodes have been heard, and from then on, ns.
 const HELLO_SOON_NS: u64 = 20_000_000;
+/// Time between two hellos where something came up that others wait for, ns.
+const HELLO_NOW_NS: u64 = 2_000_000;
 const HELLO_LATER_NS: u64 = 500_000_000;
-/// A node whose position came within this time streams, ns.
-const STREAMS_NS: u64 = 1_000_000_000;
 
 /// When the next hello is due.
 #[derive(Debug, Default)]
 pub(super) struct Hellos {
     due_ns: u64,
+    last_ns: u64,
+    /// The node that the next hello begins with.
+    first: u16,
 }
 
 impl Hellos {
-    /// Sends a hello when one is due, which asks for the own range where it is needed.
-    pub(super) fn poll(
-        &mut self,
-        now_ns: u64,
-        common: &mut Common<'_>,
-        restore: &Restore,
-        out: &mut impl Outbox,
-    ) {
+    /// Sends a hello when one is due.
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        if common.tell_soon {
+            common.tell_soon = false;
+            self.due_ns = self.due_ns.min(self.last_ns + HELLO_NOW_NS);
+        }
         if now_ns < self.due_ns {
             return;
         }
@@ -42,56 +37,67 @@ impl Hellos {
             && common
                 .others()
                 .all(|node| common.peers[node as usize].ready);
+        self.last_ns = now_ns;
         self.due_ns = now_ns
             + if settled {
                 HELLO_LATER_NS
             } else {
                 HELLO_SOON_NS
             };
+        let hello = self.hello(common);
+        let header = header::hello(common, hello.seen.len());
+        let went = out.send_hello(To::Group, header.frame_len(), &mut |slot| {
+            hello.emit(header.emit(slot).1)
+        });
+        common.counters.hellos_sent += u64::from(went);
+        if went {
+            let end = hello.first + hello.seen.len() as u16;
+            self.first = if end == hello.nodes { 0 } else { end };
+        } else {
+            // A few bytes that others wait for: as soon as there is a slot.
+            self.due_ns = now_ns;
+        }
+    }
+
+    fn hello(&self, common: &Common<'_>) -> Hello {
         let config = &common.config;
-        let hello = Hello {
+        let end = config.nodes.min(self.first.saturating_add(SEEN_MAX));
+        Hello {
             fingerprint: config.fingerprint,
             data: config.data,
             first_weights: config.first_weights,
             incarnation: config.incarnation,
             chunk_weights: config.chunk_weights,
             chunks: config.chunks,
+            nodes: config.nodes,
             masters: config.masters,
             trained_ms: common.trained.claim_ms(),
-            seen: (0..config.nodes).map(|node| seen(common, node)).collect(),
-        };
-        let header = header::hello(common, restore.survivor(common));
-        let went = out.send_hello(To::Group, header.frame_len(), &mut |slot| {
-            hello.emit(header.emit(slot).1)
-        });
-        common.counters.hellos_sent += u64::from(went);
-        if !went {
-            // A few bytes that others wait for: as soon as there is a slot.
-            self.due_ns = now_ns;
+            first: self.first,
+            seen: (self.first..end).map(|node| seen(common, node)).collect(),
         }
     }
 }
 
-fn seen(common: &Common<'_>, node: u16) -> RangeSeen {
+fn seen(common: &Common<'_>, node: u16) -> NodeSeen {
     if node == common.config.node {
-        return if common.streaming() {
-            RangeSeen::All
-        } else {
-            RangeSeen::Nothing
+        let all = common.ranges.of(node).len() as u32;
+        return NodeSeen {
+            life: common.config.incarnation as u32,
+            epoch: common.epoch(),
+            held: if common.streaming() { all } else { 0 },
         };
     }
-    match common.peers[node as usize].joined_chunks as usize {
-        all if all == common.ranges.of(node).len() => RangeSeen::All,
-        0 => RangeSeen::Nothing,
-        _ => RangeSeen::Part,
+    NodeSeen {
+        life: common.life(node) as u32,
+        epoch: common.promised(node),
+        held: common.peers[usize::from(node)].joined_chunks,
     }
 }
 
-/// Takes a hello of another node: notes what it says of our range, and whether it asks for its own.
+/// Takes a hello of another node: which life of it this is, and what it says of this one.
 pub(super) fn handle(
     now_ns: u64,
     common: &mut Common<'_>,
-    restore: &mut Restore,
     frame: &Frame<'_>,
 ) -> Result<(), DropReason> {
     let hello = Hello::parse(frame.payload).ok_or(DropReason::Malformed)?;
@@ -102,18 +108,9 @@ pub(super) fn handle(
     strangers::check_first_weights(common, frame, &hello);
     common.counters.hellos_taken += 1;
     common.trained.hear(now_ns, hello.trained_ms);
-    // Who asks does not stream; a question that arrives after positions has been overtaken by
-    // them.
-    let streamed_ns = common.peers[sender as usize].streamed_ns;
-    let streams = streamed_ns != 0 && now_ns.saturating_sub(streamed_ns) < STREAMS_NS;
-    let node = common.config.node;
-    let asks = frame.header.range == node && !streams;
-    let holds = hello.seen[node as usize] == RangeSeen::All && !common.ranges.of(node).is_empty();
-    restore.note_hello(sender, asks, holds);
-    // All of them: one that was not heard may hold what a predecessor of this node trained, and
-    // initial weights must never replace that.
-    if !common.streaming() && restore.is_new(common) {
-        common.state.epoch().store(1, Relaxed);
+    common.hear_life(now_ns, sender, hello.incarnation);
+    if let Some(of_us) = hello.seen_of(common.config.node) {
+        common.hear_of_us(sender, frame.header.epoch, of_us);
     }
     Ok(())
 }

@@ -38,6 +38,11 @@ impl Ranges {
         self.of(node).contains(&chunk)
     }
 
+    /// The master of `chunk`, which must be there.
+    pub fn master_of(&self, chunk: u32) -> u16 {
+        (self.starts.partition_point(|start| *start <= chunk) - 1) as u16
+    }
+
     /// Number of chunks in all.
     pub fn chunks(&self) -> u32 {
         self.starts[self.starts.len() - 1]
@@ -62,6 +67,7 @@ mod tests {
                 for chunk in range {
                     let owners: Vec<u16> = (0..nodes).filter(|node| ranges.owns(*node, chunk)).collect();
                     prop_assert_eq!(owners, [node]);
+                    prop_assert_eq!(ranges.master_of(chunk), node);
                 }
             }
             prop_assert_eq!(next, chunks);

@@ -103,6 +103,24 @@ pub enum Report {
         /// Which.
         node: u16,
     },
+    /// The own range was lost, and is back.
+    Restored {
+        /// This node.
+        node: u16,
+        /// Its chunks.
+        chunks: u32,
+        /// Those of them that no node held: they begin with the initial weights.
+        missing: u32,
+    },
+    /// A chunk and its master did not agree on what was taken, and were made to.
+    Resync {
+        /// The master.
+        node: u16,
+        /// Index of the chunk's first weight in the buffer.
+        first_weight: u64,
+        /// Weights of a chunk.
+        chunk_weights: u32,
+    },
     /// Weights of the own range were NaN or infinite.
     Healed {
         /// This node.
@@ -150,16 +168,20 @@ impl Report {
             Self::Healed { node, .. } => (7, node),
             Self::RefusedSum { node, .. } => (8, node),
             Self::Iterations { node, .. } => (9, node),
+            Self::Restored { node, .. } => (10, node),
+            Self::Resync { node, .. } => (11, node),
         }
     }
 
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::NewLife { .. } => Severity::Info,
-            Self::Healed { .. } | Self::RefusedSum { .. } | Self::Iterations { .. } => {
-                Severity::Warning
-            }
+            Self::NewLife { .. } | Self::Restored { missing: 0, .. } => Severity::Info,
+            Self::Healed { .. }
+            | Self::RefusedSum { .. }
+            | Self::Iterations { .. }
+            | Self::Restored { .. }
+            | Self::Resync { .. } => Severity::Warning,
             _ => Severity::Error,
         }
     }
@@ -174,6 +196,11 @@ impl Report {
                 ..
             }
             | Self::RefusedSum {
+                first_weight,
+                chunk_weights,
+                ..
+            }
+            | Self::Resync {
                 first_weight,
                 chunk_weights,
                 ..
@@ -202,6 +229,54 @@ impl fmt::Display for Difference {
                 f,
                 "chunks of {theirs} weights there, of {ours} here (they follow from MTU and precision: give all nodes the same)"
             ),
+        }
+    }
+}
+
+impl Report {
+    /// What became of weights.
+    fn fmt_of_weights(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restored {
+                chunks, missing: 0, ..
+            } => write!(
+                f,
+                "this node had lost its memory: it has the {chunks} chunks of its range back from other nodes"
+            ),
+            Self::Restored {
+                chunks, missing, ..
+            } => write!(
+                f,
+                "this node had lost its memory: of the {chunks} chunks of its range no living node holds {missing}; they \
+                 begin with the initial weights"
+            ),
+            Self::Resync {
+                node, first_weight, ..
+            } => write!(
+                f,
+                "the chunk at weight {first_weight} and its master, node {node}, did not agree on what was taken; it \
+                 goes on from the master's count (a node lost its memory or was away for long, or frames are forged)"
+            ),
+            Self::Healed {
+                first_weight,
+                weights,
+                ..
+            } => write!(
+                f,
+                "{weights} weight(s) of this node's range were NaN or infinite, the first is weight {first_weight}; set \
+                 back to their last finite values (a lower base_lr keeps solvers from diverging)"
+            ),
+            Self::RefusedSum {
+                node,
+                first_weight,
+                weights,
+                ..
+            } => write!(
+                f,
+                "a delta of node {node} and {weights} weight(s) of the chunk at weight {first_weight} add up to NaN or \
+                 infinity; its part for those is dropped"
+            ),
+            _ => Ok(()),
         }
     }
 }
@@ -242,25 +317,6 @@ impl fmt::Display for Report {
             Self::NewLife { node } => {
                 write!(f, "node {node} has begun again without its memory")
             }
-            Self::Healed {
-                first_weight,
-                weights,
-                ..
-            } => write!(
-                f,
-                "{weights} weight(s) of this node's range were NaN or infinite, the first is weight {first_weight}; set \
-                 back to their last finite values (a lower base_lr keeps solvers from diverging)"
-            ),
-            Self::RefusedSum {
-                node,
-                first_weight,
-                weights,
-                ..
-            } => write!(
-                f,
-                "a delta of node {node} and {weights} weight(s) of the chunk at weight {first_weight} add up to NaN or \
-                 infinity; its part for those is dropped"
-            ),
             Self::Iterations {
                 node,
                 claimed,
@@ -269,6 +325,7 @@ impl fmt::Display for Report {
                 f,
                 "frames of node {node} claim {claimed} iterations, which it cannot have made; {believed} are counted"
             ),
+            _ => self.fmt_of_weights(f),
         }
     }
 }

@@ -1,206 +1,157 @@
 //! Restore: how a master that lost its weights gets them back instead of streaming initial ones
-//! over a trained model.
+//! over a trained model. The asking end; [`replicas`](super::replicas) answers.
 //!
-//! Both ends: a master that asks takes pieces of its range; a slave that holds a replica sends
-//! them, round and round, until positions or hellos tell that they are no longer wanted. When one
-//! or more have seen all of the range, the one with the lowest index is asked to send it. Then the
-//! range streams under the next epoch. Invariant: pieces of one replica only are taken.
+//! A node without state of its own (epoch 0) does not stream. It says hello and listens. When all
+//! others have said that they hold nothing of its range, the range is new. Else the master surveys
+//! it, block by block: each living node offers which position of a chunk it holds, and promises
+//! to take none of an earlier epoch any more. Then it pulls each chunk from the node that holds the
+//! newest position, with the acknowledgements in it, and goes on from there in a later epoch than
+//! any that was heard of.
+//!
+//! Invariant: a chunk is taken whole from one node, and no living node holds a later position of
+//! it. So what any of them knows to be in a position is in the restored weights.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
-use super::common::chunk_flags::{GIVEN, JOINED};
-use super::slave::Slave;
-use super::{Config, Outbox, To, header};
-use crate::weights::kernels;
-use crate::wire::{DropReason, Dtype, Frame};
+use super::epochs::{after, ahead};
+use super::pull::{Going, is_alive};
+use super::{Outbox, Report};
+use crate::wire::{self, DropReason, Dtype, Frame};
 
-/// Versions that a restored range leaves out: other slaves may hold later ones than the survivor.
-const RESTORED_VERSION_STEP: u32 = 1 << 16;
+/// A node that was not heard at all is waited for so long where others hold the range, ns.
+const GRACE_NS: u64 = 3_000_000_000;
 
-/// What a node last said of our range.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Standing {
-    /// Nothing yet.
-    #[default]
-    Unheard,
-    /// It has not seen all of our range.
-    New,
-    /// It holds a replica of our range, of this epoch.
-    Holds,
-    /// It asks us for the replica of its range.
-    Asks,
-}
-
-/// Who holds and who asks, and how far giving back is.
-#[derive(Debug)]
+/// Whether the own range is asked for, and how far that is.
+#[derive(Debug, Default)]
 pub(super) struct Restore {
-    /// What each node last said.
-    standing: Vec<Standing>,
-    /// The next piece to send, counted over the pieces of all chunks.
-    cursor: u32,
-    /// Pieces of each chunk of the own range that have been given back, one bit each.
-    restored: Vec<u8>,
+    /// When the first of the others told what it holds, ns; 0: none has.
+    told_ns: u64,
+    going: Option<Going>,
 }
 
 impl Restore {
-    pub(super) fn new(nodes: u16, own_chunks: usize) -> Self {
-        Self {
-            standing: vec![Standing::default(); usize::from(nodes)],
-            cursor: 0,
-            restored: vec![0; own_chunks],
+    /// Begins the own range, or asks for what is missing of it, if it does not stream.
+    #[inline]
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        if !common.streaming() {
+            self.poll_asking(now_ns, common, out);
         }
     }
 
-    /// Notes what a hello of `node` says: whether it asks us for its range, whether it holds ours.
-    pub(super) fn note_hello(&mut self, node: u16, asks: bool, holds: bool) {
-        self.standing[usize::from(node)] = match (asks, holds) {
-            (true, _) => Standing::Asks,
-            (false, true) => Standing::Holds,
-            (false, false) => Standing::New,
-        };
-    }
-
-    /// Notes that `node` streams again, so it asks for nothing any more.
-    pub(super) fn note_streams(&mut self, node: u16) {
-        self.standing[usize::from(node)] = Standing::Holds;
-    }
-
-    /// Whether all others have said that they do not hold our range.
-    pub(super) fn is_new(&self, common: &Common<'_>) -> bool {
-        let new = |node: u16| {
-            matches!(
-                self.standing[usize::from(node)],
-                Standing::New | Standing::Asks
-            )
-        };
-        common.others().all(new)
-    }
-
-    /// The node that is to give us our range back, if we need it and another has it.
-    pub(super) fn survivor(&self, common: &Common<'_>) -> Option<u16> {
-        if common.streaming() {
-            return None;
-        }
-        common
-            .others()
-            .find(|node| self.standing[usize::from(*node)] == Standing::Holds)
-    }
-
-    /// The node that asks for its range back.
-    pub(super) fn asking(&self, common: &Common<'_>) -> Option<u16> {
-        common
-            .others()
-            .find(|node| self.standing[usize::from(*node)] == Standing::Asks)
-            .filter(|node| !common.ranges.of(*node).is_empty())
-    }
-
-    /// Sends `node` the next `max` pieces of its range. Returns how many went.
-    pub(super) fn poll(
-        &mut self,
-        common: &mut Common<'_>,
-        slave: &mut Slave,
-        node: u16,
-        max: usize,
-        out: &mut impl Outbox,
-    ) -> usize {
-        let range = common.ranges.of(node);
-        let pieces = u32::from(common.config.precision.f32_pieces());
-        for sent in 0..max {
-            if !range.contains(&(self.cursor / pieces)) {
-                self.cursor = range.start * pieces;
+    #[cold]
+    fn poll_asking(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        if let Some(going) = &mut self.going {
+            // Another node knows an epoch that this one cannot end: a later life has begun it.
+            if going.stale || ahead(common.latest_told(), going.epoch) > 0 {
+                self.begin(common);
+            } else if going.poll(now_ns, common, out) {
+                self.end(common);
             }
-            let (chunk, piece) = (self.cursor / pieces, (self.cursor % pieces) as u8);
-            if !send_piece(common, slave, node, (chunk, piece), out) {
-                return sent;
-            }
-            common.shares.own_sent();
-            self.cursor += 1;
+            return;
         }
-        max
+        let told = || common.others().filter_map(|node| common.of_us(node));
+        let all = told().count() == usize::from(common.config.nodes) - 1;
+        if self.told_ns == 0 && told().next().is_some() {
+            self.told_ns = now_ns.max(1);
+        }
+        if all && told().all(|told| told.held == 0) {
+            // All of them: one that was not heard may hold what a predecessor of this node trained,
+            // and initial weights must never replace that.
+            common.set_epoch(after(common.latest_told()));
+        } else if living_holder(now_ns, common)
+            && (all || now_ns.saturating_sub(self.told_ns) >= GRACE_NS)
+        {
+            self.begin(common);
+        }
     }
 
-    /// Takes a piece of the own range from the node that was asked for it. With the last one the
-    /// range streams again.
-    pub(super) fn handle(
+    /// Begins to ask, in an epoch after all that were heard of.
+    fn begin(&mut self, common: &mut Common<'_>) {
+        let own_chunks = common.ranges.of(common.config.node).len();
+        let epoch = after(common.latest_told());
+        // Kept: should this life end before the range streams, the next one goes beyond it.
+        common
+            .state
+            .node(common.config.node)
+            .promised
+            .store(epoch, Relaxed);
+        let nodes = common.config.nodes;
+        self.going = Some(Going::new(epoch, self.told_ns, own_chunks, nodes));
+    }
+
+    /// All chunks are there: the range streams.
+    fn end(&mut self, common: &mut Common<'_>) {
+        let Some(going) = self.going.take() else {
+            return;
+        };
+        common.set_epoch(going.epoch);
+        common.tell_soon = true;
+        common.report(Report::Restored {
+            node: common.config.node,
+            chunks: common.ranges.of(common.config.node).len() as u32,
+            missing: going.missing,
+        });
+    }
+
+    /// Takes an offer of what another node holds.
+    pub(super) fn handle_offer(
         &mut self,
         common: &mut Common<'_>,
         frame: &Frame<'_>,
     ) -> Result<(), DropReason> {
-        let (header, config) = (&frame.header, &common.config);
-        let node = config.node;
+        let header = &frame.header;
+        let offers = wire::parse_offer(frame.payload).ok_or(DropReason::Malformed)?;
+        let range = common.ranges.of(common.config.node);
+        if header.range != common.config.node || !range.contains(&header.chunk) {
+            return Err(DropReason::Foreign);
+        }
+        let Some(going) = &mut self.going else {
+            return Err(DropReason::Late);
+        };
+        if offers.is_empty() {
+            // It promised this epoch or a later one before, to a former life of this node; or it
+            // has not come so far yet.
+            if let Some(of_us) = &mut common.peers[usize::from(header.sender)].of_us {
+                of_us.epoch = header.epoch;
+                going.stale = true;
+            }
+            return Ok(());
+        }
+        if header.epoch != going.epoch {
+            return Err(DropReason::Epoch);
+        }
+        going.note_offer(header.chunk - range.start, header.sender, offers)
+    }
+
+    /// Takes a piece of the own range from the node that was asked for it.
+    pub(super) fn handle(
+        &mut self,
+        now_ns: u64,
+        common: &mut Common<'_>,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let header = &frame.header;
+        let node = common.config.node;
         if !common.ranges.owns(node, header.chunk) || header.range != node {
             return Err(DropReason::Foreign);
         }
-        if self.survivor(common) != Some(header.sender) {
+        let Some(going) = &mut self.going else {
             return Err(DropReason::Late);
-        }
-        if header.dtype != Dtype::F32 {
+        };
+        if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(common.config.nodes) {
             return Err(DropReason::Shape);
         }
-        if kernels::any_non_finite(frame.payload) {
-            return Err(DropReason::NonFinite);
+        if header.epoch != going.epoch {
+            return Err(DropReason::Epoch);
         }
-        let (w, _, _) = common.chunk_views(header.chunk);
-        let weights = config.piece(header.part);
-        kernels::copy_in_bytes(w.slice(weights.start, weights.len()), frame.payload);
-        let state = common.state.chunk(header.chunk);
-        let version = header.chunk_version.wrapping_add(RESTORED_VERSION_STEP);
-        state.version.store(version, Relaxed);
-        common.counters.restores_taken += 1;
         let own = header.chunk - common.ranges.of(node).start;
-        let restored = &mut self.restored[own as usize];
-        *restored |= 1 << header.part;
-        if *restored == all_pieces(config) && state.flags.fetch_or(JOINED, Relaxed) & JOINED == 0 {
-            common.peers[usize::from(node)].joined_chunks += 1;
-        }
-        if common.has_joined(node) {
-            // Another epoch than that of the replica: slaves count their deltas anew then, and what
-            // is still on its way from or to the life that was lost is refused.
-            let epoch = header.epoch.wrapping_add(1).max(1);
-            common.state.epoch().store(epoch, Relaxed);
-        }
-        Ok(())
+        going.take(now_ns, common, own as usize, frame)
     }
 }
 
-/// Gives a piece of a chunk back as it is here. What local solvers added so far is in it, and
-/// stays as it is however often it has to be sent: what they add meanwhile is `w - last`, as
-/// ever.
-fn send_piece(
-    common: &mut Common<'_>,
-    slave: &mut Slave,
-    node: u16,
-    (chunk, piece): (u32, u8),
-    out: &mut impl Outbox,
-) -> bool {
-    let (w, last, _) = common.chunk_views(chunk);
-    let weights = common.config.piece(piece);
-    if weights.is_empty() {
-        return true;
-    }
-    let state = common.state.chunk(chunk);
-    // Once: all pieces of a chunk, and those that are sent again, have to be of one moment. JOINED
-    // alone drops OUTSTANDING: what was under way to the life that is lost is in `w`, so in `last`.
-    if state.flags.load(Relaxed) & GIVEN == 0 {
-        for i in 0..w.len() {
-            last.store(i, w.load(i));
-        }
-        state.flags.store(JOINED | GIVEN, Relaxed);
-        slave.forget(chunk);
-    }
-    let header = header::restore(common, node, chunk, piece, weights.len());
-    let went = out.send(To::Node(node), header.frame_len(), &mut |slot| {
-        let (_, payload) = header.emit(slot);
-        kernels::copy_out_bytes(last.slice(weights.start, weights.len()), payload);
-    });
-    common.counters.restores_sent += u64::from(went);
-    went
-}
-
-/// The bits of all pieces that a chunk has.
-fn all_pieces(config: &Config) -> u8 {
-    let pieces = 0..config.precision.f32_pieces();
-    let there = pieces.filter(|piece| !config.piece(*piece).is_empty());
-    there.fold(0, |all, piece| all | 1 << piece)
+fn living_holder(now_ns: u64, common: &Common<'_>) -> bool {
+    let holds = |node: u16| common.of_us(node).is_some_and(|of_us| of_us.held > 0);
+    let mut others = common.others();
+    others.any(|node| holds(node) && is_alive(now_ns, common, node))
 }

@@ -11,12 +11,12 @@ use hdrhistogram::Histogram;
 use zerocopy::IntoBytes;
 
 use super::age::AgeSteps;
-use super::common::chunk_flags::{GIVEN, JOINED, OUTSTANDING};
+use super::common::chunk_flags::{JOINED, OUTSTANDING};
 use super::common::{Common, note_taken};
 use super::narrow::Narrow;
 use super::take::take;
-use super::{Config, Outbox};
-use crate::weights::{ChunkState, kernels};
+use super::{Config, Outbox, Report};
+use crate::weights::{JournalOp, kernels};
 use crate::wire::{DropReason, Dtype, Frame, Header};
 
 /// What a slave knows beyond the state file.
@@ -29,6 +29,9 @@ pub(super) struct Slave {
     /// A position in a narrower payload, made f32.
     values: Vec<f32>,
 }
+
+/// A chunk of which no position was newer for so long, although some came, is stuck, ns.
+const STUCK_NS: u64 = 1_000_000_000;
 
 /// True if `version` comes after `than`, modulo 2^32.
 fn newer(version: u32, than: u32) -> bool {
@@ -64,19 +67,14 @@ impl Slave {
         oldest.map_or(0, |taken| now_ns.saturating_sub(*taken))
     }
 
-    /// Forgets what narrow payloads have brought of a chunk: `last` is something else now.
-    pub(super) fn forget(&mut self, chunk: u32) {
-        self.narrow.forget(chunk);
-    }
-
-    /// Takes a position, or says why not. True: its master has begun a new epoch with it.
+    /// Takes a position, or says why not.
     pub(super) fn handle_position(
         &mut self,
         now_ns: u64,
         common: &mut Common<'_>,
         frame: &Frame<'_>,
         out: &mut impl Outbox,
-    ) -> Result<bool, DropReason> {
+    ) -> Result<(), DropReason> {
         let header = &frame.header;
         if !common.ranges.owns(header.sender, header.chunk) || header.range != header.sender {
             return Err(DropReason::Foreign);
@@ -87,19 +85,25 @@ impl Slave {
             .ok_or(DropReason::Shape)?;
         let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
-        if header.epoch == 0 || (joined && !epoch_fits(state, header.epoch)) {
+        if !common.epoch_fits(header.sender, header.epoch) {
             return Err(DropReason::Epoch);
         }
+        let same_epoch = state.epoch.load(Relaxed) == header.epoch as u16;
         let version = state.version.load(Relaxed);
-        if joined && !newer(header.chunk_version, version) {
+        if joined && same_epoch && !newer(header.chunk_version, version) {
+            self.note_late(now_ns, common, header);
             return Err(DropReason::Late);
+        }
+        if !joined && !common.peers[usize::from(header.sender)].admits {
+            return Err(DropReason::NotReady);
         }
         if header.dtype == Dtype::F32 && header.part == 0 {
             if kernels::any_non_finite(frame.payload) {
                 return Err(DropReason::NonFinite);
             }
             self.narrow.forget(header.chunk);
-            return Ok(self.take_position(now_ns, common, frame, frame.payload, ack, out));
+            self.take_position(now_ns, common, frame, frame.payload, ack, out);
+            return Ok(());
         }
         let mut values = std::mem::take(&mut self.values);
         let position = self.narrow.read_position(common, frame, &mut values);
@@ -109,7 +113,7 @@ impl Slave {
         taken
     }
 
-    /// Takes a position that was found good: `pos`, f32. True: it is of a new epoch.
+    /// Takes a position that was found good: `pos`, f32.
     #[inline(always)]
     fn take_position(
         &mut self,
@@ -119,7 +123,7 @@ impl Slave {
         pos: &[u8],
         ack: u8,
         out: &mut impl Outbox,
-    ) -> bool {
+    ) {
         let header = &frame.header;
         let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
@@ -127,22 +131,69 @@ impl Slave {
         let peer = &mut common.peers[header.sender as usize];
         peer.epoch = header.epoch;
         peer.streamed_ns = now_ns.max(1);
-        let new_epoch = joined && state.epoch.load(Relaxed) != header.epoch as u16;
-        if new_epoch {
-            rejoin(common, header.chunk, header.epoch);
-            take(common, &mut self.narrow, header, pos, ack, out);
-        } else if joined {
-            let skipped = header.chunk_version.wrapping_sub(version).wrapping_sub(1);
-            common.counters.positions_missed += u64::from(skipped);
+        if joined {
+            // In a new epoch versions may have been left out.
+            if state.epoch.load(Relaxed) == header.epoch as u16 {
+                let skipped = header.chunk_version.wrapping_sub(version).wrapping_sub(1);
+                common.counters.positions_missed += u64::from(skipped);
+            }
             self.note_age(header.chunk, now_ns);
             self.age_steps.note_taken(header.chunk, common);
+            if common.exactly_once() && !agrees(common, header.chunk, ack) {
+                self.put_back(common, header, ack);
+            }
+            note_acks(common, frame);
+            state.epoch.store(header.epoch as u16, Relaxed);
             take(common, &mut self.narrow, header, pos, ack, out);
         } else {
             self.join(common, header, pos, ack);
+            note_acks(common, frame);
         }
         self.taken_ns[header.chunk as usize] = now_ns.max(1);
         common.counters.positions_taken += 1;
-        new_epoch
+    }
+
+    /// A position came that is not newer than the one that is held. If none was taken for long, it
+    /// is the one that is held that is wrong: a forged frame may have brought it.
+    #[cold]
+    fn note_late(&mut self, now_ns: u64, common: &mut Common<'_>, header: &Header) {
+        let taken_ns = &mut self.taken_ns[header.chunk as usize];
+        if *taken_ns == 0 {
+            *taken_ns = now_ns.max(1);
+        } else if now_ns.saturating_sub(*taken_ns) > STUCK_NS {
+            common.ask_for_new_epoch(header.range);
+            self.report_resync(common, header);
+        }
+    }
+
+    /// The chunk's master counts our deltas otherwise than we do: what is outstanding goes back
+    /// into `w - last`, and goes out under its count. If it had been applied all the same, it
+    /// counts twice: no number tells, and losing it is worse.
+    #[cold]
+    fn put_back(&mut self, common: &mut Common<'_>, header: &Header, ack: u8) {
+        let (_, last, sent) = common.chunk_views(header.chunk);
+        let state = common.state.chunk(header.chunk);
+        let version = state.version.load(Relaxed);
+        if state.flags.load(Relaxed) & OUTSTANDING != 0 {
+            let journal = common.state.journal();
+            journal.begin(JournalOp::PutBack, header.chunk, header.range, ack, version);
+            kernels::put_back(last, sent, 0, journal);
+            note_taken(state, version, Some(ack), false);
+            journal.end();
+        } else {
+            state.seq.store(ack, Relaxed);
+        }
+        self.narrow.forget(header.chunk);
+        self.report_resync(common, header);
+    }
+
+    fn report_resync(&self, common: &mut Common<'_>, header: &Header) {
+        common.counters.resyncs += 1;
+        common.report(Report::Resync {
+            node: header.range,
+            first_weight: u64::from(header.chunk) * u64::from(common.config.chunk_weights),
+            chunk_weights: common.config.chunk_weights,
+        });
     }
 
     #[inline]
@@ -169,30 +220,23 @@ impl Slave {
     }
 }
 
-/// True if a position of `epoch` may be taken: not of an earlier epoch than the chunk is in,
-/// and, if the chunk was given back for a new epoch, not of the one before.
+/// Whether `ack` is what this node expects of a chunk: its last delta is confirmed, or the one
+/// before.
 #[inline]
-fn epoch_fits(state: &ChunkState, epoch: u32) -> bool {
-    // A chunk keeps the low 16 bits of its epoch; 32,768 losses of a range lie between doubts.
-    let ahead = (epoch as u16).wrapping_sub(state.epoch.load(Relaxed)) as i16;
-    let given = state.flags.load(Relaxed) & GIVEN != 0;
-    ahead > 0 || (ahead == 0 && !given)
+fn agrees(common: &Common<'_>, chunk: u32, ack: u8) -> bool {
+    let state = common.state.chunk(chunk);
+    let seq = state.seq.load(Relaxed);
+    let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
+    ack == seq || (outstanding && ack.wrapping_add(1) == seq)
 }
 
-/// The chunk's master starts again and counts deltas anew: what we had under way is put back
-/// into `w - last`, and goes out under the new count.
-fn rejoin(common: &Common<'_>, chunk: u32, epoch: u32) {
-    let state = common.state.chunk(chunk);
-    if state.flags.load(Relaxed) & OUTSTANDING != 0 {
-        let (_, last, sent) = common.chunk_views(chunk);
-        // `sent` is in `w` and in `last` since it went. With `last` less by it, `w - last` is all
-        // that this node ever added and the master may lack. If the old life had applied it and the
-        // restored weights hold it, it counts twice: no number tells, and losing it is worse.
-        for i in 0..last.len() {
-            last.store(i, last.load(i) - sent.load(i));
-        }
+/// Keeps the acknowledgements of a position that is taken: they go with it, should its master need
+/// it back. Before the position is: a kill in between makes them too new by one position, never too
+/// old.
+#[inline]
+fn note_acks(common: &Common<'_>, frame: &Frame<'_>) {
+    let applied = common.state.applied(frame.header.chunk);
+    for (kept, ack) in applied.iter().zip(frame.acks) {
+        kept.store(*ack, Relaxed);
     }
-    state.flags.store(JOINED, Relaxed);
-    state.seq.store(0, Relaxed);
-    state.epoch.store(epoch as u16, Relaxed);
 }

@@ -10,13 +10,13 @@
 
 use super::common::Common;
 use super::{Config, Difference, Report};
-use crate::wire::{Frame, Hello, RangeSeen};
+use crate::wire::{Frame, Hello};
 
 /// A node whose hello fitted less than this ago is not shut out by a hello of another incarnation,
 /// ns.
 const FITTED_NS: u64 = 2_000_000_000;
 /// Two processes with one index change places with every hello, at most this far apart, ns. A node
-/// that lost its memory changes once.
+/// that lost its memory changes, and not back.
 const CHANGES_WITHIN_NS: u64 = 5_000_000_000;
 const CHANGES: u32 = 3;
 
@@ -27,8 +27,12 @@ pub(super) struct Life {
     pub(super) refused: bool,
     /// Incarnation in its last hello; 0: none yet.
     incarnation: u64,
+    /// The one before that.
+    former: u64,
     changed_ns: u64,
+    /// Changes in a short time, and those of them that went back to the one before.
     changes: u32,
+    returns: u32,
     /// Incarnation in its last hello that fitted, and when that came, ns.
     fitted: u64,
     fitted_ns: u64,
@@ -42,16 +46,24 @@ impl Life {
             return None;
         }
         let began = self.incarnation == 0;
-        self.incarnation = incarnation;
+        let returns = incarnation == self.former;
+        self.former = std::mem::replace(&mut self.incarnation, incarnation);
         if began {
             return None;
         }
         if now_ns.saturating_sub(self.changed_ns) > CHANGES_WITHIN_NS {
-            self.changes = 0;
+            (self.changes, self.returns) = (0, 0);
         }
         self.changed_ns = now_ns;
         self.changes = self.changes.saturating_add(1);
+        self.returns = self.returns.saturating_add(returns.into());
         Some(self.changes)
+    }
+
+    /// Whether two processes seem to have this index.
+    fn flaps(&self, now_ns: u64) -> bool {
+        let since_ns = now_ns.saturating_sub(self.changed_ns);
+        self.changes >= CHANGES && self.returns > 0 && since_ns <= CHANGES_WITHIN_NS
     }
 
     fn shut_out(&mut self, now_ns: u64, incarnation: u64) {
@@ -73,13 +85,14 @@ pub(super) fn belongs(now_ns: u64, common: &mut Common<'_>, node: u16, hello: &H
     let report = other_job(&common.config, node, hello);
     let life = &mut common.peers[usize::from(node)].life;
     let changes = life.hear(now_ns, hello.incarnation);
+    let flaps = life.flaps(now_ns);
     if report.is_some() {
         life.shut_out(now_ns, hello.incarnation);
     } else {
         life.fits(now_ns, hello.incarnation);
     }
     match changes {
-        Some(changes) if changes >= CHANGES => common.report(Report::TwoLives { node }),
+        Some(_) if flaps => common.report(Report::TwoLives { node }),
         Some(_) if report.is_none() => common.report(Report::NewLife { node }),
         _ => {}
     }
@@ -109,7 +122,9 @@ pub(super) fn check_first_weights(common: &mut Common<'_>, frame: &Frame<'_>, he
     let (theirs, ours) = (hello.first_weights, common.config.first_weights);
     let both_new = !common.streaming()
         && frame.header.epoch <= 1
-        && hello.seen[usize::from(common.config.node)] == RangeSeen::Nothing;
+        && hello
+            .seen_of(common.config.node)
+            .is_some_and(|ours| ours.held == 0);
     if both_new && theirs != ours && theirs != 0 && ours != 0 {
         common.report(Report::OtherFirstWeights {
             node: frame.header.sender,
@@ -129,7 +144,7 @@ fn other_job(own: &Config, node: u16, hello: &Hello) -> Option<Report> {
 }
 
 fn other_shape(own: &Config, hello: &Hello) -> Option<Difference> {
-    let theirs = hello.seen.len() as u16;
+    let theirs = hello.nodes;
     if theirs != own.nodes {
         return Some(Difference::Nodes {
             theirs,

@@ -1,8 +1,8 @@
 //! [`Streamer`]: one node's end of the protocol. It checks frames and hands them to the part that
-//! knows: master, slave, hello, restore.
+//! knows: master, slave, hello, restore, replicas.
 //!
 //! Each part has fields of its own; what they share is lent to them for a call
-//! ([`Common`]). Parts do not know each other, but for a restore, which tells the slave.
+//! ([`Common`]). Parts do not know each other.
 
 use std::ops::Range;
 
@@ -13,6 +13,7 @@ use super::claims::ClaimWindows;
 use super::common::{Common, Peer};
 use super::hello::{self, Hellos};
 use super::master::Master;
+use super::replicas::Replicas;
 use super::restore::Restore;
 use super::slave::Slave;
 use super::strangers;
@@ -26,6 +27,7 @@ pub struct Streamer<'a> {
     master: Master,
     slave: Slave,
     restore: Restore,
+    replicas: Replicas,
     hellos: Hellos,
     claim_windows: ClaimWindows,
 }
@@ -39,11 +41,11 @@ impl<'a> Streamer<'a> {
     /// If sizes do not fit: the caller made the state for this very configuration.
     pub fn new(config: Config, weights: WeightsView<'a>, state: &'a StreamState) -> Self {
         let common = Common::new(config, weights, state);
-        let own_chunks = common.ranges.of(common.config.node).len();
         Self {
             master: Master::new(&common),
             slave: Slave::new(&common.config),
-            restore: Restore::new(common.config.nodes, own_chunks),
+            restore: Restore::default(),
+            replicas: Replicas::default(),
             hellos: Hellos::default(),
             claim_windows: ClaimWindows::default(),
             common,
@@ -88,24 +90,23 @@ impl<'a> Streamer<'a> {
             }
             return Err(DropReason::Own);
         }
-        if header.kind != Kind::Hello
-            && (frame.payload.len() != self.common.config.payload_len(header)
-                || self.common.peers[sender as usize].life.refused)
+        let weights = header.kind.has_weights();
+        if weights && frame.payload.len() != self.common.config.payload_len(header)
+            || header.kind != Kind::Hello && self.common.peers[sender as usize].life.refused
         {
             return Err(DropReason::Shape);
         }
         match header.kind {
-            Kind::Position => {
-                let common = &mut self.common;
-                if self.slave.handle_position(now_ns, common, &frame, out)? {
-                    self.restore.note_streams(sender);
-                }
-            }
+            Kind::Position => self
+                .slave
+                .handle_position(now_ns, &mut self.common, &frame, out)?,
             Kind::Delta => self
                 .master
                 .handle_delta(now_ns, &mut self.common, &frame, out)?,
-            Kind::Hello => hello::handle(now_ns, &mut self.common, &mut self.restore, &frame)?,
-            Kind::Restore => self.restore.handle(&mut self.common, &frame)?,
+            Kind::Hello => hello::handle(now_ns, &mut self.common, &frame)?,
+            Kind::Restore => self.restore.handle(now_ns, &mut self.common, &frame)?,
+            Kind::Ask => self.replicas.handle_ask(&mut self.common, &frame, out)?,
+            Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
         }
         let peer = &mut self.common.peers[sender as usize];
         peer.heard_ns = now_ns.max(1);
@@ -126,8 +127,9 @@ impl<'a> Streamer<'a> {
         error.into()
     }
 
-    /// Sends a hello when one is due, then up to `max` frames of positions (or of a lost range that
-    /// another node asks back). Returns the number of position frames sent.
+    /// Sends a hello when one is due, asks for the own range where it is lost, then sends up to
+    /// `max` frames of positions and of replicas that others ask for. Returns the number of
+    /// position frames sent.
     pub fn poll_transmit(&mut self, now_ns: u64, max: usize, out: &mut impl Outbox) -> usize {
         let common = &mut self.common;
         if common.config.nodes == 1 {
@@ -136,16 +138,18 @@ impl<'a> Streamer<'a> {
         common.looks.note_turn(now_ns);
         let just_ready = common.look_if_ready();
         self.claim_windows.poll(now_ns, common, just_ready);
-        self.hellos.poll(now_ns, common, &self.restore, out);
+        self.hellos.poll(now_ns, common, out);
+        self.restore.poll(now_ns, common, out);
         let positions = self.master.positions_wanted(now_ns, common).min(max);
-        let asking = self.restore.asking(common);
-        let wanted = if asking.is_some() { max } else { positions };
+        let asked = self.replicas.wait();
+        let wanted = if asked { max } else { positions };
         let may = common.shares.own_frames(wanted, out.room());
-        let restored = asking.map_or(0, |node| {
+        let restored = if asked {
             let restores = common.shares.restores(may, positions);
-            let slave = &mut self.slave;
-            self.restore.poll(common, slave, node, restores, out)
-        });
+            self.replicas.poll(common, restores, out)
+        } else {
+            0
+        };
         let positions = positions.min(may - restored);
         self.master.poll(now_ns, common, positions, out)
     }

@@ -71,6 +71,8 @@ meters! {
         RestoresSent = "restores_sent",
         /// Chunks of the own range taken back from a survivor.
         RestoresTaken = "restores_taken",
+        /// Times that a chunk and its master did not agree, and were made to.
+        Resyncs = "resyncs",
         /// Frames handed to the transport.
         FramesSent = "frames_sent",
         /// Bytes of those frames, transport headers not counted.

@@ -41,6 +41,8 @@ pub enum JournalOp {
     Apply = 4,
     /// `take_rounded`.
     Rounded = 5,
+    /// `put_back`.
+    PutBack = 6,
 }
 
 impl JournalOp {
@@ -51,6 +53,7 @@ impl JournalOp {
             Self::Keep,
             Self::Apply,
             Self::Rounded,
+            Self::PutBack,
         ]
         .into_iter()
         .find(|&k| k as u32 == code)
@@ -82,8 +85,8 @@ pub(super) struct Entry {
     pub(super) before: [AtomicU32; BLOCK],
     /// What `w` becomes.
     pub(super) after: [AtomicU32; BLOCK],
-    /// Unconfirmed, keep, rounded: `last`. Confirmed (`last` is `after`): `sent`, of a single
-    /// weight; a block's is in its place before the mark. Apply: unused.
+    /// Unconfirmed, keep, rounded, put back: `last`. Confirmed (`last` is `after`): `sent`, of a
+    /// single weight; a block's is in its place before the mark. Apply: unused.
     pub(super) third: [AtomicU32; BLOCK],
 }
 
@@ -198,7 +201,8 @@ impl Journal {
     ///
     /// Afterwards, for a confirmed position (rounded or not), `sent` is what was taken before the
     /// kill and zero behind it. The caller stores sequence number and version as it would have
-    /// done. For the others `last` and `w` fit together. A delta was applied to the first
+    /// done. For the others `last` and `w` fit together; what is put back is so for the first
+    /// `progress` weights, and the caller goes on from there. A delta was applied to the first
     /// `progress` weights, and its rest must be applied from there when the peer repeats it
     /// ([`StreamState::remember_partial`](super::StreamState::remember_partial)). The journal stays
     /// as it is until [`Journal::end`]; recovering twice does no harm.
@@ -251,9 +255,10 @@ impl Journal {
                             M::store(sent.word(i), third);
                         }
                     }
-                    JournalOp::Unconfirmed | JournalOp::Keep | JournalOp::Rounded => {
-                        M::store(last.word(i), third)
-                    }
+                    JournalOp::Unconfirmed
+                    | JournalOp::Keep
+                    | JournalOp::Rounded
+                    | JournalOp::PutBack => M::store(last.word(i), third),
                     JournalOp::Apply => {}
                 }
             }

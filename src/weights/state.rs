@@ -4,14 +4,14 @@
 //! One file next to the buffer, used by one live streamer at a time.
 //!
 //! Layout: header; epoch; journal; interrupted deltas; one `ChunkState` per chunk; one acknowledged
-//! sequence number per chunk and node; `last`; `sent`. Invariant: `last` and `sent` begin at odd
-//! cache lines of their pages, different ones, and the weights at the start of a page. So no two of
-//! the three are ever a power of two apart: then every store would evict the others' lines, up to
-//! 15 times slower.
+//! sequence number per chunk and node; one `NodeState` per node; `last`; `sent`. Invariant: `last`
+//! and `sent` begin at odd cache lines of their pages, different ones, and the weights at the start
+//! of a page. So no two of the three are ever a power of two apart: then every store would evict
+//! the others' lines, up to 15 times slower.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
-    AtomicU8, AtomicU16, AtomicU32,
+    AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -109,6 +109,22 @@ pub struct ChunkState {
 // SAFETY: `repr(C)`, atomics only.
 unsafe impl Shared for ChunkState {}
 
+/// What the streamer knows of one node and of its range.
+#[derive(Debug)]
+#[repr(C)]
+pub struct NodeState {
+    /// The incarnation that the node was last heard with; 0: none.
+    pub life: AtomicU64,
+    /// Iterations that its solvers made in earlier incarnations.
+    pub iterations_before: AtomicU64,
+    /// Positions of its range in an earlier epoch than this are refused.
+    pub promised: AtomicU32,
+    _reserved: AtomicU32,
+}
+
+// SAFETY: `repr(C)`, atomics only.
+unsafe impl Shared for NodeState {}
+
 /// A delta that was applied in part when the streamer was killed.
 #[repr(C)]
 struct Partial {
@@ -136,6 +152,7 @@ pub struct StreamState {
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     applied: usize,
+    nodes: usize,
     last: usize,
     sent: usize,
     end: usize,
@@ -229,7 +246,8 @@ impl StreamState {
             .at(CHUNKS_OFFSET + c as usize * size_of::<ChunkState>())
     }
 
-    /// For chunk `c` as master: per node, the sequence number of its last applied delta.
+    /// For chunk `c`, per node, the sequence number of its last applied delta: as master what is in
+    /// the weights, as slave what is in the position that was taken last.
     /// Panics if there is no such chunk.
     #[inline]
     pub fn applied(&self, c: u32) -> &[AtomicU8] {
@@ -237,6 +255,14 @@ impl StreamState {
         let nodes = usize::from(self.spec.nodes);
         self.mapping
             .slice(self.layout.applied + c as usize * nodes, nodes)
+    }
+
+    /// What is known of `node`. Panics if there is no such node.
+    #[inline]
+    pub fn node(&self, node: u16) -> &NodeState {
+        assert!(node < self.spec.nodes, "node {node} of {}", self.spec.nodes);
+        self.mapping
+            .at(self.layout.nodes + usize::from(node) * size_of::<NodeState>())
     }
 
     /// The epoch this node was in last.
@@ -284,6 +310,15 @@ impl StreamState {
     pub fn forget_partial(&self, chunk: u32, peer: u16) {
         for p in self.partials().iter().filter(|p| p.is(chunk, peer)) {
             p.used.store(0, Release);
+        }
+    }
+
+    /// Forgets what was remembered of `peer`.
+    pub fn forget_partials_of(&self, peer: u16) {
+        for p in self.partials() {
+            if p.used.load(Acquire) == 1 && p.peer.load(Relaxed) == peer {
+                p.used.store(0, Release);
+            }
         }
     }
 
@@ -336,15 +371,17 @@ impl Layout {
         let layout = || {
             let applied = CHUNKS_OFFSET + chunks.checked_mul(size_of::<ChunkState>())?;
             let bytes = spec.padded.checked_mul(4)?;
-            let last = in_page(
-                applied.checked_add(chunks.checked_mul(spec.nodes.into())?)?,
-                LAST_IN_PAGE,
-            )?;
+            let nodes = applied
+                .checked_add(chunks.checked_mul(spec.nodes.into())?)?
+                .checked_next_multiple_of(align_of::<NodeState>())?;
+            let node_bytes = usize::from(spec.nodes) * size_of::<NodeState>();
+            let last = in_page(nodes.checked_add(node_bytes)?, LAST_IN_PAGE)?;
             let sent = in_page(last.checked_add(bytes)?, SENT_IN_PAGE)?;
             let end = sent.checked_add(bytes)?;
             i64::try_from(end).ok()?;
             Some(Self {
                 applied,
+                nodes,
                 last,
                 sent,
                 end,

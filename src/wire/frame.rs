@@ -32,16 +32,35 @@ pub enum Kind {
     Delta = 2,
     /// Node to all nodes: I am here, this is my job's shape, this is what I have seen.
     Hello = 3,
-    /// Slave to a master that lost its weights: its replica of a chunk.
+    /// Answer to a master that lost its weights: a replica of a chunk as its master sent it.
     Restore = 4,
+    /// Master that lost its weights to all nodes, or to one: which replicas are there, or please
+    /// send me these.
+    Ask = 5,
+    /// Answer to the first of these: which positions of some chunks the sender holds.
+    Offer = 6,
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Position,
+        Self::Delta,
+        Self::Hello,
+        Self::Restore,
+        Self::Ask,
+        Self::Offer,
+    ];
+
     #[inline]
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Position, Self::Delta, Self::Hello, Self::Restore]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// Whether its payload is weights.
+    #[inline]
+    pub fn has_weights(self) -> bool {
+        matches!(self, Self::Position | Self::Delta | Self::Restore)
     }
 }
 
@@ -49,7 +68,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Dtype {
-    /// No weights (hello).
+    /// No weights (hello, ask, offer).
     None = 0,
     /// IEEE 754 binary32, little-endian.
     F32 = 1,
@@ -135,7 +154,7 @@ pub struct Header {
     pub flags: u8,
     /// Encoding of the payload.
     pub dtype: Dtype,
-    /// Number of ack bytes (one for each node of the session; 0 but in positions).
+    /// Number of ack bytes (one for each node of the session; 0 but in positions and restores).
     pub acks: u8,
     /// Sequence number of a delta, modulo 256.
     pub seq: u8,
@@ -158,7 +177,8 @@ pub struct Header {
     /// Of a position in a job that is not f32: low half of the version under which these very
     /// weights were sent first.
     pub content: u16,
-    /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Else 0.
+    /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Of an ask:
+    /// 0 which replicas are there, 1 send me these. Else 0.
     pub part: u8,
     /// Of a delta: how long the position that it answers may have lain unread at the slave, in
     /// units of [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.
@@ -298,7 +318,7 @@ impl RawHeader {
             return Err(ParseError::Reserved);
         }
         let dtype = Dtype::from_byte(self.dtype)
-            .filter(|dtype| (*dtype == Dtype::None) == (kind == Kind::Hello))
+            .filter(|dtype| (*dtype == Dtype::None) != kind.has_weights())
             .ok_or(ParseError::Dtype(self.dtype))?;
         let payload_len = self.payload_len.get();
         let whole = match dtype {
@@ -336,18 +356,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let codes = (0usize..4, any::<bool>(), any::<u8>(), any::<u8>());
+        let codes = (0usize..6, any::<bool>(), any::<u8>(), any::<u8>());
         let ids = (any::<u64>(), any::<u32>(), any::<u16>(), any::<u16>());
         let chunk = (any::<u32>(), any::<u32>(), any::<u64>(), 1u32..600);
         (codes, ids, chunk).prop_map(|(codes, ids, chunk)| {
-            let kind = [Kind::Position, Kind::Delta, Kind::Hello, Kind::Restore][codes.0];
+            let kind = Kind::ALL[codes.0];
             Header {
                 kind,
                 flags: if codes.1 { flags::READY } else { 0 },
-                dtype: if kind == Kind::Hello {
-                    Dtype::None
-                } else {
+                dtype: if kind.has_weights() {
                     Dtype::F32
+                } else {
+                    Dtype::None
                 },
                 acks: codes.2,
                 seq: codes.3,

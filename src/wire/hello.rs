@@ -7,25 +7,28 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// How much of a range a node has seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RangeSeen {
-    /// No chunk of it.
-    Nothing = 0,
-    /// Some chunks.
-    Part = 1,
-    /// Every chunk at least once (or it is the sender's own and streams).
-    All = 2,
+/// What a node says of one node and of its range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeSeen {
+    /// The low half of the incarnation that the sender knows the node by; 0: none.
+    pub life: u32,
+    /// The latest epoch of its range that the sender has heard of; 0: none.
+    pub epoch: u32,
+    /// Chunks of its range that the sender holds (of its own, once it streams: all).
+    pub held: u32,
 }
 
-impl RangeSeen {
-    fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Nothing, Self::Part, Self::All]
-            .into_iter()
-            .find(|seen| *seen as u8 == byte)
-    }
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawSeen {
+    life: U32,
+    epoch: U32,
+    held: U32,
 }
+
+/// Most nodes that one hello speaks of: with them it fits into the smallest MTU. In larger jobs
+/// hellos take turns.
+pub const SEEN_MAX: u16 = 24;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -39,6 +42,8 @@ struct RawHello {
     nodes: U16,
     masters: U16,
     trained_ms: U32,
+    first: U16,
+    _reserved: U16,
 }
 
 const FIXED_LEN: usize = size_of::<RawHello>();
@@ -59,18 +64,28 @@ pub struct Hello {
     pub chunk_weights: u32,
     /// Chunks in the buffer.
     pub chunks: u32,
+    /// Nodes of the job.
+    pub nodes: u16,
     /// Nodes that master a range: the first so many.
     pub masters: u16,
     /// How long the cluster has trained, as far as the sender knows, ms.
     pub trained_ms: u32,
-    /// For each node, how much of its range the sender has seen.
-    pub seen: Vec<RangeSeen>,
+    /// The node that `seen` begins with.
+    pub first: u16,
+    /// What the sender knows of some nodes, [`SEEN_MAX`] at most.
+    pub seen: Vec<NodeSeen>,
 }
 
 impl Hello {
-    /// Bytes of the payload.
-    pub fn len(nodes: u16) -> usize {
-        FIXED_LEN + nodes as usize
+    /// Bytes of a payload that speaks of `seen` nodes.
+    pub fn len(seen: usize) -> usize {
+        FIXED_LEN + seen * size_of::<RawSeen>()
+    }
+
+    /// What it says of `node`; `None`: nothing.
+    pub fn seen_of(&self, node: u16) -> Option<NodeSeen> {
+        let at = node.checked_sub(self.first)?;
+        self.seen.get(usize::from(at)).copied()
     }
 
     /// Writes the payload; `out` is [`len`](Self::len) bytes.
@@ -82,21 +97,30 @@ impl Hello {
             incarnation: self.incarnation.into(),
             chunk_weights: self.chunk_weights.into(),
             chunks: self.chunks.into(),
-            nodes: (self.seen.len() as u16).into(),
+            nodes: self.nodes.into(),
             masters: self.masters.into(),
             trained_ms: self.trained_ms.into(),
+            first: self.first.into(),
+            _reserved: 0.into(),
         };
         let (fixed, seen) = out.split_at_mut(FIXED_LEN);
         fixed.copy_from_slice(raw.as_bytes());
-        for (byte, seen_range) in seen.iter_mut().zip(&self.seen) {
-            *byte = *seen_range as u8;
+        for (raw, seen) in seen.chunks_exact_mut(size_of::<RawSeen>()).zip(&self.seen) {
+            let of_node = RawSeen {
+                life: seen.life.into(),
+                epoch: seen.epoch.into(),
+                held: seen.held.into(),
+            };
+            raw.copy_from_slice(of_node.as_bytes());
         }
     }
 
     /// Reads a payload; `None` if its lengths or codes do not fit.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let (raw, rest) = RawHello::ref_from_prefix(payload).ok()?;
-        if rest.len() != raw.nodes.get() as usize {
+        let seen = <[RawSeen]>::ref_from_bytes(rest).ok()?;
+        let (first, nodes) = (raw.first.get(), raw.nodes.get());
+        if usize::from(first) + seen.len() > usize::from(nodes) {
             return None;
         }
         Some(Self {
@@ -106,13 +130,22 @@ impl Hello {
             incarnation: raw.incarnation.get(),
             chunk_weights: raw.chunk_weights.get(),
             chunks: raw.chunks.get(),
+            nodes,
             masters: raw.masters.get(),
             trained_ms: raw.trained_ms.get(),
-            seen: rest
-                .iter()
-                .map(|b| RangeSeen::from_byte(*b))
-                .collect::<Option<_>>()?,
+            first,
+            seen: seen.iter().map(NodeSeen::from).collect(),
         })
+    }
+}
+
+impl From<&RawSeen> for NodeSeen {
+    fn from(raw: &RawSeen) -> Self {
+        Self {
+            life: raw.life.get(),
+            epoch: raw.epoch.get(),
+            held: raw.held.get(),
+        }
     }
 }
 
@@ -125,30 +158,51 @@ mod tests {
         #[test]
         fn what_is_emitted_is_parsed(
             words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16, trained_ms: u32,
-            seen in proptest::collection::vec(0u8..3, 0..40),
+            first in 0u16..300, more in 0u16..300,
+            seen in proptest::collection::vec(any::<[u32; 3]>(), 0..=usize::from(SEEN_MAX)),
         ) {
-            let seen: Vec<_> = seen.into_iter().map(|b| RangeSeen::from_byte(b).unwrap()).collect();
+            let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen { life, epoch, held }).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
-            let hello = Hello { fingerprint, data, first_weights, incarnation, chunk_weights, chunks, masters, trained_ms, seen };
-            let mut out = vec![0; Hello::len(hello.seen.len() as u16)];
+            let nodes = first + seen.len() as u16 + more;
+            let hello = Hello {
+                fingerprint, data, first_weights, incarnation, chunk_weights, chunks, nodes, masters, trained_ms, first, seen,
+            };
+            let mut out = vec![0; Hello::len(hello.seen.len())];
             hello.emit(&mut out);
             // Each field stands where the table of docs/reference/stream-protocol.md has it.
             for (at, word) in [0, 8, 16, 24].into_iter().zip(words) {
                 prop_assert!(out[at..at + 8] == word.to_le_bytes());
             }
+            prop_assert!(out[40..42] == nodes.to_le_bytes());
             prop_assert!(out[42..44] == masters.to_le_bytes());
             prop_assert!(out[44..48] == trained_ms.to_le_bytes());
-            prop_assert_eq!(out.len(), 48 + hello.seen.len());
+            prop_assert!(out[48..50] == first.to_le_bytes());
+            if let Some(one) = hello.seen.first() {
+                prop_assert!(out[52..56] == one.life.to_le_bytes());
+                prop_assert!(out[60..64] == one.held.to_le_bytes());
+            }
+            prop_assert_eq!(out.len(), 52 + 12 * hello.seen.len());
+            prop_assert_eq!(hello.seen_of(first), hello.seen.first().copied());
+            prop_assert_eq!(hello.seen_of(first + hello.seen.len() as u16), None);
             prop_assert_eq!(Hello::parse(&out), Some(hello));
-            // One byte less or more is not a hello, nor is one of version 1.
+            // One byte less or more is not a hello, nor is one of nodes that the job has not.
             prop_assert_eq!(Hello::parse(&out[..out.len() - 1]), None);
             out.push(0);
             prop_assert_eq!(Hello::parse(&out), None);
         }
 
         #[test]
-        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             let _ = Hello::parse(&bytes);
         }
+    }
+
+    #[test]
+    fn a_hello_of_nodes_that_the_job_has_not_is_none() {
+        let mut out = vec![0; Hello::len(2)];
+        out[40] = 2;
+        assert!(Hello::parse(&out).is_some());
+        out[48] = 1;
+        assert_eq!(Hello::parse(&out), None);
     }
 }

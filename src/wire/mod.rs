@@ -22,11 +22,13 @@ mod drop_reason;
 mod frame;
 mod hello;
 mod pack;
+mod restore;
 
 pub use drop_reason::DropReason;
 pub use frame::{
     ACK_ALIGN, Dtype, Frame, HEADER_LEN, HELD_UNIT_NS, Header, Kind, MAGIC, MAX_PAYLOAD,
     ParseError, VERSION, acks_len, flags, of_any_version,
 };
-pub use hello::{Hello, RangeSeen};
+pub use hello::{Hello, NodeSeen, SEEN_MAX};
 pub use pack::{SCALE_BLOCK, pack, power_of_two, scale_exponent, unpack};
+pub use restore::{ASK_MAX, BLOCK_CHUNKS, Held, emit_chunks, parse_chunks, parse_offer};

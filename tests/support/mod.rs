@@ -8,6 +8,7 @@
     reason = "each test is a crate of its own and uses a part of this"
 )]
 
+pub(crate) mod hosts;
 pub(crate) mod job;
 pub(crate) mod output;
 pub(crate) mod process;

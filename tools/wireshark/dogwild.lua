@@ -6,9 +6,10 @@
 
 local dogwild = Proto("dogwild", "dogwild frame")
 
-local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore" }
+local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore", [5] = "ask",
+  [6] = "offer" }
 local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
-local VERSION, HEADER, SEAL, HELLO, MAX_PAYLOAD = 2, 48, 32, 48, 65536
+local VERSION, HEADER, SEAL, HELLO, SEEN, MAX_PAYLOAD = 2, 48, 32, 52, 12, 65536
 
 local f = {
   magic = ProtoField.string("dogwild.magic", "Magic"),
@@ -41,7 +42,8 @@ local f = {
   chunk_weights = ProtoField.uint32("dogwild.hello.chunk_weights", "Weights of a chunk"),
   chunks = ProtoField.uint32("dogwild.hello.chunks", "Chunks"),
   nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
-  seen = ProtoField.bytes("dogwild.hello.seen", "Ranges seen"),
+  first = ProtoField.uint16("dogwild.hello.first", "First node seen"),
+  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
   number = ProtoField.uint64("dogwild.seal.number", "Number"),
   mac = ProtoField.bytes("dogwild.seal.tag", "Tag"),
@@ -63,7 +65,8 @@ local function add_hello(tree, payload)
   tree:add_le(f.chunk_weights, payload(32, 4))
   tree:add_le(f.chunks, payload(36, 4))
   tree:add_le(f.nodes, payload(40, 2))
-  if payload:len() > HELLO then tree:add(f.seen, payload(HELLO)) end
+  tree:add_le(f.first, payload(48, 2))
+  for at = HELLO, payload:len() - SEEN, SEEN do tree:add(f.seen, payload(at, SEEN)) end
 end
 
 local function add_header(tree, buffer)

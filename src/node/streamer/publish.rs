@@ -95,6 +95,7 @@ impl Loop<'_> {
             (StreamMeter::HellosSent, counters.hellos_sent),
             (StreamMeter::RestoresSent, counters.restores_sent),
             (StreamMeter::RestoresTaken, counters.restores_taken),
+            (StreamMeter::Resyncs, counters.resyncs),
             (StreamMeter::FramesSent, sent.frames),
             (StreamMeter::BytesSent, sent.bytes),
             (StreamMeter::FramesReceived, received.frames),

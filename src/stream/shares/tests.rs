@@ -205,6 +205,9 @@ fn loss_by_chance_does_not_close_the_window() {
         1,
     );
     world.burst = 64;
+    while !(0..nodes).all(|node| world.streamer(node).unwrap().ready()) {
+        run(&mut world, 1);
+    }
     let mut widest = 0;
     for _ in 0..20 {
         run(&mut world, 10);

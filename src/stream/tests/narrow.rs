@@ -206,7 +206,7 @@ fn a_restore_that_is_not_f32_is_refused() {
     };
     let mut bytes = vec![0; header.frame_len()];
     header.emit(&mut bytes);
-    for _ in 0..10_000 {
+    for _ in 0..100_000 {
         world.step();
         world.inject(1, &bytes);
         if refused(&world).0 {

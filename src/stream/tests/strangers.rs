@@ -1,7 +1,7 @@
 //! Frames that claim too much, two processes with one index, other data, other first weights.
 
 use super::*;
-use crate::wire::{Dtype, Frame, Header, Hello, Kind, RangeSeen};
+use crate::wire::{Dtype, Frame, Header, Hello, Kind, NodeSeen};
 
 /// A hello as `sender` of a job like `config` would send it, with `change` made to both parts.
 pub(super) fn hello(
@@ -16,9 +16,11 @@ pub(super) fn hello(
         incarnation: config.incarnation + u64::from(sender) + 1,
         chunk_weights: config.chunk_weights,
         chunks: config.chunks,
+        nodes: config.nodes,
         masters: config.masters,
         trained_ms: 0,
-        seen: vec![RangeSeen::Nothing; config.nodes.into()],
+        first: 0,
+        seen: vec![NodeSeen::default(); config.nodes.into()],
     };
     let mut header = Header {
         kind: Kind::Hello,
@@ -33,7 +35,7 @@ pub(super) fn hello(
         chunk: 0,
         chunk_version: 0,
         iterations: 0,
-        payload_len: Hello::len(config.nodes) as u32,
+        payload_len: Hello::len(config.nodes.into()) as u32,
         content: 0,
         part: 0,
         held: 0,
@@ -257,7 +259,10 @@ fn a_node_with_other_data_is_named_and_nothing_is_taken_from_it() {
     one.inject(0, &position);
     assert_eq!(taken(&one), before);
     // Its hello fits again: its positions count again.
-    let fits = hello(&config, 1, |_, hello| hello.incarnation = 1002);
+    let fits = hello(&config, 1, |_, hello| {
+        hello.incarnation = 1002;
+        hello.seen[0].life = config.incarnation as u32 + 1;
+    });
     one.inject(0, &fits);
     one.inject(0, &position);
     assert_eq!(taken(&one), before + 1);

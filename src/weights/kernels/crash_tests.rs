@@ -130,6 +130,7 @@ impl Chunk {
                 writes,
             ),
             JournalOp::Keep => go(Take::new(Keep, w, last, None, pos, None, j), writes),
+            JournalOp::PutBack => put_back::put_back::<Dying>(last, sent, first, &self.journal),
             JournalOp::Apply => {
                 let apply = Apply::new(w, pos, first, &self.journal);
                 match writes {
@@ -165,6 +166,11 @@ impl Chunk {
                     assert_eq!(outstanding, D(i) + added, "{what}");
                 }
                 JournalOp::Keep => assert_eq!(outstanding, D(i) + added, "{what}"),
+                JournalOp::PutBack => {
+                    assert_eq!((w, sent), (W(i) + added, SENT(i)), "{what}");
+                    let back = if i < done { SENT(i) } else { 0.0 };
+                    assert_eq!(outstanding, D(i) + back + added, "{what}");
+                }
                 JournalOp::Apply => {
                     let delta = if (first as usize..done).contains(&i) {
                         POS(i)
@@ -180,12 +186,13 @@ impl Chunk {
 
 use crate::weights::Interrupted;
 
-const OPS: [JournalOp; 5] = [
+const OPS: [JournalOp; 6] = [
     JournalOp::Confirmed,
     JournalOp::Unconfirmed,
     JournalOp::Keep,
     JournalOp::Apply,
     JournalOp::Rounded,
+    JournalOp::PutBack,
 ];
 
 /// Every kind, both ways to write, from the start and (deltas) from within a block: kills it
@@ -322,6 +329,11 @@ fn the_rest_is_taken_by_the_next_position() {
                 take_keep(w, last, pos, journal, writes);
                 |i| POS(i) + D(i)
             }
+            JournalOp::PutBack => {
+                put_back(last, sent, found.progress, journal);
+                take_keep(w, last, pos, journal, writes);
+                |i| POS(i) + D(i) + SENT(i)
+            }
             JournalOp::Apply => {
                 apply_delta(w, pos, found.progress, journal, writes);
                 |i| W(i) + POS(i)
@@ -356,7 +368,7 @@ fn a_damaged_journal_never_panics() {
         for word in raw {
             word.store(rng.random(), Relaxed);
         }
-        raw[0].store(rng.random_range(0..6), Relaxed);
+        raw[0].store(rng.random_range(0..7), Relaxed);
         let [w, last, sent] = chunk.views();
         if let Some(found) = chunk.journal.recover(w, last, sent) {
             assert!(found.progress as usize <= N);

@@ -25,6 +25,7 @@
 mod apply;
 mod copy;
 mod lanes;
+mod put_back;
 mod rounded;
 mod take;
 mod views;
@@ -308,6 +309,12 @@ kernels! {
     /// Takes the first position ever: `w = last = pos; sent = 0`. Whole blocks.
     fn adopt(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8]) {
         self.run(Adopt::new(w, last, sent, pos))
+    }
+
+    /// Puts what is outstanding back: `last -= sent` from weight `first_weight` on (0, or what
+    /// [`Journal::recover`] found done). The caller has begun the journal at the same weight.
+    fn put_back(self, last: WeightsView, sent: WeightsView, first_weight: u32, journal: &Journal) {
+        put_back::put_back::<Real>(last, sent, first_weight, journal);
     }
 
     /// Adds a delta from weight `first_weight` on (0, or what [`Journal::recover`] found

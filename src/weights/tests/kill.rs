@@ -118,7 +118,7 @@ impl Side {
         let (chunk, peer) = (self.state.chunk(found.chunk), found.peer);
         match found.kind {
             JournalOp::Confirmed | JournalOp::Rounded => chunk.seq.store(found.seq, Release),
-            JournalOp::Unconfirmed | JournalOp::Keep => {}
+            JournalOp::Unconfirmed | JournalOp::Keep | JournalOp::PutBack => {}
             JournalOp::Apply => {
                 let applied = &self.state.applied(found.chunk)[usize::from(peer)];
                 if applied.load(Relaxed) == found.seq || found.progress as usize == CHUNK {

@@ -1,0 +1,67 @@
+//! Three hosts by hand, some of which lose their memory or are away: what was learnt stays, and
+//! nothing waits for ever.
+
+#![cfg(feature = "program")]
+
+mod support;
+
+use support::hosts::Hosts;
+use support::process::Process;
+use support::wait::wait_for;
+
+/// Hosts whose streamers run on buffers that were just made.
+fn begin(name: &str, iterations: u64) -> (Hosts, Vec<Process>) {
+    let hosts = Hosts::new(name, 3);
+    let streams = (0..3).map(|node| {
+        hosts.init(node, 1, iterations);
+        hosts.stream(node)
+    });
+    let streams = streams.collect();
+    (hosts, streams)
+}
+
+/// The machine of `node` comes back with other initial weights, which must run over nothing.
+fn lose(hosts: &Hosts, streams: &mut [Process], node: u16, iterations: u64) {
+    let stream = &mut streams[usize::from(node)];
+    stream.kill();
+    hosts.init(node, 2, iterations);
+    *stream = hosts.stream(node);
+}
+
+#[test]
+fn memory_that_is_lost_again_and_again_while_others_train_comes_back() {
+    const ITERATIONS: u64 = 300;
+    let (hosts, mut streams) = begin("again", ITERATIONS);
+    let begun = hosts.snapshot(0);
+    let solvers = [0, 2].map(|node| hosts.solver(node));
+    wait_for("the first steps", || hosts.snapshot(0) != begun);
+    for pause_ms in [0, 5, 40, 200] {
+        lose(&hosts, &mut streams, 1, ITERATIONS);
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+    }
+    for mut solver in solvers {
+        assert!(solver.wait().success());
+    }
+    let trained = hosts.wait_until_equal("equal weights after a memory that was lost four times");
+    assert_ne!(trained, begun);
+}
+
+/// Node 0 stands still while the others learn. Then node 1 loses its memory, and node 0 goes on: it
+/// has the lowest index and an old replica, and rolls nothing back.
+#[test]
+fn a_node_that_was_away_rolls_nothing_back() {
+    let (hosts, mut streams) = begin("away", 100);
+    hosts.wait_until_equal("equal initial weights");
+    let begun = hosts.range(1, 1);
+    streams[0].signal("STOP");
+    assert!(hosts.solver(1).wait().success());
+    wait_for("node 2 to have what node 1 learnt", || {
+        hosts.range(1, 2) == hosts.range(1, 1)
+    });
+    let trained = hosts.range(1, 2);
+    assert_ne!(trained, begun);
+    streams[0].signal("CONT");
+    lose(&hosts, &mut streams, 1, 100);
+    hosts.wait_until_equal("equal weights after node 0 was away");
+    assert!(hosts.range(1, 1) == trained, "what was learnt is gone");
+}

@@ -1,0 +1,148 @@
+//! Hosts by hand on loopback, each with a buffer: the component programs alone, without `train`.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use dogwild::weights::{Expect, SharedWeights};
+use tempfile::TempDir;
+
+use super::output::{said, succeeds};
+use super::process::Process;
+use super::program::dogwild;
+use super::results::tensors;
+use super::shm::shm_folder;
+use super::wait::wait_while;
+
+pub(crate) const DATA: &str = "digits:1,train=2000,test=200";
+
+/// Nodes on loopback, each with a buffer in a folder under /dev/shm.
+pub(crate) struct Hosts {
+    pub(crate) folder: TempDir,
+    nodes: u16,
+    session: String,
+}
+
+impl Hosts {
+    pub(crate) fn new(name: &str, nodes: u16) -> Self {
+        Self {
+            nodes,
+            folder: shm_folder(),
+            session: format!("{name}-{}", std::process::id()),
+        }
+    }
+
+    pub(crate) fn buffer(&self, node: u16) -> PathBuf {
+        self.folder.path().join(format!("n{node}"))
+    }
+
+    pub(crate) fn init(&self, node: u16, seed: u64, iterations: u64) {
+        let said = self.init_with(node, seed, iterations, &["--fresh"]);
+        assert!(!said.contains("removed"), "{said}");
+    }
+
+    /// What `init` said.
+    pub(crate) fn init_with(&self, node: u16, seed: u64, iterations: u64, more: &[&str]) -> String {
+        let made = dogwild()
+            .args([
+                "init",
+                "--nodes",
+                &self.nodes.to_string(),
+                "--data",
+                DATA,
+                "--session",
+                &self.session,
+            ])
+            .args([
+                "--seed",
+                &seed.to_string(),
+                "--iterations",
+                &iterations.to_string(),
+            ])
+            .arg("--buffer")
+            .arg(self.buffer(node))
+            .args(more)
+            .output()
+            .expect("init runs");
+        let said = said(&made);
+        assert!(made.status.success(), "init of node {node}: {said}");
+        said
+    }
+
+    pub(crate) fn stream(&self, node: u16) -> Process {
+        self.start(&["stream"], node)
+    }
+
+    pub(crate) fn solver(&self, node: u16) -> Process {
+        self.start(&["solver", "--data", DATA, "--test-every", "0"], node)
+    }
+
+    fn start(&self, component: &[&str], node: u16) -> Process {
+        let mut command = dogwild();
+        let nodes = self.nodes.to_string();
+        command.args(component).args(["--nodes", &nodes, "--node"]);
+        command.arg(node.to_string()).arg("--buffer");
+        command.arg(self.buffer(node));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Process::start(&mut command)
+    }
+
+    /// Starts a solver on each node and waits for their ends.
+    pub(crate) fn train(&self) {
+        let solvers: Vec<Process> = (0..self.nodes).map(|node| self.solver(node)).collect();
+        for mut solver in solvers {
+            assert!(solver.wait().success());
+        }
+    }
+
+    /// The weights of `node` as they are now, and the iterations that were told with them.
+    pub(crate) fn snapshot(&self, node: u16) -> Vec<u8> {
+        let out = self
+            .folder
+            .path()
+            .join(format!("snapshot{node}.safetensors"));
+        let mut command = dogwild();
+        command.args(["snapshot", "--buffer"]);
+        command.arg(self.buffer(node)).arg("--out").arg(&out);
+        succeeds(&mut command);
+        tensors(&out)
+    }
+
+    fn open(&self, node: u16) -> SharedWeights {
+        SharedWeights::open(&self.buffer(node), &Expect::default()).expect("a buffer")
+    }
+
+    /// The weights of the range of node `of` as they are in the buffer of node `at`, as bits.
+    pub(crate) fn range(&self, of: u16, at: u16) -> Vec<u32> {
+        let range = self.open(of).globals().own_range();
+        let buffer = self.open(at);
+        range.map(|i| buffer.view().load(i).to_bits()).collect()
+    }
+
+    /// In how many weights of each range the nodes differ from its master; `None`: in none.
+    fn lacking(&self) -> Option<String> {
+        let mut lacking = String::new();
+        for of in 0..self.nodes {
+            let master = self.range(of, of);
+            for at in (0..self.nodes).filter(|at| *at != of) {
+                let pairs = master.iter().zip(self.range(of, at));
+                let count = pairs.filter(|(here, there)| **here != *there).count();
+                if count > 0 {
+                    lacking += &format!("node {at} lacks {count} weights of node {of}'s range; ");
+                }
+            }
+        }
+        (!lacking.is_empty()).then_some(lacking)
+    }
+
+    /// Waits until all nodes hold the same weights, and returns a snapshot.
+    pub(crate) fn wait_until_equal(&self, what: &str) -> Vec<u8> {
+        wait_while(what, || self.lacking());
+        let mut all = (0..self.nodes).map(|node| self.snapshot(node));
+        let first = all.next().expect("a node");
+        assert!(
+            all.all(|one| one == first),
+            "snapshots of equal weights differ"
+        );
+        first
+    }
+}
