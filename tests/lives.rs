@@ -65,3 +65,26 @@ fn a_node_that_was_away_rolls_nothing_back() {
     hosts.wait_until_equal("equal weights after node 0 was away");
     assert!(hosts.range(1, 1) == trained, "what was learnt is gone");
 }
+
+/// Node 2 is dead, and stays so; node 1 loses its memory. Node 0 holds what both had, so node 1
+/// trains on.
+#[test]
+fn a_node_that_lost_its_memory_trains_while_another_is_dead() {
+    let (hosts, mut streams) = begin("dead", 40);
+    let begun = hosts.range(2, 2);
+    for node in [0, 1, 2] {
+        assert!(hosts.solver(node).wait().success());
+    }
+    hosts.wait_until_equal("equal weights after training");
+    let left = hosts.range(2, 2);
+    assert_ne!(left, begun);
+    streams[2].kill();
+    lose(&hosts, &mut streams, 1, 400);
+    let before = hosts.range(0, 0);
+    let mut solver = hosts.solver(1);
+    wait_for("node 1 to train on", || hosts.range(0, 0) != before);
+    solver.kill();
+    streams[2] = hosts.stream(2);
+    hosts.wait_until_equal("equal weights when node 2 is back");
+    assert_ne!(hosts.range(2, 1), begun);
+}

@@ -54,6 +54,8 @@ pub struct Peer {
     pub(super) lives: Lives,
     /// Whether it knows this node's present life: only then is a chunk of its range joined.
     pub(super) admits: bool,
+    /// Whether chunks of its range were joined as replicas: it may not know this life.
+    pub(super) by_replica: bool,
     /// What its last hello said of this node and its range.
     pub(super) of_us: Option<NodeSeen>,
     /// The last epoch of its range that it asked for, and which life of it did.

@@ -9,6 +9,12 @@ use super::common::Common;
 use super::narrow::Part;
 use crate::wire::{Dtype, Header, Hello, Kind};
 
+/// In the `part` of an ask: which positions are there, send these to the range's master, or send
+/// these to another node.
+pub(super) const SURVEY: u8 = 0;
+const LIST: u8 = 1;
+pub(super) const REPLICA: u8 = 2;
+
 /// What every frame of this node says. `range`: whose range it is about.
 #[inline(always)]
 fn of_kind(common: &Common<'_>, kind: Kind, range: u16) -> Header {
@@ -95,8 +101,18 @@ pub(super) fn ask(common: &Common<'_>, chunk: u32, epoch: u32, list: Option<usiz
         chunk,
         payload_len: list.unwrap_or(0) as u32,
         content: common.config.incarnation as u16,
-        part: list.is_some().into(),
+        part: if list.is_some() { LIST } else { SURVEY },
         ..of_kind(common, Kind::Ask, common.config.node)
+    }
+}
+
+/// An ask for replicas of `chunks` of the range of `node`, which is away.
+pub(super) fn ask_for_replica(common: &Common<'_>, node: u16, chunks: &[u32]) -> Header {
+    Header {
+        chunk: chunks.first().copied().unwrap_or(0),
+        payload_len: 4 * chunks.len() as u32,
+        part: REPLICA,
+        ..of_kind(common, Kind::Ask, node)
     }
 }
 
@@ -132,6 +148,7 @@ pub(super) fn restore(
         chunk,
         chunk_version: state.version.load(Relaxed),
         payload_len: 4 * weights as u32,
+        content: state.epoch.load(Relaxed),
         part: piece,
         ..of_kind(common, Kind::Restore, node)
     }

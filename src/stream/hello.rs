@@ -4,6 +4,7 @@
 //! holds. [`epochs`](super::epochs) and [`restore`](super::restore) have what follows from that.
 
 use super::common::Common;
+use super::missing::Missing;
 use super::strangers;
 use super::{Outbox, To, header};
 use crate::wire::{DropReason, Frame, Hello, NodeSeen, SEEN_MAX};
@@ -98,6 +99,7 @@ fn seen(common: &Common<'_>, node: u16) -> NodeSeen {
 pub(super) fn handle(
     now_ns: u64,
     common: &mut Common<'_>,
+    missing: &mut Missing,
     frame: &Frame<'_>,
 ) -> Result<(), DropReason> {
     let hello = Hello::parse(frame.payload).ok_or(DropReason::Malformed)?;
@@ -109,6 +111,7 @@ pub(super) fn handle(
     common.counters.hellos_taken += 1;
     common.trained.hear(now_ns, hello.trained_ms);
     common.hear_life(now_ns, sender, hello.incarnation);
+    missing.hear(common, sender, &hello);
     if let Some(of_us) = hello.seen_of(common.config.node) {
         common.hear_of_us(sender, frame.header.epoch, of_us);
     }

@@ -26,6 +26,7 @@ mod header;
 mod heal;
 mod hello;
 mod master;
+mod missing;
 mod narrow;
 mod portion;
 mod positions;

@@ -367,7 +367,7 @@ fn is_surveyed(block: &Block, now_ns: u64, common: &Common<'_>) -> bool {
 }
 
 /// The bits of all pieces that a chunk has.
-fn all_pieces(config: &Config) -> u8 {
+pub(super) fn all_pieces(config: &Config) -> u8 {
     let pieces = 0..config.precision.f32_pieces();
     let there = pieces.filter(|piece| !config.piece(*piece).is_empty());
     there.fold(0, |all, piece| all | 1 << piece)

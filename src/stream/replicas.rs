@@ -1,4 +1,5 @@
-//! Replicas for a master that lost its weights: the answering end of a restore.
+//! Replicas for a master that lost its weights, and for slaves where a master is away: the
+//! answering end of [`restore`](super::restore) and [`missing`](super::missing).
 //!
 //! Each node holds, of every foreign chunk, the position that it took last, with its
 //! acknowledgements: it is `last` without what this node has outstanding. That is what it offers
@@ -23,9 +24,9 @@ const QUEUE_MAX: usize = 1024;
 /// Replicas that others asked for.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    /// The chunks, each of them for its master.
-    queue: VecDeque<u32>,
-    queued: BTreeSet<u32>,
+    /// Who wants which chunks.
+    queue: VecDeque<(u16, u32)>,
+    queued: BTreeSet<(u16, u32)>,
     /// The next piece of the first of them.
     piece: u8,
 }
@@ -45,6 +46,9 @@ impl Replicas {
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
+        if header.part == header::REPLICA && header.range < common.config.nodes {
+            return self.note_wanted(common, frame);
+        }
         if header.range != header.sender || !common.ranges.owns(header.sender, header.chunk) {
             return Err(DropReason::Foreign);
         }
@@ -54,7 +58,7 @@ impl Replicas {
             offer(common, header.sender, header.chunk, known, &[], out);
             return Err(DropReason::Epoch);
         }
-        if header.part == 0 {
+        if header.part == header::SURVEY {
             let end = header.chunk.saturating_add(wire::BLOCK_CHUNKS);
             let end = end.min(common.ranges.of(header.sender).end);
             let held: Vec<Held> = (header.chunk..end)
@@ -70,10 +74,17 @@ impl Replicas {
             );
             return Ok(());
         }
+        self.note_wanted(common, frame)
+    }
+
+    /// Notes the chunks that an ask lists, as far as they are held.
+    fn note_wanted(&mut self, common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
+        let header = &frame.header;
         for chunk in wire::parse_chunks(frame.payload).ok_or(DropReason::Malformed)? {
-            let ours = common.ranges.owns(header.sender, chunk) && is_held(common, chunk);
-            if ours && self.queue.len() < QUEUE_MAX && self.queued.insert(chunk) {
-                self.queue.push_back(chunk);
+            let held = common.ranges.owns(header.range, chunk) && is_held(common, chunk);
+            let wanted = (header.sender, chunk);
+            if held && self.queue.len() < QUEUE_MAX && self.queued.insert(wanted) {
+                self.queue.push_back(wanted);
             }
         }
         Ok(())
@@ -88,10 +99,10 @@ impl Replicas {
     ) -> usize {
         let mut sent = 0;
         while sent < max
-            && let Some(chunk) = self.queue.front().copied()
+            && let Some((to, chunk)) = self.queue.front().copied()
         {
             if !common.config.piece(self.piece).is_empty() {
-                if !send_piece(common, chunk, self.piece, out) {
+                if !send_piece(common, to, chunk, self.piece, out) {
                     break;
                 }
                 common.shares.own_sent();
@@ -101,7 +112,7 @@ impl Replicas {
             if self.piece >= common.config.precision.f32_pieces() {
                 self.piece = 0;
                 self.queue.pop_front();
-                self.queued.remove(&chunk);
+                self.queued.remove(&(to, chunk));
             }
         }
         sent
@@ -152,14 +163,20 @@ fn offer(
 }
 
 /// Sends a piece of the position that was taken last, with its acknowledgements.
-fn send_piece(common: &mut Common<'_>, chunk: u32, piece: u8, out: &mut impl Outbox) -> bool {
+fn send_piece(
+    common: &mut Common<'_>,
+    to: u16,
+    chunk: u32,
+    piece: u8,
+    out: &mut impl Outbox,
+) -> bool {
     let (_, last, sent) = common.chunk_views(chunk);
     let weights = common.config.piece(piece);
     let outstanding = common.state.chunk(chunk).flags.load(Relaxed) & OUTSTANDING != 0;
     let master = common.ranges.master_of(chunk);
     let header = header::restore(common, master, chunk, piece, weights.len());
     let applied = common.state.applied(chunk);
-    let went = out.send(To::Node(master), header.frame_len(), &mut |slot| {
+    let went = out.send(To::Node(to), header.frame_len(), &mut |slot| {
         let (acks, payload) = header.emit(slot);
         for (ack, applied) in acks.iter_mut().zip(applied) {
             *ack = applied.load(Relaxed);

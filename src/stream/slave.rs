@@ -94,7 +94,10 @@ impl Slave {
             self.note_late(now_ns, common, header);
             return Err(DropReason::Late);
         }
-        if !joined && !common.peers[usize::from(header.sender)].admits {
+        let peer = &common.peers[usize::from(header.sender)];
+        if (!joined || peer.by_replica) && !peer.admits {
+            // It answers our hello.
+            common.tell_soon = true;
             return Err(DropReason::NotReady);
         }
         if header.dtype == Dtype::F32 && header.part == 0 {
@@ -234,7 +237,7 @@ fn agrees(common: &Common<'_>, chunk: u32, ack: u8) -> bool {
 /// it back. Before the position is: a kill in between makes them too new by one position, never too
 /// old.
 #[inline]
-fn note_acks(common: &Common<'_>, frame: &Frame<'_>) {
+pub(super) fn note_acks(common: &Common<'_>, frame: &Frame<'_>) {
     let applied = common.state.applied(frame.header.chunk);
     for (kept, ack) in applied.iter().zip(frame.acks) {
         kept.store(*ack, Relaxed);

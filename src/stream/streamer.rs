@@ -13,6 +13,7 @@ use super::claims::ClaimWindows;
 use super::common::{Common, Peer};
 use super::hello::{self, Hellos};
 use super::master::Master;
+use super::missing::Missing;
 use super::replicas::Replicas;
 use super::restore::Restore;
 use super::slave::Slave;
@@ -28,6 +29,7 @@ pub struct Streamer<'a> {
     slave: Slave,
     restore: Restore,
     replicas: Replicas,
+    missing: Missing,
     hellos: Hellos,
     claim_windows: ClaimWindows,
 }
@@ -46,6 +48,7 @@ impl<'a> Streamer<'a> {
             slave: Slave::new(&common.config),
             restore: Restore::default(),
             replicas: Replicas::default(),
+            missing: Missing::default(),
             hellos: Hellos::default(),
             claim_windows: ClaimWindows::default(),
             common,
@@ -103,8 +106,11 @@ impl<'a> Streamer<'a> {
             Kind::Delta => self
                 .master
                 .handle_delta(now_ns, &mut self.common, &frame, out)?,
-            Kind::Hello => hello::handle(now_ns, &mut self.common, &frame)?,
-            Kind::Restore => self.restore.handle(now_ns, &mut self.common, &frame)?,
+            Kind::Hello => hello::handle(now_ns, &mut self.common, &mut self.missing, &frame)?,
+            Kind::Restore if header.range == self.common.config.node => {
+                self.restore.handle(now_ns, &mut self.common, &frame)?
+            }
+            Kind::Restore => self.missing.handle(&mut self.common, &frame)?,
             Kind::Ask => self.replicas.handle_ask(&mut self.common, &frame, out)?,
             Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
         }
@@ -140,6 +146,7 @@ impl<'a> Streamer<'a> {
         self.claim_windows.poll(now_ns, common, just_ready);
         self.hellos.poll(now_ns, common, out);
         self.restore.poll(now_ns, common, out);
+        self.missing.poll(now_ns, common, out);
         let positions = self.master.positions_wanted(now_ns, common).min(max);
         let asked = self.replicas.wait();
         let wanted = if asked { max } else { positions };

@@ -178,7 +178,7 @@ pub struct Header {
     /// weights were sent first.
     pub content: u16,
     /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Of an ask:
-    /// 0 which replicas are there, 1 send me these. Else 0.
+    /// 0 which replicas are there, 1 send me these of my range, 2 of another range. Else 0.
     pub part: u8,
     /// Of a delta: how long the position that it answers may have lain unread at the slave, in
     /// units of [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.

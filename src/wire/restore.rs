@@ -1,8 +1,8 @@
 //! The payloads of asks and offers: how a master that lost its range finds it in the replicas.
 //!
 //! An *ask* of part 0 goes to all and has no payload: it is about [`BLOCK_CHUNKS`] chunks from
-//! `chunk` on. The answer is an *offer*, a [`Held`] for each. An ask of part 1 goes to one node;
-//! its payload is a list of chunks, whose replicas come as restores.
+//! `chunk` on. The answer is an *offer*, a [`Held`] for each. An ask of part 1 or 2 goes to one
+//! node; its payload is a list of chunks, whose replicas come as restores.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

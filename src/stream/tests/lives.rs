@@ -395,3 +395,46 @@ fn a_forged_delta_stops_no_slave() {
     add(&mut world, &fleet, &mut added, 300);
     settle(&mut world, &fleet, &added, 4);
 }
+
+/// One node is dead for good, another loses its memory: that one is ready all the same, with what
+/// the dead one had sent, and they go on. When the dead one comes back nothing is lost.
+#[test]
+fn a_node_is_ready_again_while_another_is_dead() {
+    for (seed, precision) in [(1, Dtype::F32), (2, Dtype::F32), (3, Dtype::Int8)] {
+        let folder = folder();
+        let config = Config {
+            precision,
+            ..config(Deltas::ExactlyOnce)
+        };
+        let fleet = fleet_with_lives(&config, 1, folder.path());
+        let mut world = World::new(&fleet, storm(seed), seed);
+        wait_ready(&mut world, seed);
+        let mut added = nothing();
+        add(&mut world, &fleet, &mut added, 300);
+        arrive(&mut world, &fleet, &added, seed);
+        world.kill(2);
+        world.lose(1);
+        let mut waited = 0;
+        while !world.streamer(1).unwrap().ready() {
+            world.step();
+            waited += 1;
+            assert!(waited < 800_000, "seed {seed}: not ready");
+        }
+        let w = fleet.weights(1);
+        assert!(
+            (0..added.len()).all(|i| w.load(i) == added[i]),
+            "seed {seed}"
+        );
+        for _ in 0..300 {
+            let node = world.random_below(2) as u16;
+            let i = world.random_below(added.len());
+            let w = fleet.weights(node);
+            w.store(i, w.load(i) + 1.0);
+            added[i] += 1.0;
+            world.step();
+        }
+        world.restart(2);
+        wait_ready(&mut world, seed);
+        settle(&mut world, &fleet, &added, seed);
+    }
+}
