@@ -55,13 +55,13 @@ impl Restore {
         if self.told_ns == 0 && told().next().is_some() {
             self.told_ns = now_ns.max(1);
         }
-        if all && told().all(|told| told.held == 0) {
+        let waited = now_ns.saturating_sub(self.told_ns) >= GRACE_NS && self.told_ns != 0;
+        let empty = common.ranges.of(common.config.node).is_empty();
+        if all && told().all(|told| told.held == 0) || empty && waited {
             // All of them: one that was not heard may hold what a predecessor of this node trained,
             // and initial weights must never replace that.
             common.set_epoch(after(common.latest_told()));
-        } else if living_holder(now_ns, common)
-            && (all || now_ns.saturating_sub(self.told_ns) >= GRACE_NS)
-        {
+        } else if living_holder(now_ns, common) && (all || waited) {
             self.begin(common);
         }
     }

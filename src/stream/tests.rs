@@ -26,6 +26,7 @@ mod lives;
 mod masters;
 mod merge;
 mod narrow;
+mod storm;
 mod strangers;
 
 use super::*;

@@ -400,10 +400,17 @@ fn a_forged_delta_stops_no_slave() {
 /// the dead one had sent, and they go on. When the dead one comes back nothing is lost.
 #[test]
 fn a_node_is_ready_again_while_another_is_dead() {
-    for (seed, precision) in [(1, Dtype::F32), (2, Dtype::F32), (3, Dtype::Int8)] {
+    let cases = [
+        (1, Dtype::F32, NODES),
+        (2, Dtype::F32, NODES),
+        (3, Dtype::Int8, NODES),
+        (4, Dtype::F32, 1),
+    ];
+    for (seed, precision, masters) in cases {
         let folder = folder();
         let config = Config {
             precision,
+            masters,
             ..config(Deltas::ExactlyOnce)
         };
         let fleet = fleet_with_lives(&config, 1, folder.path());
