@@ -1,6 +1,6 @@
 //! Storms: two to eight nodes, links that lose, double and delay, and everything that can happen to
-//! a node, all from one seed. Afterwards all nodes are ready, hold the same weights, and what living
-//! nodes added is there once.
+//! a node, all from one seed. Afterwards all nodes are ready, hold the same weights, and what
+//! living nodes added is there once.
 //!
 //! Each node adds to weights of its own, so that a sum tells whose work is missing or doubled.
 
