@@ -19,6 +19,9 @@ use crate::wire::NodeSeen;
 /// How far one frame moves a promise: forged ones must not carry it half around the circle of
 /// epochs before its master has heard of it.
 const STEPS_MAX: u32 = 64;
+/// How far one hello moves the epoch of a master: slaves come after it by [`STEPS_MAX`] for each
+/// position.
+const FOLLOW_MAX: u32 = 1 << 12;
 /// Superseded lives of a node that are remembered.
 const FORMER: usize = 4;
 /// One of them is believed again when the present one was silent for so long, ns.
@@ -30,9 +33,14 @@ pub(super) fn ahead(a: u32, b: u32) -> u32 {
     if (by as i32) > 0 { by } else { 0 }
 }
 
-/// The epoch after `epoch`. 0 stands for none.
+/// The epoch `by` after `epoch`. 0 stands for none.
+fn later(epoch: u32, by: u32) -> u32 {
+    epoch.wrapping_add(by).max(1)
+}
+
+/// The epoch after `epoch`.
 pub(super) fn after(epoch: u32) -> u32 {
-    epoch.wrapping_add(1).max(1)
+    later(epoch, 1)
 }
 
 /// The lives of one node that were superseded. Hellos of such a one may still be on the way.
@@ -84,7 +92,7 @@ impl Common<'_> {
         if nothing && epoch != 0 {
             promised.store(epoch, Relaxed);
         } else if by > 0 {
-            promised.store(before.wrapping_add(by.min(STEPS_MAX)), Relaxed);
+            promised.store(later(before, by.min(STEPS_MAX)), Relaxed);
         }
         promised.load(Relaxed) == epoch
     }
@@ -145,21 +153,22 @@ impl Common<'_> {
         if peer.admits && epoch != 0 && epoch != self.promised(node) {
             self.promise(node, epoch);
         }
-        if self.streaming() && ahead(of_us.epoch, self.epoch()) > 0 {
-            self.set_epoch(of_us.epoch);
+        let by = ahead(of_us.epoch, self.epoch());
+        if self.streaming() && by > 0 {
+            self.set_epoch(later(self.epoch(), by.min(FOLLOW_MAX)));
         }
     }
 
     /// The latest epoch of the own range that any node has told of, this one included.
     pub(super) fn latest_told(&self) -> u32 {
-        let later = |a: u32, b: u32| if a == 0 || ahead(b, a) > 0 { b } else { a };
+        let latest_of = |a: u32, b: u32| if a == 0 || ahead(b, a) > 0 { b } else { a };
         let told = self.others().filter_map(|node| self.of_us(node));
         let told = told.map(|told| told.epoch).filter(|epoch| *epoch != 0);
-        let latest = told.fold(0, later);
+        let latest = told.fold(0, latest_of);
         // What this node asked in. Far beyond what others know it came from a forged frame.
         let asked = self.promised(self.config.node);
         if latest == 0 || ahead(asked, latest) <= STEPS_MAX {
-            later(latest, asked)
+            latest_of(latest, asked)
         } else {
             latest
         }

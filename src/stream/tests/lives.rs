@@ -454,3 +454,34 @@ fn a_node_is_ready_again_while_another_is_dead() {
         settle(&mut world, &fleet, &added, seed);
     }
 }
+
+/// Hellos that were never sent: of an epoch far ahead, of a life that is not there.
+#[test]
+fn a_forged_hello_freezes_nothing() {
+    let folder = folder();
+    let config = config(Deltas::ExactlyOnce);
+    let fleet = fleet_with_lives(&config, 1, folder.path());
+    let mut world = World::new(&fleet, Faults::default(), 4);
+    wait_ready(&mut world, 4);
+    let mut added = nothing();
+    for (epoch, life) in [(7, 0), (1 << 30, 0), (u32::MAX, 77), (3, 78)] {
+        let forged = strangers::hello(&config, 0, |header, hello| {
+            header.epoch = epoch;
+            hello.incarnation = life;
+            hello.seen[1].epoch = epoch;
+            hello.seen[1].life = 99;
+        });
+        for node in [1, 2] {
+            world.inject(node, &forged);
+        }
+        add(&mut world, &fleet, &mut added, 300);
+        settle(&mut world, &fleet, &added, 4);
+    }
+    // One of them is told to a node that has just lost its memory.
+    world.lose(1);
+    steps(&mut world, 1);
+    let forged = strangers::hello(&config, 0, |_, hello| hello.seen[1].epoch = 1 << 30);
+    world.inject(1, &forged);
+    wait_ready(&mut world, 4);
+    settle(&mut world, &fleet, &added, 4);
+}
