@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::chunk_flags::JOINED;
 use super::common::{Common, note_taken};
-use super::pull::{all_pieces, is_alive};
+use super::pull::{all_pieces, check_piece, is_alive};
 use super::slave::note_acks;
 use super::{Outbox, To, header};
 use crate::weights::kernels;
-use crate::wire::{self, DropReason, Dtype, Frame, Hello};
+use crate::wire::{self, DropReason, Frame, Hello};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 100_000_000;
@@ -101,18 +101,10 @@ impl Missing {
         frame: &Frame<'_>,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if !common.ranges.owns(header.range, header.chunk) {
-            return Err(DropReason::Foreign);
-        }
-        if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(common.config.nodes) {
-            return Err(DropReason::Shape);
-        }
+        check_piece(common, frame)?;
         let at = self.asked.iter().position(|one| one.chunk == header.chunk);
         let at = at.filter(|_| header.sender == self.node && !is_joined(common, header.chunk));
         let at = at.ok_or(DropReason::Late)?;
-        if kernels::any_non_finite(frame.payload) {
-            return Err(DropReason::NonFinite);
-        }
         let asked = &mut self.asked[at];
         if asked.version != header.chunk_version {
             // Pieces of one chunk have to be of one position.

@@ -10,8 +10,10 @@
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
-//! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`) and restore
-//! (`restore`). What they share is lent to them (`common`); all headers are made in `header`.
+//! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what brings lost
+//! ranges back: `restore` (with `pull`) and `missing` ask, `replicas` answers. `epochs` has which
+//! lives and epochs count. What they share is lent to them (`common`); all headers are made in
+//! `header`.
 //!
 //! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and slave of
 //! all others. `docs/reference/stream-protocol.md` has the rules and why they lose and double

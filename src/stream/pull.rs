@@ -10,7 +10,7 @@ use super::common::Common;
 use super::epochs::ahead;
 use super::{Config, Outbox, To, header};
 use crate::weights::kernels;
-use crate::wire::{self, DropReason, Frame};
+use crate::wire::{self, DropReason, Dtype, Frame};
 
 /// Versions that a restored range leaves out: deltas from before are too late then.
 const VERSION_STEP: u32 = 1 << 16;
@@ -318,9 +318,6 @@ impl Going {
         if own.done || own.asked_ns == 0 || !wanted {
             return Err(DropReason::Late);
         }
-        if kernels::any_non_finite(frame.payload) {
-            return Err(DropReason::NonFinite);
-        }
         let (w, _, _) = common.chunk_views(header.chunk);
         let weights = common.config.piece(header.part);
         kernels::copy_in_bytes(w.slice(weights.start, weights.len()), frame.payload);
@@ -364,6 +361,21 @@ pub(super) fn is_alive(now_ns: u64, common: &Common<'_>, node: u16) -> bool {
 fn is_surveyed(block: &Block, now_ns: u64, common: &Common<'_>) -> bool {
     let mut others = common.others();
     others.all(|node| block.has_offer(node) || !is_alive(now_ns, common, node))
+}
+
+/// Checks a piece of a replica: its chunk, its form, its weights.
+pub(super) fn check_piece(common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
+    let (header, nodes) = (&frame.header, common.config.nodes);
+    if header.range >= nodes || !common.ranges.owns(header.range, header.chunk) {
+        return Err(DropReason::Foreign);
+    }
+    if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(nodes) {
+        return Err(DropReason::Shape);
+    }
+    if kernels::any_non_finite(frame.payload) {
+        return Err(DropReason::NonFinite);
+    }
+    Ok(())
 }
 
 /// The bits of all pieces that a chunk has.

@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::epochs::{after, ahead};
-use super::pull::{Going, is_alive};
+use super::pull::{Going, check_piece, is_alive};
 use super::{Outbox, Report};
-use crate::wire::{self, DropReason, Dtype, Frame};
+use crate::wire::{self, DropReason, Frame};
 
 /// A node that was not heard at all is waited for so long where others hold the range, ns.
 const GRACE_NS: u64 = 3_000_000_000;
@@ -124,7 +124,8 @@ impl Restore {
         going.note_offer(header.chunk - range.start, header.sender, offers)
     }
 
-    /// Takes a piece of the own range from the node that was asked for it.
+    /// Takes a piece of the own range from the node that was asked for it. The frame says that it
+    /// is of this range.
     pub(super) fn handle(
         &mut self,
         now_ns: u64,
@@ -133,15 +134,10 @@ impl Restore {
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         let node = common.config.node;
-        if !common.ranges.owns(node, header.chunk) || header.range != node {
-            return Err(DropReason::Foreign);
-        }
+        check_piece(common, frame)?;
         let Some(going) = &mut self.going else {
             return Err(DropReason::Late);
         };
-        if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(common.config.nodes) {
-            return Err(DropReason::Shape);
-        }
         if header.epoch != going.epoch {
             return Err(DropReason::Epoch);
         }

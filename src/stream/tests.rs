@@ -58,6 +58,12 @@ fn config(deltas: Deltas) -> Config {
     }
 }
 
+fn steps(world: &mut World<'_>, steps: usize) {
+    for _ in 0..steps {
+        world.step();
+    }
+}
+
 fn wait_ready(world: &mut World<'_>, seed: u64) {
     for _ in 0..200_000 {
         if (0..NODES).all(|node| world.streamer(node).is_some_and(Streamer::ready)) {

@@ -34,8 +34,8 @@ pub enum Kind {
     Hello = 3,
     /// Answer to a master that lost its weights: a replica of a chunk as its master sent it.
     Restore = 4,
-    /// Master that lost its weights to all nodes, or to one: which replicas are there, or please
-    /// send me these.
+    /// Node that lacks weights to all nodes, or to one: which replicas are there, or please send me
+    /// these.
     Ask = 5,
     /// Answer to the first of these: which positions of some chunks the sender holds.
     Offer = 6,

@@ -16,12 +16,6 @@ fn fleet_with_lives(config: &Config, lives: usize, folder: &Path) -> Fleet {
     fleet
 }
 
-fn steps(world: &mut World<'_>, steps: usize) {
-    for _ in 0..steps {
-        world.step();
-    }
-}
-
 /// Adds 1.0 to random weights of the nodes that are ready, now and then.
 fn add(world: &mut World<'_>, fleet: &Fleet, added: &mut [f32], steps: usize) {
     for _ in 0..steps {
@@ -40,11 +34,6 @@ fn nothing() -> Vec<f32> {
     vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize]
 }
 
-/// Lets all that was added arrive, so that no node knows more than the others.
-fn arrive(world: &mut World<'_>, fleet: &Fleet, want: &[f32], seed: u64) {
-    settle(world, fleet, want, seed);
-}
-
 storms! {
     memory_that_is_lost_twice_in_a_row_freezes_nothing: 8 of 40;
     living_nodes_lose_nothing_when_a_master_loses_its_memory: 20 of 100;
@@ -61,7 +50,7 @@ fn memory_that_is_lost_twice_in_a_row_freezes_nothing(seeds: Range<u64>) {
         wait_ready(&mut world, seed);
         let mut added = nothing();
         add(&mut world, &fleet, &mut added, 300);
-        arrive(&mut world, &fleet, &added, seed);
+        settle(&mut world, &fleet, &added, seed);
         for _ in 0..5 {
             world.lose(1);
             let wait = world.random_below(20_000);
@@ -170,7 +159,7 @@ fn memory_is_lost_while_another_is_given_back(seeds: Range<u64>) {
         wait_ready(&mut world, seed);
         let mut added = nothing();
         add(&mut world, &fleet, &mut added, 300);
-        arrive(&mut world, &fleet, &added, seed);
+        settle(&mut world, &fleet, &added, seed);
         world.lose(1);
         let wait = world.random_below(3_000);
         steps(&mut world, wait);
@@ -228,7 +217,7 @@ fn who_gives_may_die() {
         wait_ready(&mut world, seed);
         let mut added = nothing();
         add(&mut world, &fleet, &mut added, 300);
-        arrive(&mut world, &fleet, &added, seed);
+        settle(&mut world, &fleet, &added, seed);
         world.lose(1);
         while world.streamer(1).unwrap().counters().restores_taken == 0 {
             world.step();
@@ -427,7 +416,7 @@ fn a_node_is_ready_again_while_another_is_dead() {
         wait_ready(&mut world, seed);
         let mut added = nothing();
         add(&mut world, &fleet, &mut added, 300);
-        arrive(&mut world, &fleet, &added, seed);
+        settle(&mut world, &fleet, &added, seed);
         world.kill(2);
         world.lose(1);
         let mut waited = 0;
@@ -484,4 +473,50 @@ fn a_forged_hello_freezes_nothing() {
     world.inject(1, &forged);
     wait_ready(&mut world, 4);
     settle(&mut world, &fleet, &added, 4);
+}
+
+/// Frames of this job with anything in their fields, at a node that streams and at one that asks.
+#[test]
+fn frames_with_any_fields_panic_nothing() {
+    use rand::{RngExt, SeedableRng};
+    let folder = folder();
+    let config = config(Deltas::ExactlyOnce);
+    let fleet = fleet_with_lives(&config, 1, folder.path());
+    let mut world = World::new(&fleet, Faults::default(), 4);
+    wait_ready(&mut world, 4);
+    world.lose(1);
+    let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(5);
+    let genuine = strangers::hello(&config, 0, |_, _| {});
+    let genuine = Frame::parse(&genuine).unwrap().header;
+    for _ in 0..60_000 {
+        let kind = Kind::ALL[rng.random_range(0..Kind::ALL.len())];
+        let any = |rng: &mut rand_xoshiro::Xoshiro256PlusPlus| match rng.random_range(0..3) {
+            0 => rng.random_range(0..8u32),
+            1 => u32::MAX - rng.random_range(0..8u32),
+            _ => rng.random(),
+        };
+        let header = Header {
+            kind,
+            dtype: if kind.has_weights() {
+                Dtype::F32
+            } else {
+                Dtype::None
+            },
+            acks: [0, NODES as u8, 255][rng.random_range(0..3)],
+            epoch: any(&mut rng),
+            sender: rng.random_range(0..NODES),
+            range: any(&mut rng) as u16,
+            chunk: any(&mut rng),
+            chunk_version: any(&mut rng),
+            content: any(&mut rng) as u16,
+            part: any(&mut rng) as u8,
+            payload_len: 4 * [0, 2, 13, CHUNK_WEIGHTS][rng.random_range(0..4)],
+            ..genuine
+        };
+        let mut bytes = vec![0; header.frame_len()];
+        header.emit(&mut bytes).1.fill(rng.random_range(0..3));
+        world.inject(rng.random_range(0..2), &bytes);
+        world.step();
+    }
+    wait_ready(&mut world, 4);
 }

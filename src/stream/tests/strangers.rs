@@ -46,12 +46,6 @@ pub(super) fn hello(
     bytes
 }
 
-fn steps(world: &mut World<'_>, steps: usize) {
-    for _ in 0..steps {
-        world.step();
-    }
-}
-
 /// What goes to all nodes in one world arrives at all of the other, as on one network.
 fn join<'a>(one: &mut World<'a>, two: &mut World<'a>, steps: usize) {
     for _ in 0..steps {
