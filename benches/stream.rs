@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use dogwild::stream::{Config, Deltas, Merge, Outbox, Streamer, To};
+use dogwild::stream::{Config, Deltas, Merge, Outbox, SILENCE_NS, Streamer, To};
 use dogwild::weights::{
     BLOCK, BufferSpec, Created, Existing, JournalOp, MAX_CHUNK, Manifest, SharedWeights,
     StreamState, StreamStateSpec, Writes, kernels,
@@ -112,6 +112,7 @@ impl Node {
             sparse: false,
             writes: Writes::Racy,
             window_frames: BATCH as u32,
+            silence_ns: SILENCE_NS,
         };
         let spec = StreamStateSpec {
             session: SESSION,

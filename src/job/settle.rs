@@ -6,6 +6,7 @@
 //! most, so that it does not starve the streamers that it waits for.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -132,7 +133,7 @@ struct Streamed {
 fn streamed(nodes: &[SharedWeights]) -> Vec<Streamed> {
     // A node that masters nothing sends no positions: its frames and hellos show that it lives.
     let meters = |shared: &SharedWeights| {
-        let masters = !shared.globals().own_range().is_empty();
+        let masters = !shared.globals().own_ranges().is_empty();
         let [cycles, positions] = if masters {
             [StreamMeter::Cycles, StreamMeter::PositionsSent]
         } else {
@@ -201,10 +202,11 @@ pub(super) fn identical(nodes: &[SharedWeights]) -> bool {
 /// What each node lacks of each other one's range.
 fn differences(nodes: &[SharedWeights]) -> Vec<Lack> {
     let mut all = Vec::new();
-    for (range, bounds) in (0..).zip(ranges(nodes)) {
+    for (range, runs) in (0..).zip(ranges(nodes)) {
         let master = &nodes[usize::from(range)];
         for (node, other) in (0..).zip(nodes) {
-            let weights = different(master, other, bounds.clone());
+            let in_run = |run: &Range<usize>| different(master, other, run.clone());
+            let weights = runs.iter().map(in_run).sum();
             if node != range && weights > 0 {
                 all.push(Lack {
                     node,
@@ -217,25 +219,26 @@ fn differences(nodes: &[SharedWeights]) -> Vec<Lack> {
     all
 }
 
-/// The range of each node, in weights.
-fn ranges(nodes: &[SharedWeights]) -> Vec<std::ops::Range<usize>> {
+/// What each node masters, in weights.
+fn ranges(nodes: &[SharedWeights]) -> Vec<Vec<Range<usize>>> {
     let own = |shared: &SharedWeights| {
-        let (own, used) = (shared.globals().own_range(), shared.used());
-        own.start.min(used)..own.end.min(used)
+        let (runs, used) = (shared.globals().own_ranges(), shared.used());
+        let within = |run: Range<usize>| run.start.min(used)..run.end.min(used);
+        runs.into_iter().map(within).collect::<Vec<_>>()
     };
     let mut ranges: Vec<_> = nodes.iter().map(own).collect();
-    let mastered: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+    let mastered: usize = ranges.iter().flatten().map(ExactSizeIterator::len).sum();
     if let (Some(all), Some(first)) = (ranges.first_mut(), nodes.first())
         && mastered != first.used()
     {
         // Not all streamers have come up: what is equal to the first node's weights is equal.
-        *all = 0..first.used();
+        *all = std::iter::once(0..first.used()).collect();
     }
     ranges
 }
 
 /// Weights in which two buffers differ.
-fn different(a: &SharedWeights, b: &SharedWeights, range: std::ops::Range<usize>) -> usize {
+fn different(a: &SharedWeights, b: &SharedWeights, range: Range<usize>) -> usize {
     if std::ptr::eq(a, b) {
         return 0;
     }

@@ -92,11 +92,11 @@ impl fmt::Display for Trouble {
             ),
             What::NoPositions => write!(
                 f,
-                "node {who} is heard, but no position of its range came for {seconds} s"
+                "node {who} is heard, but no position of its ranges came for {seconds} s"
             ),
             What::OldRange => write!(
                 f,
-                "a part of node {who}'s range is {seconds} s old, though its positions come"
+                "a part of what node {who} streams is {seconds} s old, though its positions come"
             ),
             What::StillNode => write!(
                 f,
@@ -202,9 +202,16 @@ impl Peers {
                 continue;
             }
             // Before all are there, ranges that are new do not stream.
-            if (all_heard || streamer.has_joined(node)) && !streamer.ranges().of(node).is_empty() {
+            let ranges = 0..streamer.others().count() as u16 + 1;
+            let streams = |range: &u16| {
+                let known = all_heard || streamer.has_joined(*range);
+                known && streamer.master(*range) == node && !streamer.ranges().of(*range).is_empty()
+            };
+            let oldest = ranges
+                .filter(streams)
+                .map(|range| streamer.range_age_ns(range, now_ns));
+            if let Some(oldest) = oldest.max() {
                 let newest = streamer.position_age_ns(node, now_ns);
-                let oldest = streamer.range_age_ns(node, now_ns);
                 if newest > old_ns {
                     add(What::NoPositions, newest);
                 } else if oldest > old_ns {

@@ -36,7 +36,7 @@ impl Positions {
             self.copy = std::iter::repeat_with(zero).take(shared.padded()).collect();
         }
         let copy = WeightsView::of(&self.copy);
-        copy_positions(state, shared.view(), &globals.own_range(), copy);
+        copy_positions(state, shared.view(), copy);
         copy
     }
 }

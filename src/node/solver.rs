@@ -139,7 +139,7 @@ pub(super) fn cluster(shared: &SharedWeights, crew: &Crew) -> Cluster {
     let globals = shared.globals();
     Cluster {
         portion: globals.portion(),
-        own: globals.own_range(),
+        own: globals.own_ranges(),
         crew: crew.size(),
     }
 }

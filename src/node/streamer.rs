@@ -21,7 +21,7 @@ use super::health::SILENT_NS;
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::stream_loop::StreamLoop;
 use super::transport::{TransportSpec, open_link};
-use crate::stream::{Config, Deltas, Merge, Streamer, chunk_weights_for};
+use crate::stream::{Config, Deltas, Merge, SILENCE_NS, Streamer, chunk_weights_for};
 use crate::watch::StreamMeter;
 use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, Writes};
 use crate::wire::Dtype;
@@ -100,13 +100,15 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     StreamMeter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
     let streamer = Streamer::new(config, shared.view(), &state);
     say_start(job, &shared, chunk_weights, resumed);
-    tell_own_range(&shared, &streamer, job.node);
+    tell_own_ranges(&shared, &streamer, job.node);
     let mut runner = Loop {
         shared: &shared,
         base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
         meters: slot.meters(),
         published_ns: 0,
         told_ns: 0,
+        turns: streamer.turns(),
+        node: job.node,
         said_ready: false,
         said_heard: false,
         health: Health::default(),
@@ -134,13 +136,14 @@ fn lend(link: &mut Link, shared: &SharedWeights) {
     }
 }
 
-/// Tells solvers which weights this node masters.
-fn tell_own_range(shared: &SharedWeights, streamer: &Streamer<'_>, node: u16) {
-    let range = streamer.own_weights();
-    log::debug!("node {node} masters weights {range:?}");
-    let told = &shared.globals().own_range;
-    told[0].store(range.start as u64, Relaxed);
-    told[1].store(range.end as u64, Relaxed);
+/// Tells solvers which weights this node masters. (Before a new job streams, those that it is to.)
+fn tell_own_ranges(shared: &SharedWeights, streamer: &Streamer<'_>, node: u16) {
+    let mut runs = streamer.streamed_weights();
+    if runs.is_empty() && !streamer.ready() {
+        runs.push(streamer.own_weights());
+    }
+    log::debug!("node {node} masters weights {runs:?}");
+    shared.globals().tell_own_ranges(&runs);
     shared
         .globals()
         .portion_bits
@@ -192,6 +195,7 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         precision: job.precision,
         sparse: job.sparse,
         writes: job.writes,
+        silence_ns: SILENCE_NS,
         window_frames: job
             .window_bytes
             .map_or(0, |bytes| (bytes / mtu as f64).ceil() as u32),
@@ -205,6 +209,9 @@ struct Loop<'a> {
     base: [u64; METERS],
     meters: &'a [AtomicU64; METERS],
     published_ns: u64,
+    node: u16,
+    /// Which ranges solvers were told last that this node masters: those of so many changes.
+    turns: u32,
     /// When solvers were told last how old the weights are, ns.
     told_ns: u64,
     said_ready: bool,
@@ -229,6 +236,10 @@ impl Loop<'_> {
             let step = self.stream.step_of(self.batch())?;
             let now = step.at_ns;
             self.budget.look(now, self.shared);
+            if self.turns != self.stream.streamer().turns() {
+                self.turns = self.stream.streamer().turns();
+                tell_own_ranges(self.shared, self.stream.streamer(), self.node);
+            }
             self.tell_oldest(now);
             if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
                 self.publish(now);

@@ -301,7 +301,7 @@ impl<'a> Training<'a> {
         if solver.ends_ns > 0 {
             let cluster = Cluster {
                 portion: streamer.portion(),
-                own: streamer.own_weights(),
+                own: streamer.streamed_weights(),
                 crew: f32::from(self.how.per_node),
             };
             let known = self.iterations[usize::from(node)] + streamer.remote_iterations();
@@ -355,8 +355,10 @@ impl<'a> Training<'a> {
             let own = self
                 .world
                 .streamer(node)
-                .map_or(0..0, |one| one.own_weights());
-            own.for_each(|i| all.store(i, self.fleet.weights(node).load(i)));
+                .map_or_else(Vec::new, |one| one.streamed_weights());
+            own.into_iter()
+                .flatten()
+                .for_each(|i| all.store(i, self.fleet.weights(node).load(i)));
         }
         self.evaluate(all, data, most)
     }

@@ -29,8 +29,8 @@ pub struct Cluster {
     /// This node's portion of the cluster's iterations, above 0, at most 1: what its streamer
     /// multiplies deltas by.
     pub portion: f32,
-    /// The weights that this node masters.
-    pub own: Range<usize>,
+    /// The weights that this node masters: runs that rise.
+    pub own: Vec<Range<usize>>,
     /// Steps that all solvers of this node make while this one makes one, 1 or more: together they
     /// may make the longest step, not each.
     pub crew: f32,
@@ -145,14 +145,18 @@ impl Squares {
 impl Cluster {
     /// The parts of the weights `all` and how often a step is taken off each: `stride` times, but
     /// its portion where this node is the master.
-    pub(super) fn parts(&self, all: Range<usize>, stride: f32) -> [(Range<usize>, f32); 3] {
-        let begin = self.own.start.clamp(all.start, all.end);
-        let end = self.own.end.clamp(begin, all.end);
-        [
-            (all.start..begin, stride),
-            (begin..end, stride * self.portion),
-            (end..all.end, stride),
-        ]
+    pub(super) fn parts(&self, all: Range<usize>, stride: f32) -> Vec<(Range<usize>, f32)> {
+        let mut parts = Vec::with_capacity(2 * self.own.len() + 1);
+        let mut next = all.start;
+        for own in &self.own {
+            let begin = own.start.clamp(next, all.end);
+            let end = own.end.clamp(begin, all.end);
+            parts.push((next..begin, stride));
+            parts.push((begin..end, stride * self.portion));
+            next = end;
+        }
+        parts.push((next..all.end, stride));
+        parts
     }
 }
 
@@ -237,7 +241,7 @@ mod tests {
         let (mut one, two) = (Model::new(), Model::new());
         let alone = Cluster {
             portion: 1.0,
-            own: 0..one.net.extent(),
+            own: std::iter::once(0..one.net.extent()).collect(),
             crew: 1.0,
         };
         assert_eq!(one.step(0.01, &alone), 1.0);
@@ -256,7 +260,7 @@ mod tests {
             1e-5,
             &Cluster {
                 portion: 0.25,
-                own: own.clone(),
+                own: vec![own.clone()],
                 crew: 1.0,
             },
         );
@@ -265,7 +269,7 @@ mod tests {
             1e-5,
             &Cluster {
                 portion: 1.0,
-                own: 0..0,
+                own: Vec::new(),
                 crew: 1.0,
             },
         );
@@ -288,7 +292,7 @@ mod tests {
             0.004,
             &Cluster {
                 portion: 1.0 / 64.0,
-                own: 0..0,
+                own: Vec::new(),
                 crew: 1.0,
             },
         );

@@ -17,8 +17,8 @@ use super::common::Common;
 
 /// A window closes after this time, once a position was taken in it, ns.
 const WINDOW_NS: u64 = 20_000_000;
-/// The same for a node that has no range and so sends no positions: it says hello at least twice in
-/// this time, ns.
+/// The same for a node that streams no range and so sends no positions: it says hello at least
+/// twice in this time, ns.
 const HELLOS_NS: u64 = 1_200_000_000;
 /// Time in which all solvers of a node together make an iteration at the fastest, ns.
 const ITERATION_NS: u64 = 1_000;
@@ -141,10 +141,10 @@ impl ClaimWindows {
         }
         self.due_ns = now_ns + WINDOW_NS;
         for node in common.others() {
-            let has_range = !common.ranges.of(node).is_empty();
+            let streams = common.has_lease(node);
             let peer = &mut common.peers[usize::from(node)];
             let began_ns = peer.claims.began_ns;
-            let (spoke_ns, open_ns) = if has_range {
+            let (spoke_ns, open_ns) = if streams {
                 (peer.streamed_ns, 0)
             } else {
                 (peer.heard_ns, HELLOS_NS)

@@ -8,11 +8,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
-use super::epochs::Lives;
+use super::forks::Forks;
+use super::lease::Lease;
+use super::lives::Lives;
 use super::portion::Portion;
 use super::queue::Looks;
 use super::report::Reports;
 use super::shares::Shares;
+use super::silence::{Awake, Rhythm};
 use super::strangers::Life;
 use super::trained::Trained;
 use super::{Config, Counters, Deltas, Merge, Ranges, Report};
@@ -27,8 +30,12 @@ pub(super) mod chunk_flags {
     pub(in super::super) const JOINED: u8 = 1;
     /// The slave's delta number `seq` is not confirmed yet; it is in `sent`.
     pub(in super::super) const OUTSTANDING: u8 = 2;
-    /// Of the own range: finite values to go back to are in `last`.
+    /// Of a chunk that this node streams: finite values to go back to are in `last`.
     pub(in super::super) const KEPT: u8 = 8;
+    /// This node streamed the chunk until another began it: what it was then is in `last`.
+    pub(in super::super) const FORKED: u8 = 16;
+    /// It is known how the present master began the chunk, of which another's position is held.
+    pub(in super::super) const SURE: u8 = 32;
 }
 
 /// What is known of another node.
@@ -40,10 +47,6 @@ pub struct Peer {
     pub iterations: u64,
     /// True if its solvers run.
     pub ready: bool,
-    /// Chunks of its range that we have taken in its present epoch.
-    pub joined_chunks: u32,
-    /// Epoch of its range in its last position, 0 until one was heard.
-    pub epoch: u32,
     /// When its last position was taken, ns; 0: never.
     pub(super) streamed_ns: u64,
     /// The iterations that its frames claim.
@@ -52,14 +55,21 @@ pub struct Peer {
     pub(super) life: Life,
     /// Its lives before this one.
     pub(super) lives: Lives,
-    /// Whether it knows this node's present life: only then is a chunk of its range joined.
+    /// Whether it knows this node's present life: only then is a chunk that it streams joined.
     pub(super) admits: bool,
-    /// Whether chunks of its range were joined as replicas: it may not know this life.
-    pub(super) by_replica: bool,
-    /// What its last hello said of this node and its range.
-    pub(super) of_us: Option<NodeSeen>,
-    /// The last epoch of its range that it asked for, and which life of it did.
-    pub(super) promised_to: Option<(u32, u16)>,
+    /// What its hellos said last, of each range.
+    pub(super) told: Vec<Option<NodeSeen>>,
+    /// In which rhythm it is heard.
+    pub(super) rhythm: Rhythm,
+}
+
+impl Peer {
+    fn of(nodes: u16) -> Self {
+        Self {
+            told: vec![None; nodes.into()],
+            ..Self::default()
+        }
+    }
 }
 
 /// What the parts of a streamer share.
@@ -68,6 +78,12 @@ pub(super) struct Common<'a> {
     pub(super) ranges: Ranges,
     pub(super) state: &'a StreamState,
     pub(super) peers: Vec<Peer>,
+    /// Of each range.
+    pub(super) leases: Vec<Lease>,
+    pub(super) forks: Forks,
+    pub(super) awake: Awake,
+    /// Counts the times that other ranges than before are streamed here.
+    pub(super) turns: u32,
     pub(super) counters: Counters,
     pub(super) looks: Looks,
     pub(super) shares: Shares,
@@ -102,7 +118,11 @@ impl<'a> Common<'a> {
             weights,
             state,
             ranges: Ranges::new(config.chunks, config.nodes, config.masters),
-            peers: vec![Peer::default(); config.nodes as usize],
+            peers: vec![Peer::of(config.nodes); config.nodes as usize],
+            leases: vec![Lease::default(); config.nodes as usize],
+            forks: Forks::default(),
+            awake: Awake::default(),
+            turns: 0,
             counters: Counters::default(),
             looks: Looks::default(),
             shares: Shares::new(config.nodes),
@@ -115,7 +135,8 @@ impl<'a> Common<'a> {
             config,
         };
         common.finish_interrupted();
-        common.count_joined();
+        common.finish_handovers();
+        common.count_held();
         for (peer, node) in common.peers.iter_mut().zip(0..) {
             let before = state.node(node).iterations_before.load(Relaxed);
             peer.claims.set_before(before);
@@ -124,13 +145,15 @@ impl<'a> Common<'a> {
         common
     }
 
-    fn count_joined(&mut self) {
-        for node in 0..self.config.nodes {
-            let joined = |chunk: &u32| {
-                self.state.chunk(*chunk).flags.load(Relaxed) & chunk_flags::JOINED != 0
+    fn count_held(&mut self) {
+        for range in 0..self.config.nodes {
+            let count = |flag: u8| {
+                let has = |chunk: &u32| self.state.chunk(*chunk).flags.load(Relaxed) & flag != 0;
+                self.ranges.of(range).filter(has).count() as u32
             };
-            self.peers[node as usize].joined_chunks =
-                self.ranges.of(node).filter(joined).count() as u32;
+            let counts = (count(chunk_flags::JOINED), count(chunk_flags::FORKED));
+            let lease = &mut self.leases[usize::from(range)];
+            (lease.joined_chunks, lease.forked_chunks) = counts;
         }
     }
 
@@ -194,28 +217,10 @@ impl<'a> Common<'a> {
         )
     }
 
-    /// True once the own range may be streamed (see `hello`).
-    #[inline]
-    pub(super) fn streaming(&self) -> bool {
-        self.epoch() != 0
-    }
-
-    /// The epoch that the own range streams in; 0: it does not.
-    #[inline]
-    pub(super) fn epoch(&self) -> u32 {
-        self.state.epoch().load(Relaxed)
-    }
-
-    /// Goes on with the own range in `epoch`.
-    pub(super) fn set_epoch(&mut self, epoch: u32) {
-        self.state.epoch().store(epoch, Relaxed);
-    }
-
-    /// True once every foreign chunk has been seen and the own range streams.
+    /// True once each chunk is streamed here or was taken.
     #[inline]
     pub(super) fn ready(&self) -> bool {
-        self.config.nodes == 1
-            || (self.streaming() && self.others().all(|node| self.has_joined(node)))
+        self.config.nodes == 1 || (0..self.config.nodes).all(|range| self.has_joined(range))
     }
 
     /// Looks whether this node is ready, for the frames that follow. True if it has just become so.
@@ -231,12 +236,6 @@ impl<'a> Common<'a> {
     #[inline]
     pub(super) fn ready_flag(&self) -> u8 {
         if self.was_ready { flags::READY } else { 0 }
-    }
-
-    /// True if every chunk of `node`'s range has been taken in its present epoch.
-    #[inline]
-    pub(super) fn has_joined(&self, node: u16) -> bool {
-        self.peers[node as usize].joined_chunks as usize == self.ranges.of(node).len()
     }
 
     /// All nodes but this one.

@@ -39,6 +39,12 @@ pub struct Counters {
     pub restores_taken: u64,
     /// Times that a chunk and its master did not agree, and were made to.
     pub resyncs: u64,
+    /// Ranges taken from a node that was silent, or back from one that had taken them.
+    pub takeovers: u64,
+    /// Chunks that were streamed here and, as another had begun them, became this node's delta.
+    pub forks_joined: u64,
+    /// Chunks of which that was not possible: what this node did apart is lost.
+    pub abandoned_chunks: u64,
     /// Frames dropped, by [`DropReason`].
     pub dropped: [u64; DropReason::ALL.len()],
 }

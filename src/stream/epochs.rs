@@ -1,182 +1,230 @@
-//! Which life of a node and of its range frames belong to.
+//! Epochs of ranges: who streams a range, and which frames of it are of the past.
 //!
-//! A *life* is an incarnation: the random number of a node's memory. The *epoch* of a range grows
-//! when frames from before must not be taken any more: its node lost its memory and has it back, or
-//! another node began a new life. Numbers of deltas go on through it. So a slave loses nothing by
-//! a new epoch, and it may be raised whenever there is doubt.
+//! An epoch is a counter and, in the low byte, the node that streams the range in it. So two nodes
+//! that begin a range at once begin different epochs, and all agree which is the later one. A new
+//! one is begun when frames from before must not be taken any more: the range has another master,
+//! its master lost its memory, or a slave did. Numbers of deltas go on through it. So a slave
+//! loses nothing by a new epoch, and it may be begun whenever there is doubt.
 //!
-//! A slave *promises* an epoch of each range: it takes no position of an earlier one. Who promised
-//! more than its master knows says so in its hellos, and the master follows. So a promise that was
-//! made by mistake, to a frame that came late or is forged, refuses frames for one hello at most.
+//! A node *promises* an epoch of each range: it takes no position of an earlier one. Who promised
+//! more than its master knows says so in its hellos, and the master follows, or leaves the range to
+//! the node that begins it. So a promise that was made by mistake, to a frame that came late or is
+//! forged, refuses frames for one hello at most.
 //!
 //! Invariant: a promise never goes back while a chunk of the range is held.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
+use super::common::chunk_flags::SURE;
 use crate::wire::NodeSeen;
 
-/// How far one frame moves a promise: forged ones must not carry it half around the circle of
-/// epochs before its master has heard of it.
+/// How far one frame moves the counter of a promise: forged ones must not carry it half around the
+/// circle before its master has heard of it.
 const STEPS_MAX: u32 = 64;
-/// How far one hello moves the epoch of a master: slaves come after it by [`STEPS_MAX`] for each
+/// How far one hello moves the counter of a master: slaves come after it by [`STEPS_MAX`] for each
 /// position.
 const FOLLOW_MAX: u32 = 1 << 12;
-/// Superseded lives of a node that are remembered.
-const FORMER: usize = 4;
-/// One of them is believed again when the present one was silent for so long, ns.
-const BACK_NS: u64 = 1_000_000_000;
+/// Bits of the counter.
+const COUNTER: u32 = 0xff_ffff;
 
-/// How far epoch `a` is ahead of `b`, modulo 2^32; 0: it is not.
-pub(super) fn ahead(a: u32, b: u32) -> u32 {
-    let by = a.wrapping_sub(b);
-    if (by as i32) > 0 { by } else { 0 }
+/// The node that streams a range in `epoch`.
+#[inline]
+pub(super) fn owner(epoch: u32) -> u16 {
+    (epoch & 0xff) as u16
 }
 
-/// The epoch `by` after `epoch`. 0 stands for none.
-fn later(epoch: u32, by: u32) -> u32 {
-    epoch.wrapping_add(by).max(1)
+/// The counter of `epoch`.
+pub(super) fn counter(epoch: u32) -> u32 {
+    epoch >> 8
 }
 
-/// The epoch after `epoch`.
-pub(super) fn after(epoch: u32) -> u32 {
-    later(epoch, 1)
+/// The epoch of `node` with that counter. 0 stands for no epoch.
+pub(super) fn epoch_of(counter: u32, node: u16) -> u32 {
+    (counter & COUNTER).max(1) << 8 | u32::from(node)
 }
 
-/// The lives of one node that were superseded. Hellos of such a one may still be on the way.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lives {
-    former: [u64; FORMER],
-    /// When a hello of the present one came, ns.
-    heard_ns: u64,
+/// The epoch of `node` that comes `by` after `epoch`.
+fn later(epoch: u32, by: u32, node: u16) -> u32 {
+    epoch_of(counter(epoch).wrapping_add(by), node)
 }
 
-impl Lives {
-    /// Whether a hello of `incarnation` begins another life than `present`.
-    fn begins(&mut self, now_ns: u64, present: u64, incarnation: u64) -> bool {
-        let back = self.former.contains(&incarnation);
-        // A frame that is late, or a second process: unless the present one was forged.
-        let doubted = back && now_ns.saturating_sub(self.heard_ns) < BACK_NS;
-        if incarnation != present && doubted {
-            return false;
-        }
-        self.heard_ns = now_ns;
-        if incarnation == present {
-            return false;
-        }
-        self.former.rotate_right(1);
-        self.former[0] = present;
-        true
-    }
+/// The next epoch after `epoch`, of `node`.
+pub(super) fn after(epoch: u32, node: u16) -> u32 {
+    later(epoch, 1, node)
+}
+
+/// Whether epoch `a` comes after `b`, modulo 2^32; any comes after none.
+pub(super) fn is_later(a: u32, b: u32) -> bool {
+    a != 0 && (b == 0 || (a.wrapping_sub(b) as i32) > 0)
+}
+
+/// By how much the counter of `a`, the later one, is ahead of that of `b`.
+fn steps(a: u32, b: u32) -> u32 {
+    counter(a).wrapping_sub(counter(b)) & COUNTER
 }
 
 impl Common<'_> {
-    /// The incarnation that `node` was last heard with; 0: none.
-    pub(super) fn life(&self, node: u16) -> u64 {
-        self.state.node(node).life.load(Relaxed)
-    }
-
-    /// The epoch of `node`'s range before which no position is taken; 0: none yet.
+    /// The epoch of a range before which no position is taken; 0: none yet.
     #[inline]
-    pub(super) fn promised(&self, node: u16) -> u32 {
-        self.state.node(node).promised.load(Relaxed)
+    pub(super) fn promised(&self, range: u16) -> u32 {
+        self.state.node(range).promised.load(Relaxed)
     }
 
-    /// Goes towards `epoch` with the promise for `node`'s range. True: it is that epoch now.
-    pub(super) fn promise(&mut self, node: u16, epoch: u32) -> bool {
-        let promised = &self.state.node(node).promised;
-        let before = promised.load(Relaxed);
-        // Who holds nothing has nothing to measure an epoch against.
-        let nothing = before == 0 || self.peers[usize::from(node)].joined_chunks == 0;
-        let by = ahead(epoch, before);
-        if nothing && epoch != 0 {
-            promised.store(epoch, Relaxed);
-        } else if by > 0 {
-            promised.store(later(before, by.min(STEPS_MAX)), Relaxed);
-        }
-        promised.load(Relaxed) == epoch
+    /// The node that streams a range, or is about to, as far as known here.
+    pub(super) fn owner(&self, range: u16) -> Option<u16> {
+        let promised = self.promised(range);
+        (promised != 0).then(|| owner(promised))
     }
 
-    /// Raises the promise for `node`'s range by one, so that its master begins a new epoch.
-    pub(super) fn ask_for_new_epoch(&mut self, node: u16) {
-        let promised = &self.state.node(node).promised;
-        promised.store(after(promised.load(Relaxed)), Relaxed);
+    /// The epoch in which this node streams a range; 0: it does not.
+    #[inline]
+    pub(super) fn streamed(&self, range: u16) -> u32 {
+        self.state.node(range).streamed.load(Relaxed)
+    }
+
+    /// Whether this node streams a range.
+    #[inline]
+    pub(super) fn streams(&self, range: u16) -> bool {
+        self.streamed(range) != 0
+    }
+
+    /// Goes on with a range that this node streams in its epoch `epoch`.
+    pub(super) fn go_on_in(&mut self, range: u16, epoch: u32) {
+        let state = self.state.node(range);
+        // In this order: what is found promised and not streamed is begun anew.
+        state.promised.store(epoch, Relaxed);
+        state.streamed.store(epoch, Relaxed);
         self.tell_soon = true;
     }
 
-    /// Whether a position of `epoch` of `node`'s range may be taken.
+    /// Begins the next epoch of all ranges that this node streams.
+    pub(super) fn raise_epochs(&mut self) {
+        for range in 0..self.config.nodes {
+            if self.streams(range) {
+                self.go_on_in(range, after(self.streamed(range), self.config.node));
+            }
+        }
+    }
+
+    /// Goes towards `epoch` with the promise for a range. True: it is that epoch now. Another
+    /// node's epoch ends that this node streams the range.
+    pub(super) fn promise(&mut self, range: u16, epoch: u32) -> bool {
+        if epoch == 0 || owner(epoch) >= self.config.nodes {
+            return false;
+        }
+        let before = self.promised(range);
+        let own = before != 0 && owner(before) == self.config.node;
+        // Who holds nothing has nothing to measure an epoch against.
+        let nothing = before == 0 || (!own && self.leases[usize::from(range)].held() == 0);
+        let to = match () {
+            () if nothing => epoch,
+            () if !is_later(epoch, before) => before,
+            () if steps(epoch, before) <= STEPS_MAX => epoch,
+            () => later(before, STEPS_MAX, owner(epoch)),
+        };
+        self.state.node(range).promised.store(to, Relaxed);
+        if owner(to) != owner(before) {
+            // What is known of how another began it says nothing of this one.
+            let lease = &mut self.leases[usize::from(range)];
+            (lease.promised_to, lease.surveyed) = (None, false);
+            for chunk in self.ranges.of(range) {
+                self.state.chunk(chunk).flags.fetch_and(!SURE, Relaxed);
+            }
+        }
+        if self.streams(range) && to != before {
+            self.stop_streaming(range);
+        }
+        to == epoch
+    }
+
+    /// Raises the promise for a range by one, so that its master begins a new epoch.
+    pub(super) fn ask_for_new_epoch(&mut self, range: u16) {
+        let promised = self.promised(range);
+        self.promise(range, after(promised, owner(promised)));
+        self.tell_soon = true;
+    }
+
+    /// Whether a position of `epoch` of a range may be taken.
     #[inline]
-    pub(super) fn epoch_fits(&mut self, node: u16, epoch: u32) -> bool {
-        epoch != 0 && (epoch == self.promised(node) || self.begin_epoch(node, epoch))
+    pub(super) fn epoch_fits(&mut self, range: u16, epoch: u32) -> bool {
+        epoch != 0 && (epoch == self.promised(range) || self.begin_epoch(range, epoch))
     }
 
     #[cold]
-    fn begin_epoch(&mut self, node: u16, epoch: u32) -> bool {
-        if self.promised(node) == 0 || ahead(epoch, self.promised(node)) > 0 {
-            return self.promise(node, epoch);
+    fn begin_epoch(&mut self, range: u16, epoch: u32) -> bool {
+        if is_later(epoch, self.promised(range)) {
+            return self.promise(range, epoch);
         }
         // It cannot know: it hears of it in our next hello.
         self.tell_soon = true;
         false
     }
 
-    /// Takes the incarnation of a node's hello. A new one begins a new epoch of the own range: what
-    /// its former life sent is refused from then on, so that no number of that life is taken for
-    /// one of this.
-    pub(super) fn hear_life(&mut self, now_ns: u64, node: u16, incarnation: u64) {
-        let known = &self.state.node(node).life;
-        let before = known.load(Relaxed);
-        let lives = &mut self.peers[usize::from(node)].lives;
-        if incarnation == 0 || !lives.begins(now_ns, before, incarnation) {
+    /// Takes what the hello of `node` says of a range.
+    pub(super) fn hear_of_range(&mut self, now_ns: u64, node: u16, range: u16, told: NodeSeen) {
+        let peer = &mut self.peers[usize::from(node)];
+        peer.told[usize::from(range)] = Some(told);
+        let (epoch, admits) = (told.epoch, peer.admits);
+        let streamed = self.streamed(range);
+        if epoch == 0 || owner(epoch) >= self.config.nodes {
             return;
         }
-        // In this order: who is killed in between does it once more.
-        if before != 0 && self.streaming() {
-            self.set_epoch(after(self.epoch()));
-        }
-        self.state.forget_partials_of(node);
-        if before != 0 {
-            self.peers[usize::from(node)].claims.begin_anew();
-        }
-        known.store(incarnation, Relaxed);
-        self.tell_soon = true;
-    }
-
-    /// Takes what the hello of `node`, whose range is in `epoch`, says of this node: whether it
-    /// knows this life of ours, and which epoch of our range it promised.
-    pub(super) fn hear_of_us(&mut self, node: u16, epoch: u32, of_us: NodeSeen) {
-        let own = self.config.incarnation;
-        let peer = &mut self.peers[usize::from(node)];
-        peer.of_us = Some(of_us);
-        // Until it does, it may still count deltas of a former life of ours.
-        peer.admits = own == 0 || of_us.life == own as u32;
-        if peer.admits && epoch != 0 && epoch != self.promised(node) {
-            self.promise(node, epoch);
-        }
-        let by = ahead(of_us.epoch, self.epoch());
-        if self.streaming() && by > 0 {
-            self.set_epoch(later(self.epoch(), by.min(FOLLOW_MAX)));
+        if owner(epoch) == node {
+            // From the very node that begins it.
+            if admits && epoch != self.promised(range) && self.promise(range, epoch) {
+                // It may be about to survey the range in it.
+                let life = self.life(node) as u16;
+                self.leases[usize::from(range)].promised_to = Some((epoch, life));
+            }
+        } else if streamed != 0 && is_later(epoch, streamed) {
+            self.hear_of_later(now_ns, range, epoch);
         }
     }
 
-    /// The latest epoch of the own range that any node has told of, this one included.
-    pub(super) fn latest_told(&self) -> u32 {
-        let latest_of = |a: u32, b: u32| if a == 0 || ahead(b, a) > 0 { b } else { a };
-        let told = self.others().filter_map(|node| self.of_us(node));
-        let told = told.map(|told| told.epoch).filter(|epoch| *epoch != 0);
-        let latest = told.fold(0, latest_of);
+    /// Takes that others know a later epoch of a range that this node streams: it goes to the node
+    /// that begins that one, if it lives, or on in a still later one.
+    #[cold]
+    fn hear_of_later(&mut self, now_ns: u64, range: u16, epoch: u32) {
+        let (own, streamed) = (self.config.node, self.streamed(range));
+        let by = steps(epoch, streamed).min(FOLLOW_MAX);
+        let another = owner(epoch) != own && by <= STEPS_MAX;
+        if another && self.is_alive(now_ns, owner(epoch)) {
+            self.promise(range, epoch);
+            return;
+        }
+        let doubted_ns = &mut self.leases[usize::from(range)].doubted_ns;
+        if another && *doubted_ns == 0 {
+            *doubted_ns = now_ns.max(1);
+        }
+        // Two parts of a network come together: the other one may be heard in a moment.
+        if another && now_ns.saturating_sub(*doubted_ns) < self.config.silence_ns {
+            return;
+        }
+        *doubted_ns = 0;
+        // At least there, in an epoch of our own.
+        let same = owner(epoch) == own && steps(epoch, streamed) == by;
+        let to = if same { by } else { by + 1 };
+        self.go_on_in(range, later(streamed, to, own));
+    }
+
+    /// The latest epoch of a range that any node has told of, this one included.
+    pub(super) fn latest_told(&self, range: u16) -> u32 {
+        let latest_of = |a: u32, b: u32| if is_later(b, a) { b } else { a };
+        let told = self.others().filter_map(|node| self.told(node, range));
+        let latest = told.map(|told| told.epoch).fold(0, latest_of);
         // What this node asked in. Far beyond what others know it came from a forged frame.
-        let asked = self.promised(self.config.node);
-        if latest == 0 || ahead(asked, latest) <= STEPS_MAX {
+        let asked = self.promised(range);
+        if latest == 0 || !is_later(asked, latest) || steps(asked, latest) <= STEPS_MAX {
             latest_of(latest, asked)
         } else {
             latest
         }
     }
 
-    /// What `node` last said of this node and its range.
-    pub(super) fn of_us(&self, node: u16) -> Option<NodeSeen> {
-        self.peers[usize::from(node)].of_us
+    /// What `node` last said of a range.
+    pub(super) fn told(&self, node: u16, range: u16) -> Option<NodeSeen> {
+        self.peers[usize::from(node)].told[usize::from(range)]
     }
 }
 
@@ -186,8 +234,16 @@ mod tests {
 
     #[test]
     fn epochs_are_ordered_on_a_circle_without_zero() {
-        assert_eq!((ahead(3, 2), ahead(2, 3), ahead(2, 2)), (1, 0, 0));
-        assert_eq!(ahead(1, u32::MAX), 2);
-        assert_eq!((after(0), after(7), after(u32::MAX)), (1, 8, 1));
+        let last = epoch_of(COUNTER, 7);
+        assert!(is_later(epoch_of(1, 0), 0) && !is_later(0, epoch_of(1, 0)));
+        assert!(is_later(epoch_of(3, 0), epoch_of(2, 254)));
+        assert!(is_later(epoch_of(2, 1), epoch_of(2, 0)));
+        assert!(!is_later(epoch_of(2, 1), epoch_of(2, 1)));
+        assert!(is_later(after(last, 3), last));
+        assert_eq!(
+            (after(0, 5), after(last, 3)),
+            (epoch_of(1, 5), epoch_of(1, 3))
+        );
+        assert_eq!((owner(last), counter(last)), (7, COUNTER));
     }
 }

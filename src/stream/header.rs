@@ -3,17 +3,19 @@
 //! Each kind of frame has one function here, which fills all fields that its kind uses. The others
 //! are 0, as in `docs/reference/stream-protocol.md`. Touches no weights and no slots.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::common::Common;
 use super::narrow::Part;
 use crate::wire::{Dtype, Header, Hello, Kind};
 
-/// In the `part` of an ask: which positions are there, send these to the range's master, or send
-/// these to another node.
+/// In the `part` of an ask: which positions are there; send these replicas to the next master, or
+/// to a slave; send the bases of these, or what is contested of them, to the master before; say
+/// from which positions they were begun.
 pub(super) const SURVEY: u8 = 0;
-const LIST: u8 = 1;
+pub(super) const LIST: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
+pub(super) const BASE: u8 = 3;
+pub(super) const CONTESTED: u8 = 4;
+pub(super) const BEGUN: u8 = 5;
 
 /// What every frame of this node says. `range`: whose range it is about.
 #[inline(always)]
@@ -38,21 +40,22 @@ fn of_kind(common: &Common<'_>, kind: Kind, range: u16) -> Header {
     }
 }
 
-/// A position of a whole chunk of the own range, in f32.
+/// A position of a whole chunk that this node streams, in f32.
 #[inline(always)]
 pub(super) fn position(common: &Common<'_>, chunk: u32, version: u32) -> Header {
+    let range = common.ranges.range_of(chunk);
     Header {
         dtype: Dtype::F32,
         acks: common.config.nodes as u8,
-        epoch: common.epoch(),
+        epoch: common.streamed(range),
         chunk,
         chunk_version: version,
         payload_len: common.config.chunk_weights * 4,
-        ..of_kind(common, Kind::Position, common.config.node)
+        ..of_kind(common, Kind::Position, range)
     }
 }
 
-/// A position of `part` of a chunk of the own range: `weights` of them, as `dtype`.
+/// A position of `part` of a chunk that this node streams: `weights` of them, as `dtype`.
 pub(super) fn position_part(
     common: &Common<'_>,
     chunk: u32,
@@ -87,39 +90,55 @@ pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtyp
 /// A hello, which speaks of `seen` nodes.
 pub(super) fn hello(common: &Common<'_>, seen: usize) -> Header {
     Header {
-        epoch: common.epoch(),
+        epoch: common.streamed(common.config.node),
         payload_len: Hello::len(seen) as u32,
         ..of_kind(common, Kind::Hello, common.config.node)
     }
 }
 
-/// An ask for replicas of the own range from `chunk` on, which is to begin anew in `epoch`: which
-/// are there, or with a `list` of chunks (bytes) for these.
-pub(super) fn ask(common: &Common<'_>, chunk: u32, epoch: u32, list: Option<usize>) -> Header {
+/// An ask for replicas of a range from `chunk` on, which this node is to stream in `epoch`: which
+/// are there.
+pub(super) fn survey(common: &Common<'_>, range: u16, chunk: u32, epoch: u32) -> Header {
     Header {
         epoch,
         chunk,
-        payload_len: list.unwrap_or(0) as u32,
         content: common.config.incarnation as u16,
-        part: if list.is_some() { LIST } else { SURVEY },
-        ..of_kind(common, Kind::Ask, common.config.node)
+        part: SURVEY,
+        ..of_kind(common, Kind::Ask, range)
     }
 }
 
-/// An ask for replicas of `chunks` of the range of `node`, which is away.
-pub(super) fn ask_for_replica(common: &Common<'_>, node: u16, chunks: &[u32]) -> Header {
+/// An ask for the bases of `chunks` of a range that this node streamed, or `before` did.
+pub(super) fn ask_for_bases(
+    common: &Common<'_>,
+    range: u16,
+    epoch: u32,
+    chunks: &[u32],
+    before: u16,
+) -> Header {
     Header {
+        seq: before as u8,
+        ..ask(common, range, epoch, chunks, BASE)
+    }
+}
+
+/// An ask for `chunks` of a range, which says in `part` what of them is to be sent.
+pub(super) fn ask(common: &Common<'_>, range: u16, epoch: u32, chunks: &[u32], part: u8) -> Header {
+    Header {
+        epoch,
         chunk: chunks.first().copied().unwrap_or(0),
         payload_len: 4 * chunks.len() as u32,
-        part: REPLICA,
-        ..of_kind(common, Kind::Ask, node)
+        content: common.config.incarnation as u16,
+        part,
+        ..of_kind(common, Kind::Ask, range)
     }
 }
 
-/// An offer, `bytes` long, to master `node`. `epoch`: what this node promised.
+/// An offer of what this node holds of a range from `chunk` on, `bytes` long. `epoch`: what it
+/// promised.
 pub(super) fn offer(
     common: &Common<'_>,
-    node: u16,
+    range: u16,
     chunk: u32,
     epoch: u32,
     bytes: usize,
@@ -128,28 +147,56 @@ pub(super) fn offer(
         epoch,
         chunk,
         payload_len: bytes as u32,
-        ..of_kind(common, Kind::Offer, node)
+        ..of_kind(common, Kind::Offer, range)
     }
 }
 
-/// A piece of a chunk, `weights` of them, that goes back to its master `node`.
+/// What the piece of a restore is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Given {
+    /// The position that was taken last.
+    Replica,
+    /// The position that a range was begun from which the asker had streamed, or this node.
+    Base(u8),
+    /// The delta that was under way when the master changed.
+    Contested,
+    /// There is nothing of what was asked for.
+    Nothing,
+    /// Which position it was begun from; the weights are not there.
+    Begun,
+}
+
+impl Given {
+    /// As the `content` of a restore says it.
+    pub(super) fn content(self) -> u16 {
+        match self {
+            Self::Replica => 0,
+            Self::Base(_) => 1,
+            Self::Contested => 2,
+            Self::Nothing => 3,
+            Self::Begun => 4,
+        }
+    }
+}
+
+/// Piece `piece` of a chunk, `weights` of them, that was asked for: a position of `version` in
+/// `epoch`.
 pub(super) fn restore(
     common: &Common<'_>,
-    node: u16,
     chunk: u32,
-    piece: u8,
-    weights: usize,
+    (epoch, version): (u32, u32),
+    given: Given,
+    (piece, weights): (u8, usize),
 ) -> Header {
-    let state = common.state.chunk(chunk);
     Header {
         dtype: Dtype::F32,
         acks: common.config.nodes as u8,
-        epoch: common.promised(node),
+        epoch,
         chunk,
-        chunk_version: state.version.load(Relaxed),
+        chunk_version: version,
         payload_len: 4 * weights as u32,
-        content: state.epoch.load(Relaxed),
+        content: given.content(),
         part: piece,
-        ..of_kind(common, Kind::Restore, node)
+        ..of_kind(common, Kind::Restore, common.ranges.range_of(chunk))
     }
 }

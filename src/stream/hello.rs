@@ -1,10 +1,9 @@
 //! Hello: who is there, and who holds what.
 //!
 //! Each node says which life of each node it knows, which epoch of its range, and how much of it it
-//! holds. [`epochs`](super::epochs) and [`restore`](super::restore) have what follows from that.
+//! holds. [`epochs`](super::epochs) and [`takeover`](super::takeover) have what follows from that.
 
 use super::common::Common;
-use super::missing::Missing;
 use super::strangers;
 use super::{Outbox, To, header};
 use crate::wire::{DropReason, Frame, Hello, NodeSeen, SEEN_MAX};
@@ -45,7 +44,7 @@ impl Hellos {
             } else {
                 HELLO_SOON_NS
             };
-        let hello = self.hello(common);
+        let hello = self.hello(now_ns, common);
         let header = header::hello(common, hello.seen.len());
         let went = out.send_hello(To::Group, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
@@ -60,7 +59,7 @@ impl Hellos {
         }
     }
 
-    fn hello(&self, common: &Common<'_>) -> Hello {
+    fn hello(&self, now_ns: u64, common: &Common<'_>) -> Hello {
         let config = &common.config;
         let end = config.nodes.min(self.first.saturating_add(SEEN_MAX));
         Hello {
@@ -74,24 +73,30 @@ impl Hellos {
             masters: config.masters,
             trained_ms: common.trained.claim_ms(),
             first: self.first,
-            seen: (self.first..end).map(|node| seen(common, node)).collect(),
+            seen: (self.first..end)
+                .map(|node| seen(now_ns, common, node))
+                .collect(),
         }
     }
 }
 
-fn seen(common: &Common<'_>, node: u16) -> NodeSeen {
-    if node == common.config.node {
-        let all = common.ranges.of(node).len() as u32;
-        return NodeSeen {
-            life: common.config.incarnation as u32,
-            epoch: common.epoch(),
-            held: if common.streaming() { all } else { 0 },
-        };
-    }
+/// What this node says of `node` and of its range.
+fn seen(now_ns: u64, common: &Common<'_>, node: u16) -> NodeSeen {
+    let life = if node == common.config.node {
+        common.config.incarnation
+    } else {
+        common.life(node)
+    };
+    let held = if common.streams(node) {
+        common.ranges.of(node).len() as u32
+    } else {
+        common.leases[usize::from(node)].held()
+    };
     NodeSeen {
-        life: common.life(node) as u32,
+        life: life as u32,
         epoch: common.promised(node),
-        held: common.peers[usize::from(node)].joined_chunks,
+        held,
+        silent: !common.is_alive(now_ns, node),
     }
 }
 
@@ -99,7 +104,6 @@ fn seen(common: &Common<'_>, node: u16) -> NodeSeen {
 pub(super) fn handle(
     now_ns: u64,
     common: &mut Common<'_>,
-    missing: &mut Missing,
     frame: &Frame<'_>,
 ) -> Result<(), DropReason> {
     let hello = Hello::parse(frame.payload).ok_or(DropReason::Malformed)?;
@@ -111,9 +115,11 @@ pub(super) fn handle(
     common.counters.hellos_taken += 1;
     common.trained.hear(now_ns, hello.trained_ms);
     common.hear_life(now_ns, sender, hello.incarnation);
-    missing.hear(common, sender, &hello);
     if let Some(of_us) = hello.seen_of(common.config.node) {
-        common.hear_of_us(sender, frame.header.epoch, of_us);
+        common.hear_own_life(sender, of_us.life);
+    }
+    for (range, told) in (hello.first..).zip(&hello.seen) {
+        common.hear_of_range(now_ns, sender, range, *told);
     }
     Ok(())
 }

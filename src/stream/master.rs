@@ -1,4 +1,4 @@
-//! The master: multicasts the positions of its range, adds the deltas that come back.
+//! The master: multicasts the positions of its ranges, adds the deltas that come back.
 //!
 //! Holds where the turn is, the flow window and what it needs to know of its own chunks beyond
 //! their numbers, which are in the state file. Invariant: what a position says in its acks is in
@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::heal::{Healed, Keeping, heal, note_healed, note_refused_sum};
+use super::lease::Turn;
 use super::narrow::Parts;
 use super::sparse::Sparse;
 use super::window::Window;
@@ -23,16 +24,17 @@ const MAX_DELTA_LAG: u32 = 128;
 
 /// What a master knows beyond the state file.
 pub(super) struct Master {
-    /// First chunk of the own range.
-    first: u32,
-    /// Next chunk of the own range to send.
+    /// The chunks that are streamed, as of so many changes.
+    turn: Turn,
+    turns: u32,
+    /// Next of them to send.
     cursor: u32,
     window: Window,
     sparse: Sparse,
     keeping: Keeping,
     /// What was published, where payloads are narrow.
     parts: Parts,
-    /// The ticket of each own chunk's last position, counted from the start of the range.
+    /// The ticket of each chunk's last position.
     tickets: Vec<u64>,
     /// Whether a killed predecessor left deltas added in part.
     partials: bool,
@@ -43,17 +45,38 @@ pub(super) struct Master {
 impl Master {
     pub(super) fn new(common: &Common<'_>) -> Self {
         let config = &common.config;
-        let range = common.ranges.of(config.node);
+        let turn = Turn::of(common);
+        let chunks = turn.len();
         Self {
-            first: range.start,
-            cursor: range.start,
-            window: Window::new(config.window_frames, range.len(), config.nodes),
-            sparse: Sparse::new(config, range.len()),
+            cursor: turn.runs().first().map_or(0, |run| run.start),
+            turns: common.turns,
+            window: Window::new(config.window_frames, chunks, config.nodes),
+            sparse: Sparse::new(config, chunks),
             keeping: Keeping::default(),
-            parts: Parts::new(config, range.len()),
-            tickets: vec![0; range.len()],
+            parts: Parts::new(config, chunks),
+            tickets: vec![0; config.chunks as usize],
             partials: common.state.has_partials(),
             values: Vec::new(),
+            turn,
+        }
+    }
+
+    /// Goes over other chunks than before, if it is time.
+    #[inline]
+    pub(super) fn look_at_turns(&mut self, common: &Common<'_>) {
+        if self.turns != common.turns {
+            self.begin_turns(common);
+        }
+    }
+
+    #[cold]
+    fn begin_turns(&mut self, common: &Common<'_>) {
+        let (cursor, tickets) = (self.cursor, std::mem::take(&mut self.tickets));
+        *self = Self::new(common);
+        // What the adapter has yet to read does not depend on whose range it is in.
+        self.tickets = tickets;
+        if self.turn.len() > 0 {
+            self.cursor = self.turn.at(cursor);
         }
     }
 
@@ -62,22 +85,22 @@ impl Master {
         &self.window
     }
 
-    /// A chunk's place in the own range.
+    /// A chunk's place in the turn.
     #[inline(always)]
     fn own(&self, chunk: u32) -> usize {
-        (chunk - self.first) as usize
+        self.turn.place(chunk)
     }
 
     /// Positions that would go now if there were room for them: what the flow window says.
     #[inline]
-    pub(super) fn positions_wanted(&mut self, now_ns: u64, common: &Common<'_>) -> usize {
-        if self.tickets.is_empty() || !common.streaming() {
+    pub(super) fn positions_wanted(&mut self, now_ns: u64) -> usize {
+        if self.turn.len() == 0 {
             return 0;
         }
         self.window.left(now_ns)
     }
 
-    /// Sends positions of the own range, round-robin, until `max` or the transport says stop.
+    /// Sends positions of the own ranges, round-robin, until `max` or the transport says stop.
     /// Returns how many.
     pub(super) fn poll(
         &mut self,
@@ -113,12 +136,12 @@ impl Master {
         }
     }
 
-    /// The turn goes to the next chunk of the own range.
+    /// The turn goes to the next chunk.
     #[inline]
     fn next_turn(&mut self, now_ns: u64, common: &mut Common<'_>) {
-        self.cursor += 1;
-        if self.own(self.cursor) >= self.tickets.len() {
-            self.cursor = self.first;
+        let before = self.cursor;
+        self.cursor = self.turn.at(before + 1);
+        if self.cursor <= before {
             common.counters.cycles += 1;
             self.keeping.begin_pass(now_ns);
         }
@@ -163,8 +186,7 @@ impl Master {
         let Some(ticket) = went else {
             return false;
         };
-        let own = self.own(chunk);
-        self.tickets[own] = ticket;
+        self.tickets[chunk as usize] = ticket;
         note_healed(common, chunk, healed);
         self.sparse.note_gone(w, published, &mut self.values);
         note_position_sent(common, state, version);
@@ -218,16 +240,20 @@ impl Master {
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        let node = common.config.node;
-        if !common.ranges.owns(node, header.chunk) || header.range != node {
+        let range = header.range;
+        if range >= common.config.nodes || !common.ranges.has(range, header.chunk) {
             return Err(DropReason::Foreign);
         }
-        if !common.streaming() {
+        let epoch = common.streamed(range);
+        if epoch == 0 {
             return Err(DropReason::NotReady);
         }
-        if header.epoch != common.state.epoch().load(Relaxed) {
+        if header.epoch != epoch {
             return Err(DropReason::Epoch);
         }
+        common.forks.note_back(header.sender, header.chunk);
+        // Positions go by the turn from the next poll on.
+        self.look_at_turns(common);
         let state = common.state.chunk(header.chunk);
         let lag = state
             .version
@@ -259,7 +285,7 @@ impl Master {
     /// old.
     #[inline]
     fn position_number(&self, chunk: u32, lag: u32) -> u64 {
-        let len = self.tickets.len() as u64;
+        let len = self.turn.len() as u64;
         let (position, cursor) = (self.own(chunk) as u64, self.own(self.cursor) as u64);
         // Frames sent since that version of this chunk left: chunks go in turn, so the turn tells,
         // and no number has to travel. Those who skip chunks keep the number of the last one.
@@ -281,7 +307,7 @@ impl Master {
     ) -> Result<(), DropReason> {
         // The acks of a position say which deltas are in it, so none may get into it on its way:
         // with one that the acks lack, the slave would send it again, and it would count twice.
-        let ticket = self.tickets[self.own(header.chunk)];
+        let ticket = self.tickets[header.chunk as usize];
         if common.exactly_once() && !out.has_read(ticket) {
             return Err(DropReason::Unread);
         }

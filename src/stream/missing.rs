@@ -7,13 +7,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::common::chunk_flags::JOINED;
 use super::common::{Common, note_taken};
-use super::pull::{all_pieces, check_piece, is_alive};
-use super::slave::note_acks;
+use super::pieces::all_pieces;
+use super::take::note_acks;
 use super::{Outbox, To, header};
 use crate::weights::kernels;
-use crate::wire::{self, DropReason, Frame, Hello};
+use crate::wire::{self, DropReason, Frame};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 100_000_000;
@@ -30,8 +29,6 @@ struct Asked {
 /// What was asked for, and of whom.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
-    /// Per range, the node that last said that it holds some of it.
-    holders: Vec<Option<u16>>,
     /// Who was asked, and for what.
     node: u16,
     asked: Vec<Asked>,
@@ -39,16 +36,6 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// Notes what the hello of `node` says of the ranges of others.
-    pub(super) fn hear(&mut self, common: &Common<'_>, node: u16, hello: &Hello) {
-        self.holders.resize(common.config.nodes.into(), None);
-        for (of, seen) in (hello.first..).zip(&hello.seen) {
-            if of != node && seen.held > 0 {
-                self.holders[usize::from(of)] = Some(node);
-            }
-        }
-    }
-
     /// Asks for the next chunks of a range whose master is away, if this node is not ready.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
@@ -62,13 +49,14 @@ impl Missing {
         if !self.asked.is_empty() && now_ns.saturating_sub(self.asked_ns) < AGAIN_NS {
             return;
         }
-        let Some((range, holder)) = self.lacking(now_ns, common) else {
+        let Some((range, holder)) = Self::lacking(now_ns, common) else {
             return;
         };
-        let lacks = |chunk: &u32| !is_joined(common, *chunk);
+        let lacks = |chunk: &u32| !common.holds(*chunk);
         let chunks = common.ranges.of(range).filter(lacks);
         let chunks: Vec<u32> = chunks.take(wire::ASK_MAX).collect();
-        let header = header::ask_for_replica(common, range, &chunks);
+        let epoch = common.promised(range);
+        let header = header::ask(common, range, epoch, &chunks, header::REPLICA);
         let went = out.send_hello(To::Node(holder), header.frame_len(), &mut |slot| {
             wire::emit_chunks(&chunks, header.emit(slot).1);
         });
@@ -85,12 +73,24 @@ impl Missing {
 
     /// A range of which chunks are missing, whose master is away, and a living node that holds some
     /// of it.
-    fn lacking(&self, now_ns: u64, common: &Common<'_>) -> Option<(u16, u16)> {
-        let mut others = common.others();
-        others.find_map(|range| {
-            let away = !common.has_joined(range) && !is_alive(now_ns, common, range);
-            let holder = (*self.holders.get(usize::from(range))?)?;
-            (away && is_alive(now_ns, common, holder)).then_some((range, holder))
+    fn lacking(now_ns: u64, common: &Common<'_>) -> Option<(u16, u16)> {
+        let holds = |node: u16, range: u16| {
+            let told = common.told(node, range);
+            told.is_some_and(|told| told.held > 0)
+        };
+        // Of a range of which nothing is known here its home is the master.
+        let master = |range: u16| common.owner(range).unwrap_or(range);
+        let away = |range: &u16| {
+            let master = master(*range);
+            master != common.config.node
+                && !common.has_joined(*range)
+                && !common.is_alive(now_ns, master)
+        };
+        let mut ranges = (0..common.config.nodes).filter(away);
+        ranges.find_map(|range| {
+            let mut living = common.living(now_ns);
+            let holder = living.find(|node| holds(*node, range))?;
+            Some((range, holder))
         })
     }
 
@@ -101,9 +101,8 @@ impl Missing {
         frame: &Frame<'_>,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        check_piece(common, frame)?;
         let at = self.asked.iter().position(|one| one.chunk == header.chunk);
-        let at = at.filter(|_| header.sender == self.node && !is_joined(common, header.chunk));
+        let at = at.filter(|_| header.sender == self.node && !common.holds(header.chunk));
         let at = at.ok_or(DropReason::Late)?;
         let asked = &mut self.asked[at];
         if asked.version != header.chunk_version {
@@ -118,26 +117,22 @@ impl Missing {
         common.counters.restores_taken += 1;
         if asked.pieces == all_pieces(&common.config) {
             self.asked.swap_remove(at);
-            join(common, frame);
+            join_replica(common, frame);
         }
         Ok(())
     }
 }
 
-fn is_joined(common: &Common<'_>, chunk: u32) -> bool {
-    common.state.chunk(chunk).flags.load(Relaxed) & JOINED != 0
-}
-
-/// The replica of a chunk is whole.
-fn join(common: &mut Common<'_>, frame: &Frame<'_>) {
+/// The replica of a chunk is whole, and in the buffer.
+pub(super) fn join_replica(common: &mut Common<'_>, frame: &Frame<'_>) {
     let header = &frame.header;
     common.promise(header.range, header.epoch);
     note_acks(common, frame);
     let state = common.state.chunk(header.chunk);
-    state.epoch.store(header.content, Relaxed);
+    state.epoch.store(header.epoch, Relaxed);
     let ack = frame.acks[usize::from(common.config.node)];
     note_taken(state, header.chunk_version, Some(ack), false);
-    let peer = &mut common.peers[usize::from(header.range)];
-    peer.joined_chunks += 1;
-    peer.by_replica = true;
+    let lease = &mut common.leases[usize::from(header.range)];
+    lease.joined_chunks += 1;
+    lease.by_replica = true;
 }

@@ -10,42 +10,53 @@
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
-//! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what brings lost
-//! ranges back: `restore` (with `pull`) and `missing` ask, `replicas` answers. `epochs` has which
-//! lives and epochs count. What they share is lent to them (`common`); all headers are made in
-//! `header`.
+//! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
+//! ranges whose master is lost: `takeover` decides who is next, `restore` (with `pull`), `missing`,
+//! `rejoin` and `unsure` ask for what is needed, `replicas` answers. `lease` has what is known of
+//! each range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and
+//! `forks` what becomes of weights when the master changes. What they share is lent to them
+//! (`common`); all headers are made in `header`.
 //!
-//! Who owns what: every node is master of one contiguous range of chunks ([`Ranges`]) and slave of
-//! all others. `docs/reference/stream-protocol.md` has the rules and why they lose and double
-//! nothing.
+//! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
+//! and slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and
+//! double nothing.
 
 mod age;
 mod claims;
 mod common;
 mod counters;
 mod epochs;
+mod forks;
+mod handover;
 mod header;
 mod heal;
 mod hello;
+mod lease;
+mod lives;
 mod master;
 mod missing;
 mod narrow;
+mod pieces;
 mod portion;
 mod positions;
 mod pull;
 mod queue;
 mod range;
 mod rate;
+mod rejoin;
 mod replicas;
 mod report;
 mod restore;
 mod shares;
+mod silence;
 mod slave;
 mod sparse;
 mod strangers;
 mod streamer;
 mod take;
+mod takeover;
 mod trained;
+mod unsure;
 mod window;
 
 #[cfg(test)]
@@ -166,6 +177,9 @@ pub struct Config {
     /// Positions that may be on the way without any slave having answered; 0: no limit.
     /// Bounds the queues between nodes, not correctness: silence opens it again.
     pub window_frames: u32,
+    /// A node that was not heard for so long is silent, unless it is heard in longer gaps anyway:
+    /// others take its ranges, ns.
+    pub silence_ns: u64,
 }
 
 impl Config {
@@ -193,6 +207,7 @@ impl Config {
             sparse: false,
             writes: Writes::Racy,
             window_frames: (WINDOW_BYTES / frame_len) as u32,
+            silence_ns: SILENCE_NS,
         })
     }
 
@@ -212,6 +227,9 @@ impl Config {
         }
     }
 }
+
+/// The shortest time after which a node is silent, by default, ns.
+pub const SILENCE_NS: u64 = 500_000_000;
 
 /// Bytes of positions on the way without an answer, by default.
 const WINDOW_BYTES: usize = 2_000_000;

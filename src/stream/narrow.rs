@@ -282,7 +282,7 @@ impl Narrow {
         let ahead = header
             .chunk_version
             .wrapping_sub(state.version.load(Relaxed));
-        let same_life = joined && state.epoch.load(Relaxed) == header.epoch as u16;
+        let same_life = joined && state.epoch.load(Relaxed) == header.epoch;
         let seen = self.seen.get(header.chunk as usize).copied().flatten();
         seen.is_some_and(|seen| {
             same_life && seen.exact && seen.content == header.content && ahead < CONTENT_TURN

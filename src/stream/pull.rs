@@ -1,5 +1,5 @@
-//! A restore that is going on: which node holds the newest position of each chunk of the own range,
-//! and the chunks that came.
+//! A restore that is going on: which node holds the newest position of each chunk of a range, and
+//! the chunks that came.
 //!
 //! Two windows go over the range: blocks that are surveyed, and behind them chunks that are pulled.
 //! What gets lost is asked for again; who falls silent is asked no more.
@@ -7,15 +7,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
-use super::epochs::ahead;
-use super::{Config, Outbox, To, header};
-use crate::weights::kernels;
-use crate::wire::{self, DropReason, Dtype, Frame};
+use super::epochs::is_later;
+use super::pieces::{all_pieces, take_newest};
+use super::{Outbox, To, header};
+use crate::wire::{self, DropReason, Frame};
 
-/// Versions that a restored range leaves out: deltas from before are too late then.
-const VERSION_STEP: u32 = 1 << 16;
-/// A node that was silent for so long is not waited for, ns.
-const ALIVE_NS: u64 = 2_000_000_000;
 /// A node that was silent for so long is given up: what only it holds begins anew, ns.
 const LOST_NS: u64 = 30_000_000_000;
 /// What is not answered is asked again after this, ns; a chunk after twice the longest time that
@@ -31,7 +27,7 @@ const CHUNKS: u32 = 256;
 /// A chunk that was asked for so many chunks before one that came is lost, or its ask is.
 const OVERTAKEN: u32 = 16;
 
-/// What is known of a block of chunks of the own range.
+/// What is known of a block of chunks of the range.
 #[derive(Clone, Debug, Default)]
 struct Block {
     /// The nodes that have offered, one bit each.
@@ -53,24 +49,24 @@ impl Block {
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     node: u16,
-    /// Low half.
-    epoch: u16,
+    epoch: u32,
     version: u32,
 }
 
 impl Newest {
-    fn is_older(&self, epoch: u16, version: u32) -> bool {
-        let epochs = epoch.wrapping_sub(self.epoch) as i16;
-        epochs > 0 || (epochs == 0 && ahead(version, self.version) > 0)
+    fn is_older(&self, epoch: u32, version: u32) -> bool {
+        let later = version.wrapping_sub(self.version) as i32 > 0;
+        is_later(epoch, self.epoch) || (epoch == self.epoch && later)
     }
 }
 
-/// A chunk of the own range.
-#[derive(Clone, Copy, Debug, Default)]
+/// A chunk of the range.
+#[derive(Clone, Debug, Default)]
 struct Own {
     newest: Option<Newest>,
-    /// Pieces that came, one bit each.
+    /// Pieces that came, one bit each, and what is in them, until all have.
     pieces: u8,
+    bytes: Vec<u8>,
     done: bool,
     /// When it was asked for, ns (0: not yet), and the how many-th of its node it was.
     asked_ns: u64,
@@ -79,10 +75,27 @@ struct Own {
     tries: u8,
 }
 
+impl Own {
+    /// What this node itself holds is an offer too.
+    fn held_here(common: &Common<'_>, chunk: u32) -> Self {
+        let state = common.state.chunk(chunk);
+        let newest = Newest {
+            node: common.config.node,
+            epoch: state.epoch.load(Relaxed),
+            version: state.version.load(Relaxed),
+        };
+        Self {
+            newest: common.holds(chunk).then_some(newest),
+            ..Self::default()
+        }
+    }
+}
+
 /// A restore that is going on.
 #[derive(Debug, Default)]
 pub(super) struct Going {
-    /// The epoch that the range will stream in.
+    pub(super) range: u16,
+    /// The epoch that it will stream in.
     pub(super) epoch: u32,
     blocks: Vec<Block>,
     chunks: Vec<Own>,
@@ -97,25 +110,40 @@ pub(super) struct Going {
     slowest_ns: u64,
     /// Chunks that no node holds.
     pub(super) missing: u32,
+    /// Chunks that this node streamed before, and did things to that are lost.
+    pub(super) abandoned: u32,
     due_ns: u64,
     /// When the first of the others told what it holds, ns.
     told_ns: u64,
-    /// The epoch turned out to be known to another node: all begins again in a later one.
+    /// The epoch turned out to be known to another node.
     pub(super) stale: bool,
 }
 
 impl Going {
-    pub(super) fn new(epoch: u32, told_ns: u64, own_chunks: usize, nodes: u16) -> Self {
-        let blocks = own_chunks.div_ceil(wire::BLOCK_CHUNKS as usize);
+    pub(super) fn new(common: &Common<'_>, range: u16, told_ns: u64) -> Self {
+        let (chunks, nodes) = (common.ranges.of(range), usize::from(common.config.nodes));
         Self {
-            epoch,
+            range,
+            epoch: common.promised(range),
             told_ns,
-            blocks: vec![Block::default(); blocks],
-            chunks: vec![Own::default(); own_chunks],
-            asked: vec![0; nodes.into()],
-            came: vec![0; nodes.into()],
+            blocks: vec![Block::default(); chunks.len().div_ceil(wire::BLOCK_CHUNKS as usize)],
+            chunks: chunks.map(|chunk| Own::held_here(common, chunk)).collect(),
+            asked: vec![0; nodes],
+            came: vec![0; nodes],
             ..Self::default()
         }
+    }
+
+    /// Since when others have told what they hold, ns.
+    pub(super) fn told_ns(&self) -> u64 {
+        self.told_ns
+    }
+
+    /// Whether a chunk comes from `node`, which streamed it last: then that has not forked.
+    pub(super) fn is_from(&self, at: usize, node: u16) -> bool {
+        self.chunks[at]
+            .newest
+            .is_some_and(|newest| newest.node == node)
     }
 
     /// Asks for what comes next. True: all is there.
@@ -169,7 +197,7 @@ impl Going {
 
     /// Asks all nodes for what they hold of the next blocks.
     fn survey(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
-        let first = common.ranges.of(common.config.node).start;
+        let first = common.ranges.of(self.range).start;
         let end = self.blocks.len().min(self.surveyed + BLOCKS);
         for at in self.surveyed..end {
             if is_surveyed(&self.blocks[at], now_ns, common) {
@@ -183,7 +211,7 @@ impl Going {
                 continue;
             }
             let chunk = first + at as u32 * wire::BLOCK_CHUNKS;
-            let header = header::ask(common, chunk, self.epoch, None);
+            let header = header::survey(common, self.range, chunk, self.epoch);
             let went = out.send_hello(To::Group, header.frame_len(), &mut |slot| {
                 header.emit(slot);
             });
@@ -213,13 +241,16 @@ impl Going {
             match self.chunks[at].newest {
                 None if self.may_begin_new(now_ns, common) => self.begin_new(at),
                 None => {
-                    self.survey_again(at);
+                    self.survey_again(common, at);
                     break;
                 }
+                Some(newest) if newest.node == common.config.node => {
+                    self.chunks[at].done = true;
+                }
                 Some(newest)
-                    if !is_alive(now_ns, common, newest.node) || self.chunks[at].tries > TRIES =>
+                    if !common.is_alive(now_ns, newest.node) || self.chunks[at].tries > TRIES =>
                 {
-                    self.survey_again(at);
+                    self.survey_again(common, at);
                     break;
                 }
                 Some(newest) => {
@@ -242,7 +273,7 @@ impl Going {
             now_ns.saturating_sub(heard_ns) >= LOST_NS
         };
         let mut others = common.others();
-        others.all(|node| is_alive(now_ns, common, node) || lost(node))
+        others.all(|node| common.is_alive(now_ns, node) || lost(node))
     }
 
     /// No living node holds the chunk: it begins with the initial weights.
@@ -252,20 +283,25 @@ impl Going {
     }
 
     /// The node that held the chunk is silent or does not hold it any more: others may.
-    fn survey_again(&mut self, at: usize) {
+    fn survey_again(&mut self, common: &Common<'_>, at: usize) {
         let block = at / wire::BLOCK_CHUNKS as usize;
         self.blocks[block] = Block::default();
         self.surveyed = self.surveyed.min(block);
         let first = block * wire::BLOCK_CHUNKS as usize;
         let end = self.chunks.len().min(first + wire::BLOCK_CHUNKS as usize);
-        for chunk in self.chunks[first..end].iter_mut().filter(|one| !one.done) {
-            *chunk = Own::default();
+        let start = common.ranges.of(self.range).start;
+        let chunks = self.chunks[first..end]
+            .iter_mut()
+            .zip(start + first as u32..);
+        for (one, chunk) in chunks.filter(|(one, _)| !one.done) {
+            *one = Own::held_here(common, chunk);
         }
     }
 
     fn is_due(&self, now_ns: u64, at: usize, node: u16) -> bool {
         let chunk = &self.chunks[at];
-        let overtaken = ahead(self.came[usize::from(node)], chunk.order) > OVERTAKEN;
+        let came = self.came[usize::from(node)];
+        let overtaken = came.saturating_sub(chunk.order) > OVERTAKEN;
         let patience_ns = match self.slowest_ns {
             0 => AGAIN_NS,
             slowest_ns => 2 * slowest_ns.clamp(AGAIN_NS / 4, 10 * AGAIN_NS),
@@ -282,10 +318,10 @@ impl Going {
         list: &[u32],
         out: &mut impl Outbox,
     ) {
-        let first = common.ranges.of(common.config.node).start;
+        let first = common.ranges.of(self.range).start;
         for list in list.chunks(wire::ASK_MAX) {
             let chunks: Vec<u32> = list.iter().map(|own| first + own).collect();
-            let header = header::ask(common, chunks[0], self.epoch, Some(4 * chunks.len()));
+            let header = header::ask(common, self.range, self.epoch, &chunks, header::LIST);
             let went = out.send_hello(To::Node(node), header.frame_len(), &mut |slot| {
                 wire::emit_chunks(&chunks, header.emit(slot).1);
             });
@@ -302,7 +338,7 @@ impl Going {
         }
     }
 
-    /// Takes a piece of the own chunk `at`.
+    /// Takes a piece of chunk `at` of the range.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -313,14 +349,16 @@ impl Going {
         let header = &frame.header;
         let own = &mut self.chunks[at];
         let wanted = own.newest.is_some_and(|newest| {
-            newest.node == header.sender && newest.version == header.chunk_version
+            newest.node == header.sender
+                && (newest.epoch, newest.version) == (header.epoch, header.chunk_version)
         });
         if own.done || own.asked_ns == 0 || !wanted {
             return Err(DropReason::Late);
         }
-        let (w, _, _) = common.chunk_views(header.chunk);
         let weights = common.config.piece(header.part);
-        kernels::copy_in_bytes(w.slice(weights.start, weights.len()), frame.payload);
+        own.bytes
+            .resize(4 * common.config.chunk_weights as usize, 0);
+        own.bytes[4 * weights.start..4 * weights.end].copy_from_slice(frame.payload);
         own.pieces |= 1 << header.part;
         let came = &mut self.came[usize::from(header.sender)];
         *came = (*came).max(own.order);
@@ -329,15 +367,8 @@ impl Going {
         common.counters.restores_taken += 1;
         if own.pieces == all_pieces(&common.config) {
             own.done = true;
-            for (applied, ack) in common.state.applied(header.chunk).iter().zip(frame.acks) {
-                applied.store(*ack, Relaxed);
-            }
-            let version = header.chunk_version.wrapping_add(VERSION_STEP);
-            common
-                .state
-                .chunk(header.chunk)
-                .version
-                .store(version, Relaxed);
+            let bytes = std::mem::take(&mut own.bytes);
+            self.abandoned += u32::from(take_newest(common, frame, &bytes));
         }
         // More may be asked for.
         self.due_ns = 0;
@@ -352,35 +383,8 @@ fn note(lists: &mut Vec<(u16, Vec<u32>)>, node: u16, own: u32) {
     }
 }
 
-pub(super) fn is_alive(now_ns: u64, common: &Common<'_>, node: u16) -> bool {
-    let heard_ns = common.peers[usize::from(node)].heard_ns;
-    heard_ns != 0 && now_ns.saturating_sub(heard_ns) < ALIVE_NS
-}
-
 /// Whether all nodes that live have said what they hold of a block.
 fn is_surveyed(block: &Block, now_ns: u64, common: &Common<'_>) -> bool {
-    let mut others = common.others();
-    others.all(|node| block.has_offer(node) || !is_alive(now_ns, common, node))
-}
-
-/// Checks a piece of a replica: its chunk, its form, its weights.
-pub(super) fn check_piece(common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
-    let (header, nodes) = (&frame.header, common.config.nodes);
-    if header.range >= nodes || !common.ranges.owns(header.range, header.chunk) {
-        return Err(DropReason::Foreign);
-    }
-    if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(nodes) {
-        return Err(DropReason::Shape);
-    }
-    if kernels::any_non_finite(frame.payload) {
-        return Err(DropReason::NonFinite);
-    }
-    Ok(())
-}
-
-/// The bits of all pieces that a chunk has.
-pub(super) fn all_pieces(config: &Config) -> u8 {
-    let pieces = 0..config.precision.f32_pieces();
-    let there = pieces.filter(|piece| !config.piece(*piece).is_empty());
-    there.fold(0, |all, piece| all | 1 << piece)
+    let mut living = common.living(now_ns);
+    living.all(|node| block.has_offer(node))
 }

@@ -1,9 +1,9 @@
-//! Which node masters which chunks: `rank * chunks / masters`, contiguous, for every rank below
-//! `masters`.
+//! The split of chunks into ranges: `rank * chunks / masters`, contiguous, for every rank below
+//! `masters`. Range r is at home on node r, which masters it first.
 
 use std::ops::Range;
 
-/// The split of chunks over the masters.
+/// The split of chunks into ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges {
     /// Where each node's range begins, and where the last ends: looked up for every frame.
@@ -26,20 +26,22 @@ impl Ranges {
         }
     }
 
-    /// The chunks that `node` masters; may be empty.
-    pub fn of(&self, node: u16) -> Range<u32> {
-        let node = usize::from(node);
-        self.starts[node]..self.starts[node + 1]
-    }
-
-    /// Whether `node` is the master of `chunk`.
+    /// The chunks of `range`; may be empty.
     #[inline]
-    pub fn owns(&self, node: u16, chunk: u32) -> bool {
-        self.of(node).contains(&chunk)
+    pub fn of(&self, range: u16) -> Range<u32> {
+        let range = usize::from(range);
+        self.starts[range]..self.starts[range + 1]
     }
 
-    /// The master of `chunk`, which must be there.
-    pub fn master_of(&self, chunk: u32) -> u16 {
+    /// Whether `chunk` is in `range`.
+    #[inline]
+    pub fn has(&self, range: u16, chunk: u32) -> bool {
+        self.of(range).contains(&chunk)
+    }
+
+    /// The range of `chunk`, which must be there.
+    #[inline]
+    pub fn range_of(&self, chunk: u32) -> u16 {
         (self.starts.partition_point(|start| *start <= chunk) - 1) as u16
     }
 
@@ -65,14 +67,14 @@ mod tests {
                 prop_assert_eq!(range.start, next);
                 next = range.end;
                 for chunk in range {
-                    let owners: Vec<u16> = (0..nodes).filter(|node| ranges.owns(*node, chunk)).collect();
+                    let owners: Vec<u16> = (0..nodes).filter(|node| ranges.has(*node, chunk)).collect();
                     prop_assert_eq!(owners, [node]);
-                    prop_assert_eq!(ranges.master_of(chunk), node);
+                    prop_assert_eq!(ranges.range_of(chunk), node);
                 }
             }
             prop_assert_eq!(next, chunks);
             prop_assert!((masters..nodes).all(|node| ranges.of(node).is_empty()));
-            prop_assert!((0..nodes).all(|node| !ranges.owns(node, chunks)));
+            prop_assert!((0..nodes).all(|node| !ranges.has(node, chunks)));
         }
     }
 }

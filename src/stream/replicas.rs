@@ -1,12 +1,13 @@
-//! Replicas for a master that lost its weights, and for slaves where a master is away: the
-//! answering end of [`restore`](super::restore) and [`missing`](super::missing).
+//! Replicas for the next master of a range, for slaves where a master is away, and for a master
+//! before: the answering end of [`restore`](super::restore), [`missing`](super::missing) and
+//! [`rejoin`](super::rejoin).
 //!
 //! Each node holds, of every foreign chunk, the position that it took last, with its
 //! acknowledgements: it is `last` without what this node has outstanding. That is what it offers
 //! and sends. Nothing here changes by it, so that it may be asked for late, twice, or by two.
 //!
-//! Who answers promises the epoch that the range will begin anew in. So what it offers stays
-//! the newest that it holds.
+//! Who answers a survey promises the epoch that the range will begin anew in. So what it offers
+//! stays the newest that it holds.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,19 +15,22 @@ use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::IntoBytes;
 
 use super::common::Common;
-use super::common::chunk_flags::{JOINED, OUTSTANDING};
-use super::{Outbox, To, header};
-use crate::wire::{self, DropReason, Frame, Held};
+use super::common::chunk_flags::{FORKED, JOINED};
+use super::header::Given;
+use super::{Outbox, To, epochs, header};
+use crate::wire::{self, DropReason, Frame, Header, Held};
 
 /// Most chunks that wait to be sent.
 const QUEUE_MAX: usize = 1024;
 
-/// Replicas that others asked for.
+/// What a node wants: which node, which chunk, what of it.
+type Wanted = (u16, u32, Given);
+
+/// What others asked for.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    /// Who wants which chunks.
-    queue: VecDeque<(u16, u32)>,
-    queued: BTreeSet<(u16, u32)>,
+    queue: VecDeque<Wanted>,
+    queued: BTreeSet<Wanted>,
     /// The next piece of the first of them.
     piece: u8,
 }
@@ -38,7 +42,8 @@ impl Replicas {
         !self.queue.is_empty()
     }
 
-    /// Takes an ask: promises its epoch, then offers what is held, or notes what is wanted.
+    /// Takes an ask: of the next master, promises its epoch, then offers what is held, or notes
+    /// what is wanted.
     pub(super) fn handle_ask(
         &mut self,
         common: &mut Common<'_>,
@@ -46,44 +51,68 @@ impl Replicas {
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if header.part == header::REPLICA && header.range < common.config.nodes {
-            return self.note_wanted(common, frame);
-        }
-        if header.range != header.sender || !common.ranges.owns(header.sender, header.chunk) {
+        let (range, part) = (header.range, header.part);
+        if range >= common.config.nodes || !common.ranges.has(range, header.chunk) {
             return Err(DropReason::Foreign);
         }
-        if !promise(common, frame) {
+        match part {
+            header::SURVEY | header::LIST => {}
+            header::REPLICA => return self.note_wanted(common, frame, Given::Replica),
+            header::BASE if is_known(common, header) => {
+                return self.note_wanted(common, frame, Given::Base(header.seq));
+            }
+            header::BEGUN if is_known(common, header) => {
+                return self.note_wanted(common, frame, Given::Begun);
+            }
+            header::CONTESTED => return self.note_wanted(common, frame, Given::Contested),
+            _ => return Err(DropReason::NotReady),
+        }
+        if epochs::owner(header.epoch) != header.sender {
+            return Err(DropReason::Foreign);
+        }
+        let promised = promise(common, frame);
+        common.leases[usize::from(range)].surveyed |= promised;
+        if !promised {
             // An epoch that was promised to a former life of the asker may have streamed.
-            let known = common.promised(header.sender);
-            offer(common, header.sender, header.chunk, known, &[], out);
+            let known = common.promised(range);
+            offer(common, header, known, &[], out);
             return Err(DropReason::Epoch);
         }
-        if header.part == header::SURVEY {
-            let end = header.chunk.saturating_add(wire::BLOCK_CHUNKS);
-            let end = end.min(common.ranges.of(header.sender).end);
-            let held: Vec<Held> = (header.chunk..end)
-                .map(|chunk| held(common, chunk))
-                .collect();
-            offer(
-                common,
-                header.sender,
-                header.chunk,
-                header.epoch,
-                &held,
-                out,
-            );
-            return Ok(());
+        if part == header::LIST {
+            return self.note_wanted(common, frame, Given::Replica);
         }
-        self.note_wanted(common, frame)
+        let end = header.chunk.saturating_add(wire::BLOCK_CHUNKS);
+        let end = end.min(common.ranges.of(range).end);
+        let held: Vec<Held> = (header.chunk..end)
+            .map(|chunk| held(common, chunk))
+            .collect();
+        offer(common, header, header.epoch, &held, out);
+        Ok(())
     }
 
-    /// Notes the chunks that an ask lists, as far as they are held.
-    fn note_wanted(&mut self, common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
+    /// Notes the chunks that an ask lists, as far as they are there.
+    fn note_wanted(
+        &mut self,
+        common: &mut Common<'_>,
+        frame: &Frame<'_>,
+        given: Given,
+    ) -> Result<(), DropReason> {
         let header = &frame.header;
         for chunk in wire::parse_chunks(frame.payload).ok_or(DropReason::Malformed)? {
-            let held = common.ranges.owns(header.range, chunk) && is_held(common, chunk);
-            let wanted = (header.sender, chunk);
-            if held && self.queue.len() < QUEUE_MAX && self.queued.insert(wanted) {
+            if !common.ranges.has(header.range, chunk) {
+                return Err(DropReason::Foreign);
+            }
+            if header.part == header::LIST {
+                join_again(common, header.range, chunk);
+            }
+            let there = match given {
+                Given::Replica => common.holds(chunk),
+                // Before this node takes positions of that epoch nothing is contested yet.
+                Given::Contested => follows(common, header, chunk),
+                _ => true,
+            };
+            let wanted = (header.sender, chunk, given);
+            if there && self.queue.len() < QUEUE_MAX && self.queued.insert(wanted) {
                 self.queue.push_back(wanted);
             }
         }
@@ -99,10 +128,10 @@ impl Replicas {
     ) -> usize {
         let mut sent = 0;
         while sent < max
-            && let Some((to, chunk)) = self.queue.front().copied()
+            && let Some(wanted) = self.queue.front().copied()
         {
             if !common.config.piece(self.piece).is_empty() {
-                if !send_piece(common, to, chunk, self.piece, out) {
+                if !send_piece(common, wanted, self.piece, out) {
                     break;
                 }
                 common.shares.own_sent();
@@ -112,7 +141,7 @@ impl Replicas {
             if self.piece >= common.config.precision.f32_pieces() {
                 self.piece = 0;
                 self.queue.pop_front();
-                self.queued.remove(&(to, chunk));
+                self.queued.remove(&wanted);
             }
         }
         sent
@@ -123,63 +152,97 @@ impl Replicas {
 /// not promised to this very life of the asker.
 fn promise(common: &mut Common<'_>, frame: &Frame<'_>) -> bool {
     let header = &frame.header;
-    let asker = usize::from(header.sender);
-    let known = common.promised(header.sender);
+    let range = usize::from(header.range);
+    let known = common.promised(header.range);
     let to = Some((header.epoch, header.content));
-    if header.epoch == known && common.peers[asker].promised_to == to {
+    if header.epoch == known && common.leases[range].promised_to == to {
         return true;
     }
-    let later = header.epoch != 0 && (known == 0 || super::epochs::ahead(header.epoch, known) > 0);
-    if !later || !common.promise(header.sender, header.epoch) {
+    if !epochs::is_later(header.epoch, known) || !common.promise(header.range, header.epoch) {
         return false;
     }
-    common.peers[asker].promised_to = to;
+    common.leases[range].promised_to = to;
     true
 }
 
-fn is_held(common: &Common<'_>, chunk: u32) -> bool {
-    common.state.chunk(chunk).flags.load(Relaxed) & JOINED != 0
+/// Whether this node knows what was begun in the epoch of an ask: it streams it, or follows.
+fn is_known(common: &Common<'_>, header: &Header) -> bool {
+    let epoch = common.promised(header.range);
+    let begun = epochs::owner(epoch) != common.config.node || common.streams(header.range);
+    begun && !epochs::is_later(header.epoch, epoch)
+}
+
+/// The next master begins from what this node streamed last: it holds that as any slave does.
+fn join_again(common: &mut Common<'_>, range: u16, chunk: u32) {
+    let flags = &common.state.chunk(chunk).flags;
+    if flags.load(Relaxed) & FORKED != 0 {
+        flags.store(JOINED, Relaxed);
+        let lease = &mut common.leases[usize::from(range)];
+        lease.forked_chunks -= 1;
+        lease.joined_chunks += 1;
+    }
+}
+
+/// Whether this node has taken a position of a chunk in the epoch of an ask, or streams it.
+fn follows(common: &Common<'_>, header: &Header, chunk: u32) -> bool {
+    let taken = common.state.chunk(chunk).epoch.load(Relaxed);
+    let joined = common.state.chunk(chunk).flags.load(Relaxed) & JOINED != 0;
+    common.streams(header.range) || joined && !epochs::is_later(header.epoch, taken)
 }
 
 fn held(common: &Common<'_>, chunk: u32) -> Held {
     let state = common.state.chunk(chunk);
     let position = (state.epoch.load(Relaxed), state.version.load(Relaxed));
-    Held::new(is_held(common, chunk).then_some(position))
+    Held::new(common.holds(chunk).then_some(position))
 }
 
-fn offer(
-    common: &Common<'_>,
-    to: u16,
-    chunk: u32,
-    epoch: u32,
-    held: &[Held],
-    out: &mut impl Outbox,
-) {
-    let header = header::offer(common, to, chunk, epoch, held.as_bytes().len());
+fn offer(common: &Common<'_>, ask: &Header, epoch: u32, held: &[Held], out: &mut impl Outbox) {
+    let bytes = held.as_bytes();
+    let header = header::offer(common, ask.range, ask.chunk, epoch, bytes.len());
     // Not sent for want of a slot: it is asked for again.
-    out.send_hello(To::Node(to), header.frame_len(), &mut |slot| {
-        header.emit(slot).1.copy_from_slice(held.as_bytes());
+    out.send_hello(To::Node(ask.sender), header.frame_len(), &mut |slot| {
+        header.emit(slot).1.copy_from_slice(bytes);
     });
 }
 
-/// Sends a piece of the position that was taken last, with its acknowledgements.
+/// Sends a piece of what was asked for.
 fn send_piece(
     common: &mut Common<'_>,
-    to: u16,
-    chunk: u32,
+    (to, chunk, wanted): Wanted,
     piece: u8,
     out: &mut impl Outbox,
 ) -> bool {
-    let (_, last, sent) = common.chunk_views(chunk);
+    let state = common.state.chunk(chunk);
     let weights = common.config.piece(piece);
-    let outstanding = common.state.chunk(chunk).flags.load(Relaxed) & OUTSTANDING != 0;
-    let master = common.ranges.master_of(chunk);
-    let header = header::restore(common, master, chunk, piece, weights.len());
+    let base = match wanted {
+        Given::Base(before) => common.forks.base_of(chunk, &[to, before.into()]),
+        Given::Begun => common.forks.base(chunk),
+        _ => None,
+    };
+    let contested = common.forks.contested(chunk);
+    let contested = contested.filter(|_| wanted == Given::Contested);
+    let there = wanted == Given::Replica || base.is_some() || contested.is_some();
+    let given = if there { wanted } else { Given::Nothing };
+    let position = match base {
+        Some(base) => (base.epoch, base.version),
+        None => (state.epoch.load(Relaxed), state.version.load(Relaxed)),
+    };
+    let mut header = header::restore(common, chunk, position, given, (piece, weights.len()));
+    header.seq = contested.map_or(0, |contested| contested.seq);
     let applied = common.state.applied(chunk);
+    let value = |i: usize| match (wanted, base, contested) {
+        (Given::Replica, ..) => common.held_position(chunk, i),
+        (Given::Base(_), Some(base), _) => base.weights[i],
+        (_, _, Some(contested)) => contested.weights[i],
+        _ => 0.0,
+    };
     let went = out.send(To::Node(to), header.frame_len(), &mut |slot| {
         let (acks, payload) = header.emit(slot);
-        for (ack, applied) in acks.iter_mut().zip(applied) {
-            *ack = applied.load(Relaxed);
+        for (node, ack) in acks.iter_mut().enumerate().take(applied.len()) {
+            *ack = match base {
+                Some(base) => base.acks[node],
+                None => applied[node].load(Relaxed),
+            };
         }
         for (bytes, i) in payload
             .as_chunks_mut::<4>()
@@ -187,8 +250,7 @@ fn send_piece(
             .iter_mut()
             .zip(weights.clone())
         {
-            let under_way = if outstanding { sent.load(i) } else { 0.0 };
-            *bytes = (last.load(i) - under_way).to_le_bytes();
+            *bytes = value(i).to_le_bytes();
         }
     });
     common.counters.restores_sent += u64::from(went);

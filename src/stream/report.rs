@@ -6,8 +6,9 @@
 //! queue holds one report for each key, the newest, and a bounded number of keys; frames that
 //! any host can forge cost no memory.
 
-use std::fmt;
 use std::ops::Range;
+
+mod text;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,6 +113,27 @@ pub enum Report {
         /// Those of them that no node held: they begin with the initial weights.
         missing: u32,
     },
+    /// This node streams a range that another node streamed.
+    TookOver {
+        /// Which range.
+        range: u16,
+        /// The node before.
+        from: u16,
+        /// Its chunks.
+        chunks: u32,
+    },
+    /// Another node streams a range that this node streamed.
+    LostRange {
+        /// Which range.
+        range: u16,
+        /// That node.
+        to: u16,
+    },
+    /// What this node did to chunks of a range, apart from the node that streams it now, is lost.
+    Abandoned {
+        /// Which range.
+        range: u16,
+    },
     /// A chunk and its master did not agree on what was taken, and were made to.
     Resync {
         /// The master.
@@ -170,17 +192,24 @@ impl Report {
             Self::Iterations { node, .. } => (9, node),
             Self::Restored { node, .. } => (10, node),
             Self::Resync { node, .. } => (11, node),
+            Self::TookOver { range, .. } => (12, range),
+            Self::LostRange { range, .. } => (13, range),
+            Self::Abandoned { range } => (14, range),
         }
     }
 
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::NewLife { .. } | Self::Restored { missing: 0, .. } => Severity::Info,
+            Self::NewLife { .. }
+            | Self::TookOver { .. }
+            | Self::LostRange { .. }
+            | Self::Restored { missing: 0, .. } => Severity::Info,
             Self::Healed { .. }
             | Self::RefusedSum { .. }
             | Self::Iterations { .. }
             | Self::Restored { .. }
+            | Self::Abandoned { .. }
             | Self::Resync { .. } => Severity::Warning,
             _ => Severity::Error,
         }
@@ -210,122 +239,6 @@ impl Report {
                 Some(start..start + chunk)
             }
             _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nodes { theirs, ours } => write!(f, "{theirs} nodes there, {ours} here"),
-            Self::Masters { theirs, ours } => write!(
-                f,
-                "{theirs} masters there, {ours} here (give all nodes the same number)"
-            ),
-            Self::Model { theirs, ours } => {
-                write!(f, "model {theirs:016x} there, {ours:016x} here")
-            }
-            Self::ChunkWeights { theirs, ours } => write!(
-                f,
-                "chunks of {theirs} weights there, of {ours} here (they follow from MTU and precision: give all nodes the same)"
-            ),
-        }
-    }
-}
-
-impl Report {
-    /// What became of weights.
-    fn fmt_of_weights(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Restored {
-                chunks, missing: 0, ..
-            } => write!(
-                f,
-                "this node had lost its memory: it has the {chunks} chunks of its range back from other nodes"
-            ),
-            Self::Restored {
-                chunks, missing, ..
-            } => write!(
-                f,
-                "this node had lost its memory: of the {chunks} chunks of its range no living node holds {missing}; they \
-                 begin with the initial weights"
-            ),
-            Self::Resync {
-                node, first_weight, ..
-            } => write!(
-                f,
-                "the chunk at weight {first_weight} and its master, node {node}, did not agree on what was taken; it \
-                 goes on from the master's count (a node lost its memory or was away for long, or frames are forged)"
-            ),
-            Self::Healed {
-                first_weight,
-                weights,
-                ..
-            } => write!(
-                f,
-                "{weights} weight(s) of this node's range were NaN or infinite, the first is weight {first_weight}; set \
-                 back to their last finite values (a lower base_lr keeps solvers from diverging)"
-            ),
-            Self::RefusedSum {
-                node,
-                first_weight,
-                weights,
-                ..
-            } => write!(
-                f,
-                "a delta of node {node} and {weights} weight(s) of the chunk at weight {first_weight} add up to NaN or \
-                 infinity; its part for those is dropped"
-            ),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OtherVersion { node, version } => write!(
-                f,
-                "node {node} runs another version: its frames have format {version}, ours {}; nothing is taken from \
-                 it: run the same release on all nodes",
-                crate::wire::VERSION
-            ),
-            Self::OtherShape { node, difference } => write!(
-                f,
-                "node {node} runs another job under the same session: {difference}; nothing is taken from it"
-            ),
-            Self::OtherData { node, theirs, ours } => write!(
-                f,
-                "node {node} trains on other data ({theirs:016x} there, {ours:016x} here: kind, shape or classes \
-                 differ); nothing is taken from it: give all nodes the same data"
-            ),
-            Self::OtherFirstWeights { node, theirs, ours } => write!(
-                f,
-                "node {node} began with other weights ({theirs:016x} there, {ours:016x} here): each node's range keeps \
-                 its own; give all nodes the same seed, or the same weights to start from"
-            ),
-            Self::SameNode { node } => write!(
-                f,
-                "another process is node {node} of this session: two nodes have one index, or two jobs one session; \
-                 stop one of them"
-            ),
-            Self::TwoLives { node } => write!(
-                f,
-                "two processes are node {node} of this session, or frames are forged: two nodes have one index, or \
-                 two jobs one session; stop one of them"
-            ),
-            Self::NewLife { node } => {
-                write!(f, "node {node} has begun again without its memory")
-            }
-            Self::Iterations {
-                node,
-                claimed,
-                believed,
-            } => write!(
-                f,
-                "frames of node {node} claim {claimed} iterations, which it cannot have made; {believed} are counted"
-            ),
-            _ => self.fmt_of_weights(f),
         }
     }
 }

@@ -11,12 +11,12 @@ use hdrhistogram::Histogram;
 use zerocopy::IntoBytes;
 
 use super::age::AgeSteps;
-use super::common::chunk_flags::{JOINED, OUTSTANDING};
+use super::common::chunk_flags::{FORKED, JOINED};
 use super::common::{Common, note_taken};
 use super::narrow::Narrow;
-use super::take::take;
-use super::{Config, Outbox, Report};
-use crate::weights::{JournalOp, kernels};
+use super::take::{agrees, note_acks, put_back, report_resync, take};
+use super::{Config, Outbox, epochs};
+use crate::weights::kernels;
 use crate::wire::{DropReason, Dtype, Frame, Header};
 
 /// What a slave knows beyond the state file.
@@ -76,7 +76,11 @@ impl Slave {
         out: &mut impl Outbox,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        if !common.ranges.owns(header.sender, header.chunk) || header.range != header.sender {
+        let range = header.range;
+        if range >= common.config.nodes
+            || !common.ranges.has(range, header.chunk)
+            || epochs::owner(header.epoch) != header.sender
+        {
             return Err(DropReason::Foreign);
         }
         let ack = *frame
@@ -84,18 +88,27 @@ impl Slave {
             .get(common.config.node as usize)
             .ok_or(DropReason::Shape)?;
         let state = common.state.chunk(header.chunk);
-        let joined = state.flags.load(Relaxed) & JOINED != 0;
-        if !common.epoch_fits(header.sender, header.epoch) {
+        if !common.epoch_fits(range, header.epoch) {
             return Err(DropReason::Epoch);
         }
-        let same_epoch = state.epoch.load(Relaxed) == header.epoch as u16;
+        let flags = state.flags.load(Relaxed);
+        let joined = flags & JOINED != 0;
+        let same_epoch = state.epoch.load(Relaxed) == header.epoch;
         let version = state.version.load(Relaxed);
         if joined && same_epoch && !newer(header.chunk_version, version) {
             self.note_late(now_ns, common, header);
             return Err(DropReason::Late);
         }
-        let peer = &common.peers[usize::from(header.sender)];
-        if (!joined || peer.by_replica) && !peer.admits {
+        if flags & FORKED != 0 {
+            // What it did apart from this master comes first.
+            return Err(DropReason::NotReady);
+        }
+        let another = joined && epochs::owner(state.epoch.load(Relaxed)) != header.sender;
+        if another && !common.may_go_over(header) {
+            return Err(DropReason::NotReady);
+        }
+        let admits = common.peers[usize::from(header.sender)].admits;
+        if (!joined || common.leases[usize::from(range)].by_replica) && !admits {
             // It answers our hello.
             common.tell_soon = true;
             return Err(DropReason::NotReady);
@@ -131,22 +144,26 @@ impl Slave {
         let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
         let version = state.version.load(Relaxed);
-        let peer = &mut common.peers[header.sender as usize];
-        peer.epoch = header.epoch;
-        peer.streamed_ns = now_ns.max(1);
+        common.peers[usize::from(header.sender)].streamed_ns = now_ns.max(1);
         if joined {
             // In a new epoch versions may have been left out.
-            if state.epoch.load(Relaxed) == header.epoch as u16 {
+            let epoch = state.epoch.load(Relaxed);
+            if epoch == header.epoch {
                 let skipped = header.chunk_version.wrapping_sub(version).wrapping_sub(1);
                 common.counters.positions_missed += u64::from(skipped);
             }
             self.note_age(header.chunk, now_ns);
             self.age_steps.note_taken(header.chunk, common);
+            if epochs::owner(epoch) != header.sender {
+                common.begin_with(header, ack);
+            }
             if common.exactly_once() && !agrees(common, header.chunk, ack) {
-                self.put_back(common, header, ack);
+                put_back(common, header, ack);
+                report_resync(common, header);
+                self.narrow.forget(header.chunk);
             }
             note_acks(common, frame);
-            state.epoch.store(header.epoch as u16, Relaxed);
+            state.epoch.store(header.epoch, Relaxed);
             take(common, &mut self.narrow, header, pos, ack, out);
         } else {
             self.join(common, header, pos, ack);
@@ -165,38 +182,8 @@ impl Slave {
             *taken_ns = now_ns.max(1);
         } else if now_ns.saturating_sub(*taken_ns) > STUCK_NS {
             common.ask_for_new_epoch(header.range);
-            self.report_resync(common, header);
+            report_resync(common, header);
         }
-    }
-
-    /// The chunk's master counts our deltas otherwise than we do: what is outstanding goes back
-    /// into `w - last`, and goes out under its count. If it had been applied all the same, it
-    /// counts twice: no number tells, and losing it is worse.
-    #[cold]
-    fn put_back(&mut self, common: &mut Common<'_>, header: &Header, ack: u8) {
-        let (_, last, sent) = common.chunk_views(header.chunk);
-        let state = common.state.chunk(header.chunk);
-        let version = state.version.load(Relaxed);
-        if state.flags.load(Relaxed) & OUTSTANDING != 0 {
-            let journal = common.state.journal();
-            journal.begin(JournalOp::PutBack, header.chunk, header.range, ack, version);
-            kernels::put_back(last, sent, 0, journal);
-            note_taken(state, version, Some(ack), false);
-            journal.end();
-        } else {
-            state.seq.store(ack, Relaxed);
-        }
-        self.narrow.forget(header.chunk);
-        self.report_resync(common, header);
-    }
-
-    fn report_resync(&self, common: &mut Common<'_>, header: &Header) {
-        common.counters.resyncs += 1;
-        common.report(Report::Resync {
-            node: header.range,
-            first_weight: u64::from(header.chunk) * u64::from(common.config.chunk_weights),
-            chunk_weights: common.config.chunk_weights,
-        });
     }
 
     #[inline]
@@ -214,32 +201,11 @@ impl Slave {
         let (w, last, sent) = common.chunk_views(header.chunk);
         kernels::adopt(w, last, sent, pos);
         let state = common.state.chunk(header.chunk);
-        state.epoch.store(header.epoch as u16, Relaxed);
+        state.epoch.store(header.epoch, Relaxed);
         // Its count of our deltas, not 0: a predecessor of ours may have sent some, and a master
         // takes only the number that follows.
         note_taken(state, header.chunk_version, Some(ack), false);
         self.narrow.note_exact(header.chunk);
-        common.peers[header.sender as usize].joined_chunks += 1;
-    }
-}
-
-/// Whether `ack` is what this node expects of a chunk: its last delta is confirmed, or the one
-/// before.
-#[inline]
-fn agrees(common: &Common<'_>, chunk: u32, ack: u8) -> bool {
-    let state = common.state.chunk(chunk);
-    let seq = state.seq.load(Relaxed);
-    let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
-    ack == seq || (outstanding && ack.wrapping_add(1) == seq)
-}
-
-/// Keeps the acknowledgements of a position that is taken: they go with it, should its master need
-/// it back. Before the position is: a kill in between makes them too new by one position, never too
-/// old.
-#[inline]
-pub(super) fn note_acks(common: &Common<'_>, frame: &Frame<'_>) {
-    let applied = common.state.applied(frame.header.chunk);
-    for (kept, ack) in applied.iter().zip(frame.acks) {
-        kept.store(*ack, Relaxed);
+        common.leases[usize::from(header.range)].joined_chunks += 1;
     }
 }

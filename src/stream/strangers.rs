@@ -9,6 +9,7 @@
 //! shut that one out, so that one forged hello, or a second process, does not.
 
 use super::common::Common;
+use super::epochs::counter;
 use super::{Config, Difference, Report};
 use crate::wire::{Frame, Hello};
 
@@ -120,8 +121,8 @@ pub(super) fn hear_own_index(common: &mut Common<'_>, frame: &Frame<'_>) {
 /// that comes back without its memory may have others: it gets those of the job.
 pub(super) fn check_first_weights(common: &mut Common<'_>, frame: &Frame<'_>, hello: &Hello) {
     let (theirs, ours) = (hello.first_weights, common.config.first_weights);
-    let both_new = !common.streaming()
-        && frame.header.epoch <= 1
+    let both_new = !common.streams(common.config.node)
+        && counter(frame.header.epoch) <= 1
         && hello
             .seen_of(common.config.node)
             .is_some_and(|ours| ours.held == 0);

@@ -11,13 +11,19 @@ use hdrhistogram::Histogram;
 use super::age::AgeSteps;
 use super::claims::ClaimWindows;
 use super::common::{Common, Peer};
+use super::header::Given;
 use super::hello::{self, Hellos};
+use super::lease::Turn;
 use super::master::Master;
 use super::missing::Missing;
+use super::pieces::check_piece;
+use super::rejoin::Rejoin;
 use super::replicas::Replicas;
 use super::restore::Restore;
 use super::slave::Slave;
 use super::strangers;
+use super::takeover::Takeover;
+use super::unsure::Unsure;
 use super::{Config, Counters, Outbox, Ranges, Report};
 use crate::weights::{StreamState, WeightsView};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError};
@@ -27,9 +33,12 @@ pub struct Streamer<'a> {
     common: Common<'a>,
     master: Master,
     slave: Slave,
+    takeover: Takeover,
     restore: Restore,
+    rejoin: Rejoin,
     replicas: Replicas,
     missing: Missing,
+    unsure: Unsure,
     hellos: Hellos,
     claim_windows: ClaimWindows,
 }
@@ -46,9 +55,12 @@ impl<'a> Streamer<'a> {
         Self {
             master: Master::new(&common),
             slave: Slave::new(&common.config),
+            takeover: Takeover::default(),
             restore: Restore::default(),
+            rejoin: Rejoin::default(),
             replicas: Replicas::default(),
             missing: Missing::default(),
+            unsure: Unsure::default(),
             hellos: Hellos::default(),
             claim_windows: ClaimWindows::default(),
             common,
@@ -63,6 +75,7 @@ impl<'a> Streamer<'a> {
         out: &mut impl Outbox,
     ) -> Option<u16> {
         self.common.looks.note_frame(now_ns);
+        self.common.note_turn(now_ns);
         match self.accept(now_ns, bytes, out) {
             Ok(sender) => Some(sender),
             Err(reason) => {
@@ -106,19 +119,38 @@ impl<'a> Streamer<'a> {
             Kind::Delta => self
                 .master
                 .handle_delta(now_ns, &mut self.common, &frame, out)?,
-            Kind::Hello => hello::handle(now_ns, &mut self.common, &mut self.missing, &frame)?,
-            Kind::Restore if header.range == self.common.config.node => {
-                self.restore.handle(now_ns, &mut self.common, &frame)?
-            }
-            Kind::Restore => self.missing.handle(&mut self.common, &frame)?,
+            Kind::Hello => hello::handle(now_ns, &mut self.common, &frame)?,
+            Kind::Restore => self.handle_restore(now_ns, &frame)?,
             Kind::Ask => self.replicas.handle_ask(&mut self.common, &frame, out)?,
             Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
         }
+        let silence_ns = self.common.config.silence_ns;
         let peer = &mut self.common.peers[sender as usize];
+        let gap_ns = now_ns.saturating_sub(peer.heard_ns);
+        peer.rhythm.note(now_ns, gap_ns, silence_ns);
         peer.heard_ns = now_ns.max(1);
         peer.claims.hear(header.iterations);
         peer.ready = header.flags & wire::flags::READY != 0;
         Ok(sender)
+    }
+
+    /// Hands a piece that was asked for to the part that asked.
+    fn handle_restore(&mut self, now_ns: u64, frame: &Frame<'_>) -> Result<(), DropReason> {
+        let header = &frame.header;
+        if header.range >= self.common.config.nodes {
+            return Err(DropReason::Foreign);
+        }
+        check_piece(&self.common, frame)?;
+        let told = [Given::Begun.content(), Given::Nothing.content()].contains(&header.content);
+        if told && self.common.forks.unsure.contains(&header.chunk) {
+            self.unsure.handle(&mut self.common, frame)
+        } else if header.content != Given::Replica.content() {
+            self.rejoin.handle(now_ns, &mut self.common, frame)
+        } else if self.restore.is_going(header.range) {
+            self.restore.handle(now_ns, &mut self.common, frame)
+        } else {
+            self.missing.handle(&mut self.common, frame)
+        }
     }
 
     /// Why bytes are no frame of ours; one of our session in another version is reported.
@@ -142,12 +174,17 @@ impl<'a> Streamer<'a> {
             return 0;
         }
         common.looks.note_turn(now_ns);
+        common.note_turn(now_ns);
         let just_ready = common.look_if_ready();
         self.claim_windows.poll(now_ns, common, just_ready);
         self.hellos.poll(now_ns, common, out);
+        self.takeover.poll(now_ns, common, &mut self.restore);
         self.restore.poll(now_ns, common, out);
+        self.rejoin.poll(now_ns, common, out);
         self.missing.poll(now_ns, common, out);
-        let positions = self.master.positions_wanted(now_ns, common).min(max);
+        self.unsure.poll(now_ns, common, out);
+        self.master.look_at_turns(common);
+        let positions = self.master.positions_wanted(now_ns).min(max);
         let asked = self.replicas.wait();
         let wanted = if asked { max } else { positions };
         let may = common.shares.own_frames(wanted, out.room());
@@ -187,14 +224,30 @@ impl<'a> Streamer<'a> {
         self.common.portion()
     }
 
-    /// True once every foreign chunk has been seen and the own range streams: solvers may start.
+    /// True once each chunk is streamed here or was taken: solvers may start.
     pub fn ready(&self) -> bool {
         self.common.ready()
     }
 
-    /// True if every chunk of `node`'s range has been taken in its present epoch.
-    pub fn has_joined(&self, node: u16) -> bool {
-        self.common.has_joined(node)
+    /// True if this node streams `range`, or has taken all of it.
+    pub fn has_joined(&self, range: u16) -> bool {
+        self.common.has_joined(range)
+    }
+
+    /// The node that streams `range`, or is to, as far as known here.
+    pub fn master(&self, range: u16) -> u16 {
+        self.owner(range).unwrap_or(range)
+    }
+
+    /// The node that streams `range`, as far as known here; `None`: nothing is known of it.
+    pub fn owner(&self, range: u16) -> Option<u16> {
+        self.common.owner(range)
+    }
+
+    /// The epoch of `range` that this node knows: a counter, and in the low byte the node that
+    /// streams it. 0: none.
+    pub fn epoch(&self, range: u16) -> u32 {
+        self.common.promised(range)
     }
 
     /// All nodes but this one.
@@ -212,16 +265,31 @@ impl<'a> Streamer<'a> {
         &self.common.ranges
     }
 
-    /// The chunks that this node masters.
+    /// The chunks of the range that is at home on this node.
     pub fn own_chunks(&self) -> Range<u32> {
         self.common.ranges.of(self.common.config.node)
     }
 
-    /// The weights that this node masters.
+    /// The weights of these chunks.
     pub fn own_weights(&self) -> Range<usize> {
-        let range = self.own_chunks();
+        self.weights_of(self.own_chunks())
+    }
+
+    fn weights_of(&self, chunks: Range<u32>) -> Range<usize> {
         let len = self.common.config.chunk_weights as usize;
-        range.start as usize * len..range.end as usize * len
+        chunks.start as usize * len..chunks.end as usize * len
+    }
+
+    /// The weights that this node streams at present.
+    pub fn streamed_weights(&self) -> Vec<Range<usize>> {
+        let turn = Turn::of(&self.common);
+        let runs = turn.runs().iter();
+        runs.map(|run| self.weights_of(run.clone())).collect()
+    }
+
+    /// Counts the times that this node began to stream other ranges than before.
+    pub fn turns(&self) -> u32 {
+        self.common.turns
     }
 
     /// Totals since the start.
@@ -239,21 +307,27 @@ impl<'a> Streamer<'a> {
         self.slave.age_steps()
     }
 
-    /// Of the nodes that `lives`, the one whose range is oldest here, and the iterations that this
-    /// node's solvers had made when its oldest chunk was taken (0: before their first).
+    /// Of the nodes that `lives`, the one of whose ranges one is oldest here, and the iterations
+    /// that this node's solvers had made when its oldest chunk was taken (0: before their first).
     pub fn oldest_step(&self, lives: impl Fn(u16) -> bool) -> Option<(u16, u64)> {
-        let oldest = |node: u16| {
-            let local = self.slave.age_steps().oldest(self.common.ranges.of(node));
-            local.map(|local| (node, local))
+        let common = &self.common;
+        let oldest = |range: u16| {
+            let master = common.owner(range).unwrap_or(range);
+            let local = self.slave.age_steps().oldest(common.ranges.of(range));
+            local.map(|local| (master, local))
         };
-        let others = self.others().filter(|node| lives(*node));
-        others.filter_map(oldest).min_by_key(|(_, local)| *local)
+        let all = (0..common.config.nodes).filter_map(oldest);
+        let others = all.filter(|(node, _)| *node != common.config.node && lives(*node));
+        others.min_by_key(|(_, local)| *local)
     }
 
-    /// Time since the oldest chunk of `node`'s range was taken, ns; since the start where one never
-    /// was.
-    pub fn range_age_ns(&self, node: u16, now_ns: u64) -> u64 {
-        self.slave.age_ns(self.common.ranges.of(node), now_ns)
+    /// Time since the oldest chunk of `range` was taken, ns; since the start where one never was; 0
+    /// if this node streams it.
+    pub fn range_age_ns(&self, range: u16, now_ns: u64) -> u64 {
+        if self.common.streams(range) {
+            return 0;
+        }
+        self.slave.age_ns(self.common.ranges.of(range), now_ns)
     }
 
     /// Time since the last position of `node` was taken, ns; since the start if none was.

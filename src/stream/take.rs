@@ -22,9 +22,9 @@ use zerocopy::IntoBytes;
 use super::common::chunk_flags::OUTSTANDING;
 use super::common::{Common, note_taken};
 use super::narrow::Narrow;
-use super::{Outbox, To, header};
+use super::{Outbox, Report, To, header};
 use crate::weights::{JournalOp, Taken, kernels};
-use crate::wire::{self, Dtype, Header};
+use crate::wire::{self, Dtype, Frame, Header};
 
 /// Takes position `pos`, f32, of a chunk that is joined, and answers it.
 pub(super) fn take(
@@ -48,6 +48,77 @@ pub(super) fn take(
         (_, false) => take_and_answer_narrow(common, narrow, header, pos, out),
     };
     common.counters.healed_weights += u64::from(taken.non_finite);
+}
+
+/// Takes position `pos`, f32, of a chunk that is joined, and answers nothing: what this node has
+/// under way stays so, unless `ack` confirms it.
+pub(super) fn take_unanswered(common: &mut Common<'_>, header: &Header, pos: &[u8], ack: u8) {
+    let (w, last, sent) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let (seq, version) = (state.seq.load(Relaxed), header.chunk_version);
+    let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
+    let journal = common.state.journal();
+    let repeat = common.exactly_once() && outstanding && ack != seq;
+    let (chunk, range) = (header.chunk, header.range);
+    if repeat {
+        journal.begin(JournalOp::Unconfirmed, chunk, range, seq, version);
+        kernels::take_unconfirmed(w, last, sent, pos, None, 1.0, journal, common.writes());
+    } else {
+        journal.begin(JournalOp::Keep, chunk, range, seq, version);
+        kernels::take_keep(w, last, pos, journal, common.writes());
+    }
+    note_taken(state, version, None, repeat);
+    journal.end();
+}
+
+/// The master counts the deltas of this node otherwise than it does: what is outstanding goes back
+/// into `w - last`, and goes out under its count `ack`. If it had been applied all the same, it
+/// counts twice: no number tells, and losing it is worse.
+#[cold]
+pub(super) fn put_back(common: &mut Common<'_>, header: &Header, ack: u8) {
+    let (_, last, sent) = common.chunk_views(header.chunk);
+    let state = common.state.chunk(header.chunk);
+    let version = state.version.load(Relaxed);
+    if state.flags.load(Relaxed) & OUTSTANDING != 0 {
+        let journal = common.state.journal();
+        journal.begin(JournalOp::PutBack, header.chunk, header.range, ack, version);
+        kernels::put_back(last, sent, 0, journal);
+        note_taken(state, version, Some(ack), false);
+        journal.end();
+    } else {
+        state.seq.store(ack, Relaxed);
+    }
+}
+
+/// Counts and reports that a chunk and its master did not agree.
+pub(super) fn report_resync(common: &mut Common<'_>, header: &Header) {
+    common.counters.resyncs += 1;
+    common.report(Report::Resync {
+        node: header.range,
+        first_weight: u64::from(header.chunk) * u64::from(common.config.chunk_weights),
+        chunk_weights: common.config.chunk_weights,
+    });
+}
+
+/// Whether `ack` is what this node expects of a chunk: its last delta is confirmed, or the one
+/// before.
+#[inline]
+pub(super) fn agrees(common: &Common<'_>, chunk: u32, ack: u8) -> bool {
+    let state = common.state.chunk(chunk);
+    let seq = state.seq.load(Relaxed);
+    let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
+    ack == seq || (outstanding && ack.wrapping_add(1) == seq)
+}
+
+/// Keeps the acknowledgements of a position that is taken: they go with it, should its master need
+/// it back. Before the position is: a kill in between makes them too new by one position, never too
+/// old.
+#[inline]
+pub(super) fn note_acks(common: &Common<'_>, frame: &Frame<'_>) {
+    let applied = common.state.applied(frame.header.chunk);
+    for (kept, ack) in applied.iter().zip(frame.acks) {
+        kept.store(*ack, Relaxed);
+    }
 }
 
 /// Everything sent before has arrived (or nothing was): the present delta goes out.

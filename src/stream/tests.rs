@@ -28,6 +28,7 @@ mod merge;
 mod narrow;
 mod storm;
 mod strangers;
+mod takeover;
 
 use super::*;
 use crate::sim::{Faults, Fleet, World};
@@ -55,6 +56,7 @@ fn config(deltas: Deltas) -> Config {
         sparse: false,
         writes: Writes::Racy,
         window_frames: 0,
+        silence_ns: 500_000_000,
     }
 }
 
@@ -92,7 +94,7 @@ fn add_for_a_while(world: &mut World<'_>, fleet: &Fleet, steps: usize) -> Vec<f3
 }
 
 fn settle(world: &mut World<'_>, fleet: &Fleet, want: &[f32], seed: u64) {
-    for _ in 0..40_000 {
+    for _ in 0..400_000 {
         world.step();
         if world.now_ns().is_multiple_of(640_000) && fleet.identical() && holds(fleet, want) {
             // Equal now; and still so after everything on the way has come in.

@@ -67,12 +67,18 @@ meters! {
         HealedWeights = "healed_weights",
         /// Hellos sent.
         HellosSent = "hellos_sent",
-        /// Chunks given back to a master that lost its weights.
+        /// Pieces of chunks given to a node that asked for them.
         RestoresSent = "restores_sent",
-        /// Chunks of the own range taken back from a survivor.
+        /// Pieces of chunks taken that this node asked for.
         RestoresTaken = "restores_taken",
         /// Times that a chunk and its master did not agree, and were made to.
         Resyncs = "resyncs",
+        /// Ranges taken from a silent node, or back from the node that had taken them.
+        Takeovers = "takeovers",
+        /// Chunks that another node had begun, and what was done here apart became a delta.
+        ForksJoined = "forks_joined",
+        /// Chunks of which that was not possible: what was done here apart is lost.
+        AbandonedChunks = "abandoned_chunks",
         /// Frames handed to the transport.
         FramesSent = "frames_sent",
         /// Bytes of those frames, transport headers not counted.
@@ -127,7 +133,7 @@ meters! {
         FrameBytes = "frame_bytes",
         /// Weights of a chunk.
         ChunkWeights = "chunk_weights",
-        /// Nodes whose range has not been seen whole, as a bit mask of the first 64.
+        /// Ranges that have not been seen whole, as a bit mask of the first 64.
         UnseenRanges = "unseen_ranges",
         /// Frames held back by a limit of rate (`--rate`, `--pace`).
         HeldBack = "held_back",

@@ -25,7 +25,7 @@ use super::slots::{SLOTS, SlotRecord};
 use super::{METERS, padded_len};
 
 /// Version of this layout; it changes with every change of this file or of `slots.rs`.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 pub(super) const MAGIC: [u8; 8] = *b"DOGWILD\0";
 pub(super) const BYTE_ORDER: u32 = 0x0102_0304;
@@ -139,6 +139,9 @@ pub(super) fn weights_offset(manifest_bytes: u64) -> u64 {
     (MANIFEST_OFFSET as u64 + manifest_bytes).next_multiple_of(HUGE_PAGE)
 }
 
+/// Runs of weights that one node masters, at most.
+pub const OWN_RANGES: usize = 8;
+
 /// Counters and switches of the whole node. Every cache line has one kind of writer, so
 /// that the others read it without slowing it down.
 #[derive(Debug)]
@@ -158,9 +161,6 @@ pub struct Globals {
     /// What this node's deltas are multiplied by, above 0 and at most 1, as f32 bits; 0: no
     /// streamer has said it, 1 holds. Written by the streamer.
     pub portion_bits: AtomicU32,
-    /// The weights that this node masters: the first, and the one behind the last. Written by the
-    /// streamer.
-    pub own_range: [AtomicU64; 2],
     /// Of the living nodes, the one whose range is oldest here, and 1; 0: none. Written by the
     /// streamer.
     pub oldest_node: AtomicU64,
@@ -168,7 +168,10 @@ pub struct Globals {
     pub oldest_step: AtomicU64,
     /// How long the cluster has trained, as far as frames have told, ns. Written by the streamer.
     pub remote_trained_ns: AtomicU64,
-    _streamer: [AtomicU64; 1],
+    _streamer: [AtomicU64; 3],
+    /// The weights that this node masters, in runs: the first, and the one behind the last; both 0:
+    /// none. Written by the streamer.
+    pub own_ranges: [[AtomicU64; 2]; OWN_RANGES],
     /// Iterations, local and remote together, at which solvers stop; 0: none. Written by
     /// the operator (`train`, or a person).
     pub target_iterations: AtomicU64,
@@ -216,11 +219,24 @@ impl Globals {
         }
     }
 
-    /// The weights that this node masters; empty until a streamer has said it.
-    pub fn own_range(&self) -> std::ops::Range<usize> {
+    /// The weights that this node masters, in runs that rise; none until a streamer has said it.
+    pub fn own_ranges(&self) -> Vec<std::ops::Range<usize>> {
         use std::sync::atomic::Ordering::Relaxed;
-        let [begin, end] = self.own_range.each_ref().map(|word| word.load(Relaxed));
-        begin as usize..end as usize
+        let runs = self.own_ranges.iter().map(|run| {
+            let [begin, end] = run.each_ref().map(|word| word.load(Relaxed) as usize);
+            begin..end
+        });
+        runs.filter(|run| !run.is_empty()).collect()
+    }
+
+    /// Tells which weights this node masters: at most [`OWN_RANGES`] runs, which rise.
+    pub fn tell_own_ranges(&self, runs: &[std::ops::Range<usize>]) {
+        use std::sync::atomic::Ordering::Relaxed;
+        for (i, told) in self.own_ranges.iter().enumerate() {
+            let run = runs.get(i).cloned().unwrap_or_default();
+            told[0].store(run.start as u64, Relaxed);
+            told[1].store(run.end as u64, Relaxed);
+        }
     }
 
     /// True if iterations were done since the weights were last saved.
@@ -237,8 +253,9 @@ mod tests {
 
     #[test]
     fn one_cache_line_per_writer() {
-        assert_eq!(size_of::<Globals>(), 3 * 64);
+        assert_eq!(size_of::<Globals>(), 5 * 64);
         assert_eq!(offset_of!(Globals, remote_iterations), 64);
-        assert_eq!(offset_of!(Globals, target_iterations), 128);
+        assert_eq!(offset_of!(Globals, own_ranges), 128);
+        assert_eq!(offset_of!(Globals, target_iterations), 256);
     }
 }

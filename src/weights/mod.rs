@@ -42,7 +42,7 @@ pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeig
 pub use data_kind::DataKind;
 pub use error::{CreateError, OpenError, SlotError, StateError};
 pub use gpu_state::{Damaged, GpuState, LANDING_HEAD, LANDING_SLOTS, device_len};
-pub use header::{Globals, LAYOUT_VERSION};
+pub use header::{Globals, LAYOUT_VERSION, OWN_RANGES};
 pub use journal::{Interrupted, Journal, JournalOp};
 pub use kernels::{Taken, Writes};
 pub use look::{BufferInfo, Look, look};

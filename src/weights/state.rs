@@ -3,7 +3,7 @@
 //!
 //! One file next to the buffer, used by one live streamer at a time.
 //!
-//! Layout: header; epoch; journal; interrupted deltas; one `ChunkState` per chunk; one acknowledged
+//! Layout: header; journal; interrupted deltas; one `ChunkState` per chunk; one acknowledged
 //! sequence number per chunk and node; one `NodeState` per node; `last`; `sent`. Invariant: `last`
 //! and `sent` begin at odd cache lines of their pages, different ones, and the weights at the start
 //! of a page. So no two of the three are ever a power of two apart: then every store would evict
@@ -23,10 +23,10 @@ use super::view::WeightsView;
 use super::{BLOCK, MAX_CHUNK};
 
 const MAGIC: &[u8; 8] = b"DOGWSTRM";
-const EPOCH_OFFSET: usize = STATE_HEAD_BYTES;
 const JOURNAL_OFFSET: usize = 512;
 const PARTIALS_OFFSET: usize = 2048;
 const CHUNKS_OFFSET: usize = 4096;
+const _: () = assert!(STATE_HEAD_BYTES <= JOURNAL_OFFSET);
 const _: () = assert!(JOURNAL_OFFSET + size_of::<Journal>() <= PARTIALS_OFFSET);
 const _: () = assert!(PARTIALS_OFFSET + PARTIALS * size_of::<Partial>() <= CHUNKS_OFFSET);
 
@@ -98,12 +98,13 @@ impl StreamStateSpec {
 pub struct ChunkState {
     /// Version of the newest position (as master: sent; as slave: taken).
     pub version: AtomicU32,
+    /// The epoch of the position that was taken last.
+    pub epoch: AtomicU32,
     /// Sequence number of `sent`.
     pub seq: AtomicU8,
     /// Free for the streamer.
     pub flags: AtomicU8,
-    /// The low 16 bits of the epoch that the chunk is in: how often its master has lost its memory.
-    pub epoch: AtomicU16,
+    _reserved: AtomicU16,
 }
 
 // SAFETY: `repr(C)`, atomics only.
@@ -119,7 +120,8 @@ pub struct NodeState {
     pub iterations_before: AtomicU64,
     /// Positions of its range in an earlier epoch than this are refused.
     pub promised: AtomicU32,
-    _reserved: AtomicU32,
+    /// The epoch in which this streamer streams its range; 0: it does not.
+    pub streamed: AtomicU32,
 }
 
 // SAFETY: `repr(C)`, atomics only.
@@ -263,12 +265,6 @@ impl StreamState {
         assert!(node < self.spec.nodes, "node {node} of {}", self.spec.nodes);
         self.mapping
             .at(self.layout.nodes + usize::from(node) * size_of::<NodeState>())
-    }
-
-    /// The epoch this node was in last.
-    #[inline]
-    pub fn epoch(&self) -> &AtomicU32 {
-        self.mapping.at(EPOCH_OFFSET)
     }
 
     /// Remembers a delta that recovery found half applied, until the slave repeats it, so that

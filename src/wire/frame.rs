@@ -160,11 +160,11 @@ pub struct Header {
     pub seq: u8,
     /// Which job.
     pub session: u64,
-    /// Which incarnation of the sender's range.
+    /// In which epoch the range is streamed: a counter, and in the low byte the node that streams.
     pub epoch: u32,
     /// Index of the sending node.
     pub sender: u16,
-    /// Index of the range (the node that masters it).
+    /// Index of the range: the node that mastered it first.
     pub range: u16,
     /// Index of the chunk in the whole buffer.
     pub chunk: u32,
@@ -175,10 +175,10 @@ pub struct Header {
     /// Bytes of payload.
     pub payload_len: u32,
     /// Of a position in a job that is not f32: low half of the version under which these very
-    /// weights were sent first.
+    /// weights were sent first. Of a restore: 0 a replica, 1 a base, 2 what is contested, 3 none.
     pub content: u16,
     /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Of an ask:
-    /// 0 which replicas are there, 1 send me these of my range, 2 of another range. Else 0.
+    /// 0 which replicas are there, 1 and 2 send me replicas, 3 bases, 4 what is contested. Else 0.
     pub part: u8,
     /// Of a delta: how long the position that it answers may have lain unread at the slave, in
     /// units of [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.

@@ -14,9 +14,14 @@ pub struct NodeSeen {
     pub life: u32,
     /// The latest epoch of its range that the sender has heard of; 0: none.
     pub epoch: u32,
-    /// Chunks of its range that the sender holds (of its own, once it streams: all).
+    /// Chunks of its range that the sender holds (of one that it streams: all).
     pub held: u32,
+    /// Whether the sender hears nothing of the node.
+    pub silent: bool,
 }
+
+/// In `held` on the wire: the node is silent.
+const SILENT: u32 = 1 << 31;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -109,7 +114,7 @@ impl Hello {
             let of_node = RawSeen {
                 life: seen.life.into(),
                 epoch: seen.epoch.into(),
-                held: seen.held.into(),
+                held: (seen.held & !SILENT | if seen.silent { SILENT } else { 0 }).into(),
             };
             raw.copy_from_slice(of_node.as_bytes());
         }
@@ -144,7 +149,8 @@ impl From<&RawSeen> for NodeSeen {
         Self {
             life: raw.life.get(),
             epoch: raw.epoch.get(),
-            held: raw.held.get(),
+            held: raw.held.get() & !SILENT,
+            silent: raw.held.get() & SILENT != 0,
         }
     }
 }
@@ -161,7 +167,9 @@ mod tests {
             first in 0u16..300, more in 0u16..300,
             seen in proptest::collection::vec(any::<[u32; 3]>(), 0..=usize::from(SEEN_MAX)),
         ) {
-            let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen { life, epoch, held }).collect();
+            let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen {
+                life, epoch, held: held & !SILENT, silent: held & SILENT != 0,
+            }).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
             let nodes = first + seen.len() as u16 + more;
             let hello = Hello {
@@ -179,7 +187,7 @@ mod tests {
             prop_assert!(out[48..50] == first.to_le_bytes());
             if let Some(one) = hello.seen.first() {
                 prop_assert!(out[52..56] == one.life.to_le_bytes());
-                prop_assert!(out[60..64] == one.held.to_le_bytes());
+                prop_assert!(out[60..64] == (one.held | u32::from(one.silent) << 31).to_le_bytes());
             }
             prop_assert_eq!(out.len(), 52 + 12 * hello.seen.len());
             prop_assert_eq!(hello.seen_of(first), hello.seen.first().copied());

@@ -1,10 +1,10 @@
-//! The payloads of asks and offers: how a master that lost its range finds it in the replicas.
+//! The payloads of asks and offers: how the next master of a range finds it in the replicas.
 //!
 //! An *ask* of part 0 goes to all and has no payload: it is about [`BLOCK_CHUNKS`] chunks from
-//! `chunk` on. The answer is an *offer*, a [`Held`] for each. An ask of part 1 or 2 goes to one
-//! node; its payload is a list of chunks, whose replicas come as restores.
+//! `chunk` on. The answer is an *offer*, a [`Held`] for each. Any other ask goes to one node; its
+//! payload is a list of chunks, which come as restores.
 
-use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Chunks that one ask of part 0, and its offer, are about: an offer fits into the smallest MTU.
@@ -19,26 +19,22 @@ pub const ASK_MAX: usize = 64;
 #[repr(C)]
 pub struct Held {
     version: U32,
-    epoch: U16,
-    held: u8,
-    _reserved: u8,
+    epoch: U32,
 }
 
 impl Held {
-    /// A position of `version` in the epoch whose low half is `epoch`; `None`: no position.
-    pub fn new(position: Option<(u16, u32)>) -> Self {
+    /// The position of `version` in `epoch`, which is not 0; `None`: no position.
+    pub fn new(position: Option<(u32, u32)>) -> Self {
         let (epoch, version) = position.unwrap_or_default();
         Self {
             version: version.into(),
             epoch: epoch.into(),
-            held: position.is_some().into(),
-            _reserved: 0,
         }
     }
 
-    /// The low half of the epoch, and the version, of the position that is held.
-    pub fn position(&self) -> Option<(u16, u32)> {
-        (self.held == 1).then(|| (self.epoch.get(), self.version.get()))
+    /// The epoch and the version of the position that is held.
+    pub fn position(&self) -> Option<(u32, u32)> {
+        (self.epoch.get() != 0).then(|| (self.epoch.get(), self.version.get()))
     }
 }
 
@@ -70,7 +66,7 @@ mod tests {
     proptest! {
         #[test]
         fn offers_and_asks_come_back(
-            held in proptest::collection::vec(proptest::option::of(any::<(u16, u32)>()), 0..40),
+            held in proptest::collection::vec(proptest::option::of((1..=u32::MAX, any::<u32>())), 0..40),
             chunks in proptest::collection::vec(any::<u32>(), 0..80),
         ) {
             let all: Vec<Held> = held.iter().map(|one| Held::new(*one)).collect();

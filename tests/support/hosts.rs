@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use dogwild::weights::{Expect, SharedWeights};
+use dogwild::weights::{Expect, SharedWeights, kernels};
 use tempfile::TempDir;
 
 use super::output::{said, succeeds};
@@ -72,6 +72,11 @@ impl Hosts {
         self.start(&["stream"], node)
     }
 
+    /// A streamer of a job whose deltas are added as they are.
+    pub(crate) fn stream_sum(&self, node: u16) -> Process {
+        self.start(&["stream", "--merge", "sum", "--atomic"], node)
+    }
+
     pub(crate) fn solver(&self, node: u16) -> Process {
         self.start(&["solver", "--data", DATA, "--test-every", "0"], node)
     }
@@ -107,15 +112,36 @@ impl Hosts {
         tensors(&out)
     }
 
+    /// Adds 1.0 to every weight in the buffer of `node`.
+    pub(crate) fn add_one(&self, node: u16) {
+        kernels::atomic_add_scalar(self.open(node).view(), 1.0);
+    }
+
+    /// The weights in the buffer of `node`.
+    pub(crate) fn weights(&self, node: u16) -> Vec<f32> {
+        let buffer = self.open(node);
+        (0..buffer.used()).map(|i| buffer.view().load(i)).collect()
+    }
+
+    /// Of how many weights the streamer of `node` says that it is their master.
+    pub(crate) fn mastered(&self, node: u16) -> usize {
+        let runs = self.open(node).globals().own_ranges();
+        runs.iter().map(ExactSizeIterator::len).sum()
+    }
+
     fn open(&self, node: u16) -> SharedWeights {
         SharedWeights::open(&self.buffer(node), &Expect::default()).expect("a buffer")
     }
 
-    /// The weights of the range of node `of` as they are in the buffer of node `at`, as bits.
+    /// The weights that are at home on node `of` (but for a chunk at either end) as they are in the
+    /// buffer of node `at`, as bits.
     pub(crate) fn range(&self, of: u16, at: u16) -> Vec<u32> {
-        let range = self.open(of).globals().own_range();
+        const CHUNK: usize = 2048;
         let buffer = self.open(at);
-        range.map(|i| buffer.view().load(i).to_bits()).collect()
+        let start = |node: u16| buffer.used() * usize::from(node) / usize::from(self.nodes);
+        (start(of) + CHUNK..start(of + 1) - CHUNK)
+            .map(|i| buffer.view().load(i).to_bits())
+            .collect()
     }
 
     /// In how many weights of each range the nodes differ from its master; `None`: in none.

@@ -23,6 +23,7 @@ local f = {
   seq = ProtoField.uint8("dogwild.seq", "Sequence number"),
   session = ProtoField.uint64("dogwild.session", "Session", base.HEX),
   epoch = ProtoField.uint32("dogwild.epoch", "Epoch"),
+  master = ProtoField.uint8("dogwild.epoch.master", "Streamed by node"),
   sender = ProtoField.uint16("dogwild.sender", "Sender"),
   range = ProtoField.uint16("dogwild.range", "Range"),
   chunk = ProtoField.uint32("dogwild.chunk", "Chunk"),
@@ -43,7 +44,7 @@ local f = {
   chunks = ProtoField.uint32("dogwild.hello.chunks", "Chunks"),
   nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
   first = ProtoField.uint16("dogwild.hello.first", "First node seen"),
-  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held)"),
+  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, silent)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
   number = ProtoField.uint64("dogwild.seal.number", "Number"),
   mac = ProtoField.bytes("dogwild.seal.tag", "Tag"),
@@ -80,7 +81,7 @@ local function add_header(tree, buffer)
   tree:add_le(f.acks_len, buffer(6, 1))
   tree:add_le(f.seq, buffer(7, 1))
   tree:add_le(f.session, buffer(8, 8))
-  tree:add_le(f.epoch, buffer(16, 4))
+  tree:add_le(f.epoch, buffer(16, 4)):add(f.master, buffer(16, 1))
   tree:add_le(f.sender, buffer(20, 2))
   tree:add_le(f.range, buffer(22, 2))
   tree:add_le(f.chunk, buffer(24, 4))

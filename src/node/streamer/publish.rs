@@ -96,6 +96,9 @@ impl Loop<'_> {
             (StreamMeter::RestoresSent, counters.restores_sent),
             (StreamMeter::RestoresTaken, counters.restores_taken),
             (StreamMeter::Resyncs, counters.resyncs),
+            (StreamMeter::Takeovers, counters.takeovers),
+            (StreamMeter::ForksJoined, counters.forks_joined),
+            (StreamMeter::AbandonedChunks, counters.abandoned_chunks),
             (StreamMeter::FramesSent, sent.frames),
             (StreamMeter::BytesSent, sent.bytes),
             (StreamMeter::FramesReceived, received.frames),
@@ -185,9 +188,10 @@ impl Loop<'_> {
         troubles.extend(self.health.solvers.look(self.shared, now));
         let set =
             |meter: StreamMeter, kinds: &[What]| meter.set(self.meters, mask(&troubles, kinds));
-        let unseen = self.stream.streamer().others().filter(|node| *node < 64);
-        let unseen = unseen.filter(|node| !self.stream.streamer().has_joined(*node));
-        let unseen = unseen.fold(0, |mask, node| mask | 1 << node);
+        let streamer = self.stream.streamer();
+        let ranges = 0..(streamer.others().count() as u16 + 1).min(64);
+        let unseen = ranges.filter(|range| !streamer.has_joined(*range));
+        let unseen = unseen.fold(0, |mask, range| mask | 1 << range);
         StreamMeter::UnseenRanges.set(self.meters, unseen);
         set(StreamMeter::SilentNodes, &[What::Silent]);
         set(StreamMeter::OldRanges, &[What::NoPositions, What::OldRange]);

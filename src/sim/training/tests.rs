@@ -45,6 +45,7 @@ fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
         sparse: false,
         writes: Writes::Racy,
         window_frames: 1400,
+        silence_ns: crate::stream::SILENCE_NS,
     }
 }
 

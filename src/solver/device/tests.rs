@@ -84,7 +84,7 @@ fn agrees_in_cluster<D: Device>(
         let own = n / 3..n / 2;
         let cluster = Cluster {
             portion,
-            own,
+            own: vec![own],
             crew: 2.0,
         };
         let stride = update_in_cluster(spec, &net, w, &grads, v, rate, &cluster);

@@ -27,6 +27,7 @@ fn config(nodes: u16) -> Config {
         sparse: false,
         writes: Writes::Racy,
         window_frames: 1400,
+        silence_ns: crate::stream::SILENCE_NS,
     }
 }
 

@@ -2,6 +2,7 @@
 //! on the way: no chunk is refused for ever, nothing that a living node added is lost or doubled.
 
 use super::*;
+use crate::stream::epochs::epoch_of;
 use crate::wire::{Frame, Header, Kind};
 
 /// A fleet whose nodes may each lose their memory so many times.
@@ -227,10 +228,7 @@ fn who_gives_may_die() {
             .unwrap();
         world.kill(giver);
         let range = world.streamer(1).unwrap().own_weights();
-        let streams = |world: &World<'_>| {
-            let streamer = world.streamer(1).unwrap();
-            streamer.counters().positions_sent > 0
-        };
+        let streams = |world: &World<'_>| world.streamer(1).unwrap().has_joined(1);
         let mut waited = 0;
         while !streams(&world) {
             world.step();
@@ -279,10 +277,10 @@ fn a_late_or_forged_ask_freezes_nothing() {
     let mut world = World::new(&fleet, Faults::default(), 4);
     wait_ready(&mut world, 4);
     let mut added = nothing();
-    for epoch in [2, 3, 40, 1 << 30, u32::MAX] {
+    for counter in [2, 3, 40, 1 << 22, (1 << 24) - 1] {
         let header = Header {
             kind: Kind::Ask,
-            epoch,
+            epoch: epoch_of(counter, 1),
             range: 1,
             chunk: Ranges::new(CHUNKS, NODES, NODES).of(1).start,
             payload_len: 0,
@@ -310,7 +308,7 @@ fn a_forged_frame_freezes_no_chunk() {
             kind: Kind::Position,
             dtype: crate::wire::Dtype::F32,
             acks: NODES as u8,
-            epoch: 1,
+            epoch: epoch_of(1, 1),
             range: 1,
             chunk,
             payload_len: CHUNK_WEIGHTS * 4,
@@ -324,8 +322,10 @@ fn a_forged_frame_freezes_no_chunk() {
         bytes
     };
     let far = |header: &mut Header| header.chunk_version = 1 << 30;
-    let later = |header: &mut Header| (header.epoch, header.chunk_version) = (9, 5);
-    let both = |header: &mut Header| (header.epoch, header.chunk_version) = (60, u32::MAX / 2);
+    let later = |header: &mut Header| (header.epoch, header.chunk_version) = (epoch_of(9, 1), 5);
+    let both = |header: &mut Header| {
+        (header.epoch, header.chunk_version) = (epoch_of(60, 1), u32::MAX / 2)
+    };
     let lies = |header: &mut Header| header.chunk_version = 60_000;
     let changes: [&dyn Fn(&mut Header); 4] = [&far, &later, &both, &lies];
     for (change, acks) in changes.into_iter().zip([0, 0, 9, 77]) {
@@ -361,7 +361,8 @@ fn a_forged_delta_stops_no_slave() {
             dtype: crate::wire::Dtype::F32,
             epoch: fleet
                 .state(1)
-                .epoch()
+                .node(1)
+                .streamed
                 .load(std::sync::atomic::Ordering::Relaxed),
             range: 1,
             chunk,
@@ -453,7 +454,8 @@ fn a_forged_hello_freezes_nothing() {
     let mut world = World::new(&fleet, Faults::default(), 4);
     wait_ready(&mut world, 4);
     let mut added = nothing();
-    for (epoch, life) in [(7, 0), (1 << 30, 0), (u32::MAX, 77), (3, 78)] {
+    for (counter, life) in [(7, 0), (1 << 22, 0), ((1 << 24) - 1, 77), (3, 78)] {
+        let epoch = epoch_of(counter, 1);
         let forged = strangers::hello(&config, 0, |header, hello| {
             header.epoch = epoch;
             hello.incarnation = life;
@@ -469,7 +471,9 @@ fn a_forged_hello_freezes_nothing() {
     // One of them is told to a node that has just lost its memory.
     world.lose(1);
     steps(&mut world, 1);
-    let forged = strangers::hello(&config, 0, |_, hello| hello.seen[1].epoch = 1 << 30);
+    let forged = strangers::hello(&config, 0, |_, hello| {
+        hello.seen[1].epoch = epoch_of(1 << 22, 1)
+    });
     world.inject(1, &forged);
     wait_ready(&mut world, 4);
     settle(&mut world, &fleet, &added, 4);

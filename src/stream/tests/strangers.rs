@@ -239,7 +239,7 @@ fn a_node_with_other_data_is_named_and_nothing_is_taken_from_it() {
         kind: Kind::Position,
         dtype: Dtype::F32,
         acks: NODES as u8,
-        epoch: 1,
+        epoch: crate::stream::epochs::epoch_of(1, 1),
         range: 1,
         chunk: Ranges::new(CHUNKS, NODES, NODES).of(1).start,
         chunk_version: 1,

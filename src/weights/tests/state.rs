@@ -55,7 +55,7 @@ fn a_streamers_state_survives_it() {
     state.chunk(9).version.store(77, Relaxed);
     state.chunk(9).seq.store(255, Relaxed);
     state.applied(9)[2].store(3, Relaxed);
-    state.epoch().store(4, Relaxed);
+    state.node(2).streamed.store(4, Relaxed);
     drop(state);
     let (state, resumed) = StreamState::open_or_create(&path, &spec()).unwrap();
     assert!(resumed);
@@ -74,7 +74,7 @@ fn a_streamers_state_survives_it() {
     assert_eq!(
         (
             state.chunk(8).version.load(Relaxed),
-            state.epoch().load(Relaxed)
+            state.node(2).streamed.load(Relaxed)
         ),
         (0, 4)
     );

@@ -279,12 +279,17 @@ impl AdderArgs {
     /// What is added to which weights: 1.0, but in a mean only the portion to what the node
     /// masters. There weights are the positions themselves; elsewhere the streamer multiplies what
     /// it sends.
-    fn parts(&self, shared: &SharedWeights) -> [(Range<usize>, f32); 3] {
-        let globals = shared.globals();
-        let (own, used) = (globals.own_range(), shared.used());
+    fn parts(&self, shared: &SharedWeights) -> Vec<(Range<usize>, f32)> {
+        let (globals, used) = (shared.globals(), shared.used());
         let portion = if self.mean { globals.portion() } else { 1.0 };
-        let (begin, end) = (own.start.min(used), own.end.min(used));
-        [(0..begin, 1.0), (begin..end, portion), (end..used, 1.0)]
+        let (mut parts, mut next) = (Vec::new(), 0);
+        for own in globals.own_ranges() {
+            let (begin, end) = (own.start.clamp(next, used), own.end.clamp(next, used));
+            parts.extend([(next..begin, 1.0), (begin..end, portion)]);
+            next = end;
+        }
+        parts.push((next..used, 1.0));
+        parts
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use dogwild::sim::training::{self, Solvers, Training, weights_of};
 use dogwild::sim::{Bursts, Faults, Limit, Traffic};
 use dogwild::solver::data::DataSet;
-use dogwild::stream::{Config, chunk_weights_for};
+use dogwild::stream::{Config, SILENCE_NS, chunk_weights_for};
 use dogwild::weights::Writes;
 use dogwild::wire;
 use dogwild_tools::scratch::Scratch;
@@ -291,6 +291,7 @@ pub(crate) fn config(setting: &Setting, weights: usize) -> Config {
         sparse: stream.sparse,
         writes: Writes::Racy,
         window_frames: stream.window_bytes.map_or(0, window),
+        silence_ns: SILENCE_NS,
     }
 }
 

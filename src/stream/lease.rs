@@ -1,0 +1,132 @@
+//! What a node knows of each range: how much of it is held here, and for whom it was promised.
+//!
+//! A range is a lease: it has a first master, its *home*, and is streamed by whichever node the
+//! latest epoch names. [`takeover`](super::takeover) decides who that is to be.
+
+use std::ops::Range;
+
+use super::common::Common;
+
+/// What is known of a range.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lease {
+    /// Chunks of it that this node has joined as a slave.
+    pub(super) joined_chunks: u32,
+    /// Chunks of it that this node streamed and has yet to fit to those of the present master.
+    pub(super) forked_chunks: u32,
+    /// Whether chunks were joined as replicas: their master may not know this life.
+    pub(super) by_replica: bool,
+    /// Since when others tell of a later epoch, of a node that is silent, while this node streams
+    /// it, ns; 0: they do not.
+    pub(super) doubted_ns: u64,
+    /// The last epoch of it that a node asked for or told of, and which life of that node did.
+    pub(super) promised_to: Option<(u32, u16)>,
+    /// Whether the present master asked this node before it began.
+    pub(super) surveyed: bool,
+}
+
+impl Lease {
+    /// Chunks of which this node has a position.
+    pub(super) fn held(&self) -> u32 {
+        self.joined_chunks + self.forked_chunks
+    }
+}
+
+/// The chunks that a node streams at present, in turn.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turn {
+    runs: Vec<Range<u32>>,
+    chunks: u32,
+}
+
+impl Turn {
+    /// The chunks of all ranges that this node streams.
+    pub(super) fn of(common: &Common<'_>) -> Self {
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for range in common.streamed_ranges() {
+            let chunks = common.ranges.of(range);
+            match runs.last_mut().filter(|last| last.end == chunks.start) {
+                Some(last) => last.end = chunks.end,
+                None => runs.push(chunks),
+            }
+        }
+        let chunks = runs.iter().map(|run| run.end - run.start).sum();
+        Self { runs, chunks }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.chunks as usize
+    }
+
+    /// The runs of neighbouring chunks.
+    pub(super) fn runs(&self) -> &[Range<u32>] {
+        &self.runs
+    }
+
+    /// The place of `chunk` among them; of one that is not there that of the next.
+    #[inline]
+    pub(super) fn place(&self, chunk: u32) -> usize {
+        let mut before = 0;
+        for run in &self.runs {
+            if chunk < run.end {
+                return (before + chunk.saturating_sub(run.start)) as usize;
+            }
+            before += run.end - run.start;
+        }
+        0
+    }
+
+    /// `chunk` if it is there, else the next; the first after the last. There must be one.
+    pub(super) fn at(&self, chunk: u32) -> u32 {
+        let next = self.runs.iter().find(|run| chunk < run.end);
+        next.map_or(self.runs[0].start, |run| chunk.max(run.start))
+    }
+}
+
+impl Common<'_> {
+    /// The ranges with chunks that this node streams.
+    pub(super) fn streamed_ranges(&self) -> impl Iterator<Item = u16> {
+        let nodes = 0..self.config.nodes;
+        nodes.filter(|range| self.streams(*range) && !self.ranges.of(*range).is_empty())
+    }
+
+    /// Whether `node` streams a range, as far as known here.
+    pub(super) fn has_lease(&self, node: u16) -> bool {
+        let mut ranges = 0..self.config.nodes;
+        ranges.any(|range| self.owner(range) == Some(node) && !self.ranges.of(range).is_empty())
+    }
+
+    /// True if this node streams a range or holds all of it.
+    #[inline]
+    pub(super) fn has_joined(&self, range: u16) -> bool {
+        let joined = self.leases[usize::from(range)].joined_chunks as usize;
+        joined == self.ranges.of(range).len() || self.streams(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_go_over_all_runs() {
+        let turn = Turn {
+            runs: vec![2..4, 7..10],
+            chunks: 5,
+        };
+        let mut chunk = 0;
+        let went: Vec<u32> = (0..7)
+            .map(|_| {
+                let at = turn.at(chunk);
+                chunk = at + 1;
+                at
+            })
+            .collect();
+        assert_eq!(went, [2, 3, 7, 8, 9, 2, 3]);
+        let places: Vec<usize> = went[..5].iter().map(|chunk| turn.place(*chunk)).collect();
+        assert_eq!(places, [0, 1, 2, 3, 4]);
+        assert_eq!((turn.place(5), turn.len()), (2, 5));
+    }
+}

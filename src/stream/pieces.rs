@@ -1,0 +1,59 @@
+//! Pieces of chunks that were asked for: which are good, when a chunk is whole, and what becomes of
+//! one that is the newest.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Config;
+use super::common::Common;
+use super::common::chunk_flags::{FORKED, JOINED};
+use super::missing::join_replica;
+use super::take::{agrees, note_acks, put_back, report_resync, take_unanswered};
+use crate::weights::kernels;
+use crate::wire::{DropReason, Dtype, Frame};
+
+/// Checks a piece of a chunk that was asked for: which, its form, its weights.
+pub(super) fn check_piece(common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
+    let (header, nodes) = (&frame.header, common.config.nodes);
+    if header.range >= nodes || !common.ranges.has(header.range, header.chunk) {
+        return Err(DropReason::Foreign);
+    }
+    if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(nodes) {
+        return Err(DropReason::Shape);
+    }
+    if kernels::any_non_finite(frame.payload) {
+        return Err(DropReason::NonFinite);
+    }
+    Ok(())
+}
+
+/// The bits of all pieces that a chunk has.
+pub(super) fn all_pieces(config: &Config) -> u8 {
+    let pieces = 0..config.precision.f32_pieces();
+    let there = pieces.filter(|piece| !config.piece(*piece).is_empty());
+    there.fold(0, |all, piece| all | 1 << piece)
+}
+
+/// Takes the newest position of a chunk, `bytes`, in place of what is held of it. True: this node
+/// streamed the chunk before, and what it did since is lost.
+pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u8]) -> bool {
+    let header = &frame.header;
+    let state = common.state.chunk(header.chunk);
+    let flags = state.flags.load(Relaxed);
+    if flags & JOINED == 0 {
+        let (w, last, sent) = common.chunk_views(header.chunk);
+        kernels::adopt(w, last, sent, bytes);
+        let lease = &mut common.leases[usize::from(header.range)];
+        lease.forked_chunks -= u32::from(flags & FORKED != 0);
+        join_replica(common, frame);
+        return flags & FORKED != 0;
+    }
+    let ack = frame.acks[usize::from(common.config.node)];
+    if common.exactly_once() && !agrees(common, header.chunk, ack) {
+        put_back(common, header, ack);
+        report_resync(common, header);
+    }
+    note_acks(common, frame);
+    state.epoch.store(header.epoch, Relaxed);
+    take_unanswered(common, header, bytes, ack);
+    false
+}

@@ -1,0 +1,348 @@
+//! A node whose range another has begun without it becomes a slave of that range: what it did apart
+//! becomes a delta. [`forks`](super::forks) has why; [`replicas`](super::replicas) answers.
+//!
+//! Per chunk: it asks the present master for the base, and others where that has none, then each
+//! slave of which it has applied another delta than the base acknowledges for what is contested.
+//! Then
+//!
+//! ```text
+//! last = base + contested deltas that are in w       (in a mean: w - (w - that) / portion)
+//! ```
+//!
+//! and the chunk is joined, as if the base was the last position that came.
+//!
+//! Invariant: until then nothing of the chunk is taken or sent, and `last` is what this node
+//! streamed last.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::common::chunk_flags::{FORKED, SURE};
+use super::common::{Common, note_taken};
+use super::epochs::owner;
+use super::forks::Base;
+use super::header::Given;
+use super::pieces::all_pieces;
+use super::{Outbox, To, header};
+use crate::weights::kernels;
+use crate::wire::{self, DropReason, Frame};
+
+/// What did not come is asked for again after this, ns.
+const AGAIN_NS: u64 = 50_000_000;
+/// A slave that does not say for so long what is contested is not waited for, ns.
+const WAIT_NS: u64 = 5_000_000_000;
+/// Versions within which the number of a delta does not come again: each takes one at most.
+const NUMBERS: u32 = 128;
+/// A node that is silent and may have the base is waited for so long, ns.
+const LOST_NS: u64 = 30_000_000_000;
+/// Time between two looks, ns.
+const LOOK_NS: u64 = 1_000_000;
+/// Chunks that are asked for at a time.
+const CHUNKS: usize = 256;
+
+/// A chunk that is asked for.
+#[derive(Clone, Debug)]
+struct Asked {
+    chunk: u32,
+    /// The node that is asked now.
+    node: u16,
+    /// Whose the base may be: this node's, or that of the node that it took the chunk over from, if
+    /// another did so apart.
+    before: u16,
+    /// Nodes that have no base.
+    without: Vec<u16>,
+    asked_ns: u64,
+    since_ns: u64,
+    began_ns: u64,
+    /// Pieces that came, one bit each, of what is asked for.
+    pieces: u8,
+    came: Vec<f32>,
+    /// The base, once it is there, and then with what is contested of it.
+    base: Option<Base>,
+    /// Nodes that are still to be asked for what is contested.
+    others: Vec<u16>,
+}
+
+/// The chunks that this node streamed and another has begun.
+#[derive(Debug, Default)]
+pub(super) struct Rejoin {
+    range: u16,
+    epoch: u32,
+    asked: Vec<Asked>,
+    /// Silent nodes that were waited for.
+    mute: Vec<u16>,
+    due_ns: u64,
+}
+
+impl Rejoin {
+    /// Asks for what is missing to join chunks again.
+    #[inline]
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        if now_ns >= self.due_ns {
+            self.due_ns = now_ns + LOOK_NS;
+            self.look(now_ns, common, out);
+        }
+    }
+
+    fn look(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        let forked = |range: &u16| common.leases[usize::from(*range)].forked_chunks > 0;
+        let Some(range) = (0..common.config.nodes).find(forked) else {
+            self.asked.clear();
+            return;
+        };
+        let epoch = common.promised(range);
+        let master = owner(epoch);
+        if (range, epoch) != (self.range, self.epoch) {
+            // Another master has other bases.
+            self.asked.clear();
+            (self.range, self.epoch) = (range, epoch);
+        }
+        if master == common.config.node || !common.is_alive(now_ns, master) {
+            return;
+        }
+        self.give_up_silent(now_ns, common);
+        self.choose(now_ns, common, master);
+        self.ask(now_ns, common, out);
+    }
+
+    /// Puts chunks on the list until it is full.
+    fn choose(&mut self, now_ns: u64, common: &Common<'_>, master: u16) {
+        for chunk in common.ranges.of(self.range) {
+            if self.asked.len() >= CHUNKS {
+                return;
+            }
+            let forked = common.state.chunk(chunk).flags.load(Relaxed) & FORKED != 0;
+            if forked && !self.asked.iter().any(|one| one.chunk == chunk) {
+                let own = common.forks.base(chunk);
+                self.asked.push(Asked {
+                    chunk,
+                    node: master,
+                    before: own.map_or(common.config.node, |base| owner(base.epoch)),
+                    without: Vec::new(),
+                    asked_ns: 0,
+                    since_ns: now_ns,
+                    began_ns: now_ns,
+                    pieces: 0,
+                    came: vec![0.0; common.config.chunk_weights as usize],
+                    base: None,
+                    others: Vec::new(),
+                });
+            }
+        }
+    }
+
+    fn ask(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
+        let mut waiting: Vec<_> = self.asked.iter_mut().collect();
+        waiting.retain(|one| one.asked_ns == 0 || now_ns - one.asked_ns >= AGAIN_NS);
+        while let Some(first) = waiting.first() {
+            let (node, before, base) = (first.node, first.before, first.base.is_none());
+            let same = |one: &&mut &mut Asked| {
+                (one.node, one.before, one.base.is_none()) == (node, before, base)
+            };
+            let mut list: Vec<_> = waiting.iter_mut().filter(same).collect();
+            list.truncate(wire::ASK_MAX);
+            let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
+            let (range, epoch) = (self.range, self.epoch);
+            let header = if base {
+                header::ask_for_bases(common, range, epoch, &chunks, before)
+            } else {
+                header::ask(common, range, epoch, &chunks, header::CONTESTED)
+            };
+            let went = out.send_hello(To::Node(node), header.frame_len(), &mut |slot| {
+                wire::emit_chunks(&chunks, header.emit(slot).1);
+            });
+            if !went {
+                return;
+            }
+            list.iter_mut().for_each(|one| one.asked_ns = now_ns.max(1));
+            waiting.retain(|one| one.asked_ns != now_ns.max(1));
+        }
+    }
+
+    /// Slaves that are silent, or do not answer, are not waited for.
+    fn give_up_silent(&mut self, now_ns: u64, common: &mut Common<'_>) {
+        // One that was waited for without effect is not waited for again, chunk by chunk.
+        self.mute.retain(|node| !common.is_alive(now_ns, *node));
+        for one in &mut self.asked {
+            let waits = one.base.is_some();
+            let waited_ns = now_ns.saturating_sub(one.since_ns);
+            let alive = common.is_alive(now_ns, one.node);
+            // Where two parts of a network come together it may be heard in a moment.
+            let silent = !alive && waited_ns > 2 * common.config.silence_ns;
+            if waits && silent && !self.mute.contains(&one.node) {
+                self.mute.push(one.node);
+            }
+            if waits && (waited_ns > WAIT_NS || self.mute.contains(&one.node)) {
+                one.next(now_ns);
+            } else if !waits {
+                one.look_for_base(now_ns, common, self.range);
+            }
+        }
+        self.join_done(common);
+    }
+
+    /// Takes a piece of what was asked for.
+    pub(super) fn handle(
+        &mut self,
+        now_ns: u64,
+        common: &mut Common<'_>,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let header = &frame.header;
+        let at = self.asked.iter().position(|one| one.chunk == header.chunk);
+        let one = &mut self.asked[at.ok_or(DropReason::Late)?];
+        let wanted = match one.base {
+            None => Given::Base(0).content(),
+            Some(_) => Given::Contested.content(),
+        };
+        let nothing = header.content == Given::Nothing.content();
+        if header.sender != one.node || !nothing && header.content != wanted {
+            return Err(DropReason::Late);
+        }
+        common.counters.restores_taken += 1;
+        let weights = common.config.piece(header.part);
+        let payload = frame.payload.as_chunks::<4>().0;
+        for (value, bytes) in one.came[weights].iter_mut().zip(payload) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+        one.pieces |= 1 << header.part;
+        if one.pieces == all_pieces(&common.config) {
+            match (&one.base, nothing) {
+                (None, false) => one.take_base(now_ns, common, frame),
+                (None, true) => {
+                    one.without.push(one.node);
+                    one.look_for_base(now_ns, common, self.range);
+                }
+                (Some(_), _) => one.take_contested(now_ns, common, frame, nothing),
+            }
+            self.join_done(common);
+            // More may be asked for.
+            self.due_ns = 0;
+        }
+        Ok(())
+    }
+
+    /// Joins the chunks of which all is there.
+    fn join_done(&mut self, common: &mut Common<'_>) {
+        let range = self.range;
+        self.asked.retain(|one| {
+            let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
+            let done = one.base.is_some() && one.others.is_empty();
+            if forked && done {
+                one.join(common, range);
+            }
+            forked && !done
+        });
+    }
+}
+
+impl Asked {
+    /// Asks the next node that may have the base. If none is left, what this node did apart is
+    /// lost.
+    fn look_for_base(&mut self, now_ns: u64, common: &mut Common<'_>, range: u16) {
+        if common.is_alive(now_ns, self.node) && !self.without.contains(&self.node) {
+            return;
+        }
+        let next = common
+            .living(now_ns)
+            .find(|node| !self.without.contains(node));
+        let all_live = common.others().all(|node| common.is_alive(now_ns, node));
+        let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
+        if let Some(node) = next {
+            self.node = node;
+            (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
+        } else if all_live || waited {
+            common.state.chunk(self.chunk).flags.store(0, Relaxed);
+            common.leases[usize::from(range)].forked_chunks -= 1;
+            common.note_abandoned(range, 1);
+        }
+    }
+
+    /// The base came: what is contested of it comes next.
+    fn take_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
+        let came = Base {
+            epoch: frame.header.epoch,
+            version: frame.header.chunk_version,
+            acks: frame.acks.to_vec(),
+            weights: self.came.clone(),
+        };
+        // Of two nodes that took a range over apart, the one that had the older position counts.
+        let own = common.forks.base_of(self.chunk, &[owner(came.epoch)]);
+        let base = own
+            .filter(|own| came.is_later(own))
+            .cloned()
+            .unwrap_or(came);
+        let applied = common.state.applied(self.chunk);
+        let differs = |node: &u16| {
+            let node = usize::from(*node);
+            applied[node].load(Relaxed) != base.acks[node]
+        };
+        // After as many versions numbers may have come around.
+        let newest = common.state.chunk(self.chunk).version.load(Relaxed);
+        let many = newest.wrapping_sub(base.version) >= NUMBERS;
+        self.others = common
+            .others()
+            .filter(|node| many || differs(node))
+            .collect();
+        self.base = Some(base);
+        self.ask_first(now_ns);
+    }
+
+    fn take_contested(
+        &mut self,
+        now_ns: u64,
+        common: &Common<'_>,
+        frame: &Frame<'_>,
+        nothing: bool,
+    ) {
+        // Another number: this node never had it.
+        let applied = &common.state.applied(self.chunk)[usize::from(self.node)];
+        if !nothing
+            && frame.header.seq == applied.load(Relaxed)
+            && let Some(base) = &mut self.base
+        {
+            let contested = base.weights.iter_mut().zip(&self.came);
+            contested.for_each(|(sum, came)| *sum += came);
+        }
+        self.next(now_ns);
+    }
+
+    fn next(&mut self, now_ns: u64) {
+        self.others.retain(|node| *node != self.node);
+        self.ask_first(now_ns);
+    }
+
+    fn ask_first(&mut self, now_ns: u64) {
+        (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
+        self.node = self.others.first().copied().unwrap_or(self.node);
+    }
+
+    fn join(&self, common: &mut Common<'_>, range: u16) {
+        let Some(base) = &self.base else {
+            return;
+        };
+        let (w, last, _) = common.chunk_views(self.chunk);
+        let portion = common.portion();
+        let values: Vec<f32> = (0..w.len())
+            .map(|i| match portion {
+                // Exactly.
+                1.0 => base.weights[i],
+                // What goes out is multiplied by it, and solvers here stepped by it.
+                portion => w.load(i) - (w.load(i) - base.weights[i]) / portion,
+            })
+            .collect();
+        kernels::copy_in(last, &values);
+        let applied = common.state.applied(self.chunk);
+        for (kept, ack) in applied.iter().zip(&base.acks) {
+            kept.store(*ack, Relaxed);
+        }
+        let state = common.state.chunk(self.chunk);
+        state.epoch.store(base.epoch, Relaxed);
+        let ack = base.acks[usize::from(common.config.node)];
+        note_taken(state, base.version, Some(ack), false);
+        state.flags.fetch_or(SURE, Relaxed);
+        let lease = &mut common.leases[usize::from(range)];
+        lease.forked_chunks -= 1;
+        lease.joined_chunks += 1;
+        common.counters.forks_joined += 1;
+    }
+}
