@@ -26,6 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         sparse: false,
         writes: Writes::Racy,
         window_frames: 0,
+        silence_ns: dogwild::stream::SILENCE_NS,
     };
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
     let fleet = Fleet::new(&config, folder.path()).expect("a fleet");

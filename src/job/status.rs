@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 
 use crate::node::{SolverWatch, since_unix};
+use crate::stream::ranges_seen;
 use crate::watch::{GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};
-use crate::weights::{Role, SharedWeights, SlotInfo};
+use crate::weights::{Role, SharedWeights, SlotInfo, StreamState};
 
 /// Heartbeats come at least so often from what works, s; a solver may be in a test.
 const BEAT_S: f64 = 2.0;
@@ -42,6 +43,19 @@ pub struct ComponentStatus {
     pub meters: Vec<(String, Value)>,
 }
 
+/// A range of the weights, as this buffer's streamer knows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RangeStatus {
+    /// Which: that of the node where it is at home.
+    pub range: u16,
+    /// The node that streams it; null: none is known.
+    pub node: Option<u16>,
+    /// How often it was begun.
+    pub epoch: u32,
+    /// Whether this buffer's streamer streams it.
+    pub here: bool,
+}
+
 /// A buffer and its components.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -63,6 +77,8 @@ pub struct Status {
     pub ready: bool,
     /// What is missing, in words.
     pub missing: Vec<String>,
+    /// Who streams which range, where the buffer has had a streamer.
+    pub ranges: Vec<RangeStatus>,
     /// Everything that ever worked on the buffer.
     pub components: Vec<ComponentStatus>,
 }
@@ -84,6 +100,7 @@ impl Status {
             target_iterations: globals.target_iterations.load(Relaxed),
             ready,
             missing: missing(&slots, &components, ready),
+            ranges: ranges(shared),
             components,
         }
     }
@@ -114,6 +131,13 @@ impl Status {
                 let _ = writeln!(text, "{:<12}{line}", if j == 0 { title } else { "" });
             }
         }
+        let ranges: Vec<String> = self.ranges.iter().map(RangeStatus::text).collect();
+        for (i, line) in fold(&ranges.join(", "), 66).into_iter().enumerate() {
+            let title = if i == 0 { "ranges" } else { "" };
+            if !line.is_empty() {
+                let _ = writeln!(text, "{title:<12}{line}");
+            }
+        }
         text.push_str("\ncomponent       pid  state          started     heartbeat\n");
         for one in &self.components {
             let _ = writeln!(
@@ -142,6 +166,32 @@ impl Status {
         }
         text
     }
+}
+
+impl RangeStatus {
+    fn text(&self) -> String {
+        let Self { range, epoch, .. } = self;
+        match self.node {
+            None => format!("{range} not begun"),
+            Some(node) if node == *range => format!("{range} at home (epoch {epoch})"),
+            Some(node) => format!("{range} on node {node} (epoch {epoch})"),
+        }
+    }
+}
+
+/// Who streams which range; nothing where no streamer has worked on the buffer.
+fn ranges(shared: &SharedWeights) -> Vec<RangeStatus> {
+    let path = StreamState::path_beside(shared.path());
+    let Ok(state) = StreamState::look(&path, shared.id(), shared.padded()) else {
+        return Vec::new();
+    };
+    let status = |seen: crate::stream::RangeSeen| RangeStatus {
+        range: seen.range,
+        node: seen.master.map(|(node, _)| node),
+        epoch: seen.master.map_or(0, |(_, epoch)| epoch),
+        here: seen.here,
+    };
+    ranges_seen(&state).into_iter().map(status).collect()
 }
 
 /// `text` in lines of at most `width` characters, broken between words.
@@ -320,6 +370,14 @@ mod tests {
             target_iterations: u64::from(u32::MAX),
             ready: false,
             missing: missing(std::slice::from_ref(&slot), &components, false),
+            ranges: (0..255)
+                .map(|range| RangeStatus {
+                    range,
+                    node: Some(254),
+                    epoch: 0xff_ffff,
+                    here: false,
+                })
+                .collect(),
             components,
         };
         let text = status.text();

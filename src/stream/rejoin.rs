@@ -84,23 +84,25 @@ impl Rejoin {
     }
 
     fn look(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
-        let forked = |range: &u16| common.leases[usize::from(*range)].forked_chunks > 0;
+        let forked = |range: &u16| {
+            let master = owner(common.promised(*range));
+            let lives = master != common.config.node && common.is_alive(now_ns, master);
+            common.leases[usize::from(*range)].forked_chunks > 0 && lives
+        };
         let Some(range) = (0..common.config.nodes).find(forked) else {
             self.asked.clear();
             return;
         };
         let epoch = common.promised(range);
-        let master = owner(epoch);
         if (range, epoch) != (self.range, self.epoch) {
             // Another master has other bases.
             self.asked.clear();
             (self.range, self.epoch) = (range, epoch);
         }
-        if master == common.config.node || !common.is_alive(now_ns, master) {
-            return;
-        }
+        self.join_done(common);
         self.give_up_silent(now_ns, common);
-        self.choose(now_ns, common, master);
+        self.join_done(common);
+        self.choose(now_ns, common, owner(epoch));
         self.ask(now_ns, common, out);
     }
 
@@ -177,7 +179,6 @@ impl Rejoin {
                 one.look_for_base(now_ns, common, self.range);
             }
         }
-        self.join_done(common);
     }
 
     /// Takes a piece of what was asked for.
@@ -195,7 +196,8 @@ impl Rejoin {
             Some(_) => Given::Contested.content(),
         };
         let nothing = header.content == Given::Nothing.content();
-        if header.sender != one.node || !nothing && header.content != wanted {
+        let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
+        if !forked || header.sender != one.node || !nothing && header.content != wanted {
             return Err(DropReason::Late);
         }
         common.counters.restores_taken += 1;

@@ -123,6 +123,12 @@ impl Hosts {
         (0..buffer.used()).map(|i| buffer.view().load(i)).collect()
     }
 
+    /// What `dogwild status` says of the buffer of `node`.
+    pub(crate) fn status(&self, node: u16) -> String {
+        let mut status = dogwild();
+        succeeds(status.arg("status").arg("--buffer").arg(self.buffer(node)))
+    }
+
     /// Of how many weights the streamer of `node` says that it is their master.
     pub(crate) fn mastered(&self, node: u16) -> usize {
         let runs = self.open(node).globals().own_ranges();
