@@ -220,10 +220,10 @@ fn replicas_end_equal_in_a_mean() {
 }
 
 storms! {
-    a_silent_nodes_range_streams_again_and_nothing_is_lost: 6 of 100;
-    a_node_that_was_cut_off_brings_what_it_did: 6 of 100;
-    two_sides_go_on_and_come_together: 6 of 100;
-    a_dead_nodes_range_streams_on: 4 of 40;
+    a_silent_nodes_range_streams_again_and_nothing_is_lost: 3 of 12;
+    a_node_that_was_cut_off_brings_what_it_did: 4 of 12;
+    two_sides_go_on_and_come_together: 3 of 12;
+    a_dead_nodes_range_streams_on: 3 of 12;
 }
 
 /// A master stands still in the middle of the work of all, which arrives once.
