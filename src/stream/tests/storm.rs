@@ -280,6 +280,7 @@ pub(super) fn seeds_of_choice_told() -> Range<u64> {
 #[ignore = "long: as many seeds as it is told"]
 fn seeds_of_choice() {
     for seed in seeds_of_choice_told() {
+        eprintln!("seed {seed}");
         run(seed, Storm::InTurn);
         run(seed, Storm::AtOnce);
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask`: one command that checks the whole tree.
+//! `cargo xtask`: one command that checks the whole tree, and some that take a night.
 //!
 //! Starts cargo in the root of the repository, and writes the layer tables of `models/`. Stops at
 //! the first command that fails and says how to repeat it.
@@ -7,6 +7,8 @@ mod deny;
 mod features;
 mod licence;
 mod metadata;
+mod mutants;
+mod storm;
 mod tables;
 
 use anyhow::{Context, Result, bail};
@@ -45,6 +47,19 @@ enum Action {
     },
     /// Check only that licences, versions and sources of all dependencies are as deny.toml asks.
     Deny,
+    /// Run the storms of the simulator with these seeds.
+    Storm {
+        /// The first seed, and the one behind the last.
+        #[arg(long, value_name = "FROM..TO")]
+        seeds: storm::Seeds,
+    },
+    /// Change single lines of the stream's protocol, one at a time, and see that its tests fail.
+    /// Each takes some minutes.
+    Mutants {
+        /// Only those whose names contain this.
+        #[arg(long, value_name = "WORDS")]
+        only: Option<String>,
+    },
     /// Write the layer tables of published nets into models/.
     Tables,
 }
@@ -89,6 +104,8 @@ fn main() -> ExitCode {
             times,
         } => check(fast, &Tests { all, load, times }),
         Action::Deny => check_dependencies(),
+        Action::Storm { seeds } => storm::run(seeds),
+        Action::Mutants { only } => mutants::run(only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
     };
     dogwild::cli::finish("xtask", result)
@@ -183,6 +200,18 @@ fn test(&Tests { all, load, times }: &Tests) -> Result<()> {
         stop.store(true, Relaxed);
         results.into_iter().collect()
     })
+}
+
+/// What a command prints.
+fn output(command: &mut Command) -> Result<String> {
+    let ended = command
+        .output()
+        .with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    if !ended.status.success() {
+        let why = String::from_utf8_lossy(&ended.stderr);
+        bail!("{command:?} failed ({}): {why}", ended.status);
+    }
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
 fn run((variables, words): Step) -> Result<()> {

@@ -1,0 +1,85 @@
+//! `cargo xtask storm`: the storms of the simulator over as many seeds as a night has time for.
+//!
+//! One run of the test program for each seed, so that a seed that fails ends no other. All chance
+//! is in the seed and the commit: what failed fails again.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{output, root};
+
+/// The tests that take the seeds, by the end of their names.
+const TESTS: &str = "seeds_of_choice";
+
+/// Seeds as `FROM..TO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seeds {
+    from: u64,
+    to: u64,
+}
+
+impl std::str::FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let why = || format!("`{text}` is not FROM..TO, as 100..200");
+        let (from, to) = text.split_once("..").ok_or_else(why)?;
+        let [from, to] = [from, to].map(|end| end.parse().map_err(|_| why()));
+        let (from, to) = (from?, to?);
+        if from >= to {
+            return Err(format!("`{text}` has no seed: give a larger end"));
+        }
+        Ok(Self { from, to })
+    }
+}
+
+/// Runs the storms of `seeds`, and says which of them failed.
+pub(crate) fn run(seeds: Seeds) -> Result<()> {
+    let commit = output(Command::new("git").args(["describe", "--always", "--dirty"]))?;
+    let commit = commit.trim();
+    dogwild_lab::say!(
+        "--- storms of the seeds {}..{} at {commit}",
+        seeds.from,
+        seeds.to
+    );
+    let mut failed = Vec::new();
+    for seed in seeds.from..seeds.to {
+        let mut storm = Command::new("cargo");
+        storm.args(["test", "--quiet", "--lib", TESTS, "--", "--ignored"]);
+        storm.env("DOGWILD_STORM_SEEDS", format!("{seed}..{}", seed + 1));
+        let storm = storm.current_dir(root()).output();
+        let ended = storm.context("cannot run cargo")?;
+        if ended.status.success() {
+            dogwild_lab::say!("seed {seed}: well");
+            continue;
+        }
+        failed.push(seed);
+        let said = [ended.stdout, ended.stderr].concat();
+        dogwild_lab::say!("seed {seed}: FAILED\n{}", String::from_utf8_lossy(&said));
+    }
+    if let Some(seed) = failed.first() {
+        bail!(
+            "{} of {} seeds failed at {commit}: {failed:?}; `cargo xtask storm --seeds {seed}..{}` there \
+             shows the first of them again",
+            failed.len(),
+            seeds.to - seeds.from,
+            seed + 1
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_have_two_ends_and_one_seed_at_least() {
+        assert_eq!("3..5".parse(), Ok(Seeds { from: 3, to: 5 }));
+        for (text, word) in [("7", "FROM..TO"), ("a..9", "FROM..TO"), ("5..5", "no seed")] {
+            let said = text.parse::<Seeds>().unwrap_err();
+            assert!(said.contains(word), "{said}");
+        }
+    }
+}
