@@ -1,9 +1,9 @@
-//! `cargo xtask mutants`: single changes to the protocol of the stream, each of which the tests must
-//! catch.
+//! `cargo xtask mutants`: single changes to the protocol of the stream, each of which the tests
+//! must catch.
 //!
-//! Works on the last commit, in a worktree under `target/mutants` with a target folder of its own. A
-//! mutant that survives shows a rule that no test holds: write that test. Invariant: each change fits
-//! exactly one place of the tree; a test of this file holds that, so the list stays true.
+//! Works on the last commit, in a worktree under `target/mutants` with a target folder of its own.
+//! A mutant that survives shows a rule that no test holds: write that test. Invariant: each change
+//! fits exactly one place of the tree; a test of this file holds that, so the list stays true.
 
 use std::fs;
 use std::path::Path;
