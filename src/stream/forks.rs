@@ -105,7 +105,7 @@ impl Common<'_> {
             epoch: state.epoch.load(Relaxed),
             version: state.version.load(Relaxed),
             acks: acks.map(|ack| ack.load(Relaxed)).collect(),
-            weights: (0..len).map(|i| self.held_position(chunk, i)).collect(),
+            weights: (0..len).map(self.held_position(chunk)).collect(),
         };
         self.forks.bases.insert(chunk, base);
     }

@@ -21,7 +21,7 @@ use crate::weights::kernels;
 /// Versions that the next master of a chunk leaves out.
 const VERSION_STEP: u32 = 1 << 16;
 
-impl Common<'_> {
+impl<'a> Common<'a> {
     /// Streams a range from now on, in the epoch that this node has promised to itself.
     pub(super) fn begin_streaming(&mut self, range: u16) {
         let state = self.state.node(range);
@@ -40,7 +40,7 @@ impl Common<'_> {
                 self.keep_contested(chunk);
             }
             if flags & JOINED != 0 {
-                self.fold(chunk, flags & OUTSTANDING != 0);
+                self.fold(chunk);
             }
             let own = &self.state.applied(chunk)[usize::from(self.config.node)];
             own.store(state.seq.load(Relaxed), Relaxed);
@@ -55,18 +55,16 @@ impl Common<'_> {
 
     /// Own work counts by the node's portion in the weights that it streams, as it would have at
     /// another master.
-    fn fold(&self, chunk: u32, outstanding: bool) {
+    fn fold(&self, chunk: u32) {
         let portion = self.portion();
         if portion >= 1.0 {
             return;
         }
-        let (w, last, sent) = self.chunk_views(chunk);
-        let mut values = vec![0.0; w.len()];
-        for (i, value) in values.iter_mut().enumerate() {
-            let under_way = if outstanding { sent.load(i) } else { 0.0 };
-            let ahead = w.load(i) - (last.load(i) - under_way);
-            *value = if ahead.is_finite() { ahead } else { 0.0 };
-        }
+        let (w, ..) = self.chunk_views(chunk);
+        let position = self.held_position(chunk);
+        let ahead = (0..w.len()).map(|i| w.load(i) - position(i));
+        let finite = |ahead: f32| if ahead.is_finite() { ahead } else { 0.0 };
+        let values: Vec<f32> = ahead.map(finite).collect();
         kernels::racy_axpy(w, portion - 1.0, &values);
     }
 
@@ -124,13 +122,15 @@ impl Common<'_> {
         }
     }
 
-    /// The weights of a chunk that others hold too, without what this node has under way: the
+    /// The weights of a chunk, by their place in it, without what this node has under way: the
     /// position as it was taken.
-    pub(super) fn held_position(&self, chunk: u32, i: usize) -> f32 {
+    pub(super) fn held_position(&self, chunk: u32) -> impl Fn(usize) -> f32 + use<'a> {
         let (_, last, sent) = self.chunk_views(chunk);
         let outstanding = self.state.chunk(chunk).flags.load(Relaxed) & OUTSTANDING != 0;
-        let under_way = if outstanding { sent.load(i) } else { 0.0 };
-        last.load(i) - under_way
+        move |i| {
+            let under_way = if outstanding { sent.load(i) } else { 0.0 };
+            last.load(i) - under_way
+        }
     }
 
     /// The node whose position of a chunk this node holds; `None`: it is none, or its own.

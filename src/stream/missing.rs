@@ -8,9 +8,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::{Common, note_taken};
-use super::pieces::all_pieces;
+use super::pieces::{all_pieces, send_list};
 use super::take::note_acks;
-use super::{Outbox, To, header};
+use super::{Outbox, header};
 use crate::weights::kernels;
 use crate::wire::{self, DropReason, Frame};
 
@@ -57,10 +57,7 @@ impl Missing {
         let chunks: Vec<u32> = chunks.take(wire::ASK_MAX).collect();
         let epoch = common.promised(range);
         let header = header::ask(common, range, epoch, &chunks, header::REPLICA);
-        let went = out.send_hello(To::Node(holder), header.frame_len(), &mut |slot| {
-            wire::emit_chunks(&chunks, header.emit(slot).1);
-        });
-        if went {
+        if send_list(holder, &header, &chunks, out) {
             let asked = |chunk| Asked {
                 chunk,
                 version: 0,

@@ -1,15 +1,22 @@
-//! Pieces of chunks that were asked for: which are good, when a chunk is whole, and what becomes of
-//! one that is the newest.
+//! Pieces of chunks that are asked for: the list that asks, which are good, when a chunk is whole,
+//! and what becomes of one that is the newest.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Config;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED};
 use super::missing::join_replica;
 use super::take::{agrees, note_acks, put_back, report_resync, take_unanswered};
+use super::{Config, Outbox, To};
 use crate::weights::kernels;
-use crate::wire::{DropReason, Dtype, Frame};
+use crate::wire::{self, DropReason, Dtype, Frame, Header};
+
+/// Sends an ask, which lists `chunks`. False: there was no room.
+pub(super) fn send_list(to: u16, header: &Header, chunks: &[u32], out: &mut impl Outbox) -> bool {
+    out.send_hello(To::Node(to), header.frame_len(), &mut |slot| {
+        wire::emit_chunks(chunks, header.emit(slot).1);
+    })
+}
 
 /// Checks a piece of a chunk that was asked for: which, its form, its weights.
 pub(super) fn check_piece(common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {

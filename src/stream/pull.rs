@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::epochs::is_later;
-use super::pieces::{all_pieces, take_newest};
+use super::pieces::{all_pieces, send_list, take_newest};
 use super::{Outbox, To, header};
 use crate::wire::{self, DropReason, Frame};
 
@@ -322,10 +322,7 @@ impl Going {
         for list in list.chunks(wire::ASK_MAX) {
             let chunks: Vec<u32> = list.iter().map(|own| first + own).collect();
             let header = header::ask(common, self.range, self.epoch, &chunks, header::LIST);
-            let went = out.send_hello(To::Node(node), header.frame_len(), &mut |slot| {
-                wire::emit_chunks(&chunks, header.emit(slot).1);
-            });
-            if !went {
+            if !send_list(node, &header, &chunks, out) {
                 return;
             }
             for own in list {

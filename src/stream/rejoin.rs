@@ -21,8 +21,8 @@ use super::common::{Common, note_taken};
 use super::epochs::owner;
 use super::forks::Base;
 use super::header::Given;
-use super::pieces::all_pieces;
-use super::{Outbox, To, header};
+use super::pieces::{all_pieces, send_list};
+use super::{Outbox, header};
 use crate::weights::kernels;
 use crate::wire::{self, DropReason, Frame};
 
@@ -149,10 +149,7 @@ impl Rejoin {
             } else {
                 header::ask(common, range, epoch, &chunks, header::CONTESTED)
             };
-            let went = out.send_hello(To::Node(node), header.frame_len(), &mut |slot| {
-                wire::emit_chunks(&chunks, header.emit(slot).1);
-            });
-            if !went {
+            if !send_list(node, &header, &chunks, out) {
                 return;
             }
             list.iter_mut().for_each(|one| one.asked_ns = now_ns.max(1));

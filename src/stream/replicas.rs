@@ -230,8 +230,9 @@ fn send_piece(
     let mut header = header::restore(common, chunk, position, given, (piece, weights.len()));
     header.seq = contested.map_or(0, |contested| contested.seq);
     let applied = common.state.applied(chunk);
+    let position = common.held_position(chunk);
     let value = |i: usize| match (wanted, base, contested) {
-        (Given::Replica, ..) => common.held_position(chunk, i),
+        (Given::Replica, ..) => position(i),
         (Given::Base(_), Some(base), _) => base.weights[i],
         (_, _, Some(contested)) => contested.weights[i],
         _ => 0.0,

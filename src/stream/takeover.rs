@@ -88,12 +88,12 @@ impl Takeover {
         restore: &mut Restore,
         range: u16,
     ) {
+        let held_here = common.leases[usize::from(range)].held() > 0;
         let told = || common.others().filter_map(|node| common.told(node, range));
         let all = told().count() == usize::from(common.config.nodes) - 1;
         let waited = now_ns.saturating_sub(self.told_ns) >= GRACE_NS && self.told_ns != 0;
         let holds = |node: u16| common.told(node, range).is_some_and(|told| told.held > 0);
-        if all && told().all(|told| told.held == 0) && common.leases[usize::from(range)].held() == 0
-        {
+        if all && told().all(|told| told.held == 0) && !held_here {
             // All of them: one that was not heard may hold what a predecessor of this node trained,
             // and initial weights must never replace that.
             let epoch = after(common.latest_told(range), common.config.node);
@@ -101,15 +101,9 @@ impl Takeover {
             if common.promised(range) == epoch {
                 common.begin_streaming(range);
             }
-        } else if (all || waited)
-            && (common.living(now_ns).any(holds) || self.is_held(common, range))
-        {
+        } else if (all || waited) && (held_here || common.living(now_ns).any(holds)) {
             restore.begin(common, range, self.told_ns);
         }
-    }
-
-    fn is_held(&self, common: &Common<'_>, range: u16) -> bool {
-        common.leases[usize::from(range)].held() > 0
     }
 
     /// Whether no living node has heard the master of a range for so long that it is this node's

@@ -17,14 +17,17 @@ use super::common::Common;
 use super::common::chunk_flags::{JOINED, OUTSTANDING, SURE};
 use super::epochs::{is_later, owner};
 use super::header::Given;
+use super::pieces::send_list;
 use super::take::put_back;
-use super::{Outbox, To, header};
+use super::{Outbox, header};
 use crate::wire::{self, DropReason, Frame, Header};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 50_000_000;
 /// Time between two looks, ns.
 const LOOK_NS: u64 = 1_000_000;
+/// Chunks that are asked for at a time.
+const CHUNKS: usize = 256;
 
 /// Chunks of which the beginning is asked for.
 #[derive(Debug, Default)]
@@ -62,7 +65,8 @@ impl Unsure {
 
     #[cold]
     fn ask(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
-        let unsure = std::mem::take(&mut common.forks.unsure);
+        let first = common.forks.unsure.iter().copied().take(CHUNKS);
+        let first: Vec<u32> = first.collect();
         let is_unsure = |chunk: &u32| {
             let state = common.state.chunk(*chunk);
             let flags = state.flags.load(Relaxed) & (JOINED | OUTSTANDING | SURE);
@@ -70,13 +74,15 @@ impl Unsure {
             let before = owner(state.epoch.load(Relaxed));
             flags == JOINED | OUTSTANDING && master != before && master != common.config.node
         };
-        let unsure: Vec<u32> = unsure.into_iter().filter(is_unsure).collect();
-        let mut due: Vec<u32> = unsure.clone();
+        let (mut due, settled): (Vec<u32>, Vec<u32>) = first.into_iter().partition(is_unsure);
+        for chunk in settled {
+            common.forks.unsure.remove(&chunk);
+            self.asked.remove(&chunk);
+        }
         due.retain(|chunk| {
             let asked_ns = self.asked.get(chunk).copied().unwrap_or(0);
             asked_ns == 0 || now_ns.saturating_sub(asked_ns) >= AGAIN_NS
         });
-        common.forks.unsure.extend(unsure);
         while let Some(first) = due.first() {
             let range = common.ranges.range_of(*first);
             let of_range = due
@@ -86,11 +92,7 @@ impl Unsure {
             let list: Vec<u32> = of_range.take(wire::ASK_MAX).collect();
             let epoch = common.promised(range);
             let header = header::ask(common, range, epoch, &list, header::BEGUN);
-            let to = To::Node(owner(epoch));
-            let went = out.send_hello(to, header.frame_len(), &mut |slot| {
-                wire::emit_chunks(&list, header.emit(slot).1);
-            });
-            if !went {
+            if !send_list(owner(epoch), &header, &list, out) {
                 return;
             }
             self.asked
