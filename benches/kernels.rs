@@ -192,6 +192,7 @@ impl Bench {
             identity: weights.identity(),
             node: 0,
             nodes: 2,
+            places: 2,
             masters: 2,
             chunk_weights: u32::try_from(chunk)?,
             chunks: u32::try_from(n.div_ceil(chunk))?,

@@ -417,6 +417,8 @@ fn roles_that_cannot_be_are_refused() {
         (["--solvers", "1,1,1"], "of 3 nodes"),
         (["--solvers", "40"], "0 to 32"),
         (["--masters", "3"], "give 1 to 2"),
+        (["--places", "1"], "--places 1 for 2"),
+        (["--min-nodes", "3"], "--min-nodes 3 of 2"),
         (["--masters", "0"], "--masters"),
     ] {
         let said = refusal(&args);

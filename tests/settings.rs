@@ -122,8 +122,8 @@ fn settings_that_cannot_be_are_refused_with_what_was_meant() {
         ),
         (
             "stream",
-            json!({"buffer": "b", "node": 3}),
-            &["standard input: node 3 of 2 nodes"],
+            json!({"buffer": "b", "node": 16}),
+            &["standard input: node 16 of 16 places"],
         ),
         (
             "tester",

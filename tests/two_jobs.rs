@@ -190,6 +190,8 @@ fn hello_of(weights: &SharedWeights, chunk_weights: u32) -> Hello {
         chunk_weights,
         chunks: weights.used().div_ceil(chunk_weights as usize) as u32,
         nodes: 2,
+        later: 14,
+        stay: dogwild::wire::Stay::Stays,
         masters: 2,
         trained_ms: 0,
         first: 0,

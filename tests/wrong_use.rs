@@ -383,10 +383,10 @@ fn indices_and_nodes_that_do_not_fit_are_refused() {
     let buffer = Buffer::make("wrong-use");
     let said = refused(
         dogwild()
-            .args(["stream", "--node", "2", "--nodes", "2", "--buffer"])
+            .args(["stream", "--node", "16", "--nodes", "2", "--buffer"])
             .arg(buffer.path()),
     );
-    assert_says(&said, &["node 2 of 2"]);
+    assert_says(&said, &["node 16 of 16 places"]);
     let said = refused(
         dogwild()
             .args(["solver", "--index", "1", "--solvers", "1", "--buffer"])

@@ -17,6 +17,8 @@ fuzz_target!(|bytes: &[u8]| {
         incarnation: 3,
         node: 0,
         nodes: 2,
+        later: 1,
+        min_nodes: Some(1),
         masters: 2,
         chunk_weights: 16,
         chunks: 4,

@@ -19,10 +19,10 @@ pub struct StreamFlags {
     /// The node's buffer (dogwild init makes it)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
-    /// This node, from 0
+    /// This node, from 0; from --nodes on: it joins the job later
     #[arg(long, value_name = "K")]
     node: u16,
-    /// Number of nodes; the same everywhere
+    /// Nodes that the job begins with; the same everywhere
     #[arg(long, value_name = "N", default_value_t = 2)]
     nodes: u16,
     #[command(flatten)]
@@ -41,6 +41,7 @@ impl Flags for StreamFlags {
             buffer: self.buffer,
             node: self.node,
             nodes: self.nodes,
+            hand_over: true,
             transport: self.transport.settings(),
             stream: self.stream.settings()?,
             faults: self.fault.settings(),

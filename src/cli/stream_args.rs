@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::{Rate, as_value, rate};
 use crate::settings::FlowSettings;
-use crate::stream::{Deltas, Merge};
+use crate::stream::{Deltas, MAX_NODES, Merge};
 use crate::wire::Dtype;
 
 /// How the stream behaves.
@@ -21,6 +21,13 @@ pub struct StreamArgs {
     #[arg(long, value_enum, default_value = "mean")]
     #[serde(serialize_with = "as_value")]
     pub merge: MergeArg,
+    /// Node numbers that there are, for the nodes of the beginning and for those that join; the
+    /// same on all nodes [default: the next multiple of 16; train: no more than --nodes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_NODES)))]
+    pub places: Option<u16>,
+    /// Nodes that begin a new job; with fewer it waits [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub min_nodes: Option<u16>,
     /// Nodes that master a part of the weights, the first so many; the same on all nodes [default:
     /// all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
@@ -124,6 +131,8 @@ impl StreamArgs {
                 DeltasArg::FireAndForget => Deltas::FireAndForget,
             },
             merge: self.merge.into(),
+            places: self.places,
+            min_nodes: self.min_nodes,
             masters: self.masters,
             precision: self.precision.dtype()?,
             sparse: self.sparse,

@@ -154,6 +154,7 @@ impl Args {
         if self.tester {
             self.add_tester()?;
         }
+        self.check_numbers()?;
         if self.lab.lab {
             self.enter_lab(chosen);
         } else if self.transport.transport.is_raw()
@@ -187,6 +188,19 @@ impl Args {
         let own = self.stream_plan(resume)?;
         let plan = self.plan(spec, model, iterations, &out, PathPlan::Stream(own.into()));
         finish(&plan, out, stop)
+    }
+
+    fn check_numbers(&self) -> Result<()> {
+        if let Some(places) = self.stream.places.filter(|places| *places < self.nodes) {
+            bail!(
+                "--places {places} for {} nodes: give {0} or more",
+                self.nodes
+            );
+        }
+        if let Some(least) = self.stream.min_nodes.filter(|least| *least > self.nodes) {
+            bail!("--min-nodes {least} of {} nodes: give 1 to {0}", self.nodes);
+        }
+        Ok(())
     }
 
     /// One more node, which masters nothing.

@@ -12,7 +12,9 @@ use super::children::{Component, Ends};
 use super::plan::{PlanOf, StreamPlan};
 use super::results::node_curve;
 use crate::node::TEST_IMAGES;
-use crate::settings::{Settings, SolverSettings, StreamSettings, TesterSettings, to_json};
+use crate::settings::{
+    FlowSettings, Settings, SolverSettings, StreamSettings, TesterSettings, to_json,
+};
 use crate::solver::data::Shard;
 use crate::weights::SharedWeights;
 
@@ -86,8 +88,13 @@ pub(super) fn start_streamer(
         buffer: shared.path().to_owned(),
         node,
         nodes: plan.own.nodes,
+        // All of them end at once.
+        hand_over: false,
         transport: plan.own.transport.of_node(node),
-        stream: plan.own.stream.clone(),
+        stream: FlowSettings {
+            places: Some(plan.own.stream.places.unwrap_or(plan.own.nodes)),
+            ..plan.own.stream.clone()
+        },
         faults: plan.own.faults.of_node(node),
     };
     let start = Start {

@@ -46,7 +46,7 @@ pub struct ComponentStatus {
 /// A range of the weights, as this buffer's streamer knows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RangeStatus {
-    /// Which: that of the node where it is at home.
+    /// Which.
     pub range: u16,
     /// The node that streams it; null: none is known.
     pub node: Option<u16>,
@@ -131,7 +131,8 @@ impl Status {
                 let _ = writeln!(text, "{:<12}{line}", if j == 0 { title } else { "" });
             }
         }
-        let ranges: Vec<String> = self.ranges.iter().map(RangeStatus::text).collect();
+        let runs = self.ranges.chunk_by(|a, b| a.node == b.node);
+        let ranges: Vec<String> = runs.map(RangeStatus::text).collect();
         for (i, line) in fold(&ranges.join(", "), 66).into_iter().enumerate() {
             let title = if i == 0 { "ranges" } else { "" };
             if !line.is_empty() {
@@ -169,12 +170,19 @@ impl Status {
 }
 
 impl RangeStatus {
-    fn text(&self) -> String {
-        let Self { range, epoch, .. } = self;
-        match self.node {
-            None => format!("{range} not begun"),
-            Some(node) if node == *range => format!("{range} at home (epoch {epoch})"),
-            Some(node) => format!("{range} on node {node} (epoch {epoch})"),
+    /// Neighbours on one node.
+    fn text(run: &[Self]) -> String {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return String::new();
+        };
+        let which = match run.len() {
+            1 => first.range.to_string(),
+            _ => format!("{} to {}", first.range, last.range),
+        };
+        let epoch = run.iter().map(|one| one.epoch).max().unwrap_or(0);
+        match first.node {
+            None => format!("{which} not begun"),
+            Some(node) => format!("{which} on node {node} (epoch {epoch})"),
         }
     }
 }

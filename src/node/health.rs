@@ -171,7 +171,7 @@ impl Peers {
         self.looked_ns = now_ns;
         self.own.see(local_iterations, now_ns);
         self.iterations
-            .resize(streamer.others().count() + 1, Moving::default());
+            .resize(streamer.places().into(), Moving::default());
         for node in streamer.others() {
             let seen = streamer.peer(node).iterations;
             self.iterations[usize::from(node)].see(seen, now_ns);
@@ -202,7 +202,7 @@ impl Peers {
                 continue;
             }
             // Before all are there, ranges that are new do not stream.
-            let ranges = 0..streamer.others().count() as u16 + 1;
+            let ranges = 0..streamer.places();
             let streams = |range: &u16| {
                 let known = all_heard || streamer.has_joined(*range);
                 known && streamer.master(*range) == node && !streamer.ranges().of(*range).is_empty()
@@ -210,12 +210,11 @@ impl Peers {
             let oldest = ranges
                 .filter(streams)
                 .map(|range| streamer.range_age_ns(range, now_ns));
-            if let Some(oldest) = oldest.max() {
-                let newest = streamer.position_age_ns(node, now_ns);
-                if newest > old_ns {
-                    add(What::NoPositions, newest);
-                } else if oldest > old_ns {
-                    add(What::OldRange, oldest);
+            // Of a range that this node began just now, others sent positions before.
+            if let Some(oldest) = oldest.max().filter(|oldest| *oldest > old_ns) {
+                match streamer.position_age_ns(node, now_ns) {
+                    newest if newest > old_ns => add(What::NoPositions, newest),
+                    _ => add(What::OldRange, oldest),
                 }
             }
             let still = self.iterations[usize::from(node)].too_long_ns(now_ns);

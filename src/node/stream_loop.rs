@@ -62,7 +62,7 @@ impl<'a> StreamLoop<'a> {
     pub fn new(streamer: Streamer<'a>, link: Link, rate_bytes_per_s: Option<f64>) -> Self {
         let frame_len = link.tx.mtu();
         // Half of a short range, so that both nodes have something on the way all the time.
-        let range = streamer.own_chunks().len();
+        let range = streamer.ranges().begun_by(0).len();
         Self {
             rate: rate_bytes_per_s.map(|rate| Paced::new(rate, frame_len)),
             clock: Clock::start(),

@@ -8,6 +8,7 @@ mod kinds;
 mod publish;
 mod say;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -32,6 +33,8 @@ const BATCH_OF_A_NAP: usize = 16;
 const SPIN_NS: u64 = 100_000;
 /// Time between two publications of the counters, ns.
 const PUBLISH_EVERY_NS: u64 = 50_000_000;
+/// A node that leaves waits so long for others to take its ranges and what it added, ns.
+const LEAVE_NS: u64 = 10_000_000_000;
 /// Time between two looks at the oldest chunk, where solvers wait for it, ns.
 const TELL_EVERY_NS: u64 = 2_000_000;
 
@@ -40,10 +43,16 @@ const TELL_EVERY_NS: u64 = 2_000_000;
 pub struct StreamJob {
     /// The buffer to stream.
     pub buffer: PathBuf,
-    /// This node.
+    /// This node; from `nodes` on: it joins later.
     pub node: u16,
-    /// Number of nodes.
+    /// Nodes that the job begins with.
     pub nodes: u16,
+    /// Node numbers that there are, `nodes` and those that join.
+    pub places: u16,
+    /// Nodes that begin a new job; `None`: all.
+    pub min_nodes: Option<u16>,
+    /// Whether it gives its ranges to other nodes when it is told to end.
+    pub hand_over: bool,
     /// Those of them that master a range: the first so many; `None`: all.
     pub masters: Option<u16>,
     /// How to reach the others.
@@ -67,10 +76,12 @@ pub struct StreamJob {
 /// Runs the streamer of one node until `stop` is set. Once all is open, this thread gives up its
 /// capabilities.
 pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerError> {
-    if job.node >= job.nodes || job.nodes > crate::stream::MAX_NODES {
+    let known = job.nodes..=crate::stream::MAX_NODES;
+    if job.nodes == 0 || job.node >= job.places || !known.contains(&job.places) {
         return Err(StreamerError::Node {
             node: job.node,
             nodes: job.nodes,
+            places: job.places,
         });
     }
     let (masters, nodes) = (job.masters.unwrap_or(job.nodes), job.nodes);
@@ -117,6 +128,8 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         waiting_since_ns: None,
         waited_ns: 0,
         budget: Budget::new(),
+        hand_over: job.hand_over,
+        left_ns: None,
         stream: StreamLoop::new(streamer, link, job.rate_bytes_per_s),
     };
     let result = runner.run(stop, || slot.heartbeat());
@@ -178,7 +191,7 @@ fn replays_beside(buffer: &Path) -> PathBuf {
 
 fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Config, StreamerError> {
     let chunk_weights =
-        chunk_weights_for(mtu, job.nodes, job.precision).ok_or(StreamerError::Mtu { mtu })?;
+        chunk_weights_for(mtu, job.places, job.precision).ok_or(StreamerError::Mtu { mtu })?;
     Ok(Config {
         session: shared.session(),
         fingerprint: shared.fingerprint(),
@@ -187,6 +200,8 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         incarnation: shared.identity(),
         node: job.node,
         nodes: job.nodes,
+        later: job.places - job.nodes,
+        min_nodes: job.min_nodes,
         masters: job.masters.unwrap_or(job.nodes),
         chunk_weights,
         chunks: shared.used().div_ceil(chunk_weights as usize) as u32,
@@ -225,12 +240,15 @@ struct Loop<'a> {
     waited_ns: u64,
     /// How much CPU this thread takes.
     budget: Budget,
+    /// Whether it leaves the job before it ends, and since when it does, ns.
+    hand_over: bool,
+    left_ns: Option<u64>,
 }
 
 impl Loop<'_> {
     fn run(&mut self, stop: &AtomicBool, heartbeat: impl Fn()) -> Result<(), StreamerError> {
         let mut busy_ns = 0;
-        while !stop.load(Relaxed) {
+        while !(stop.load(Relaxed) && self.may_end()?) {
             let local = self.shared.globals().local_iterations.load(Relaxed);
             self.stream.set_local_iterations(local);
             let step = self.stream.step_of(self.batch())?;
@@ -271,6 +289,51 @@ impl Loop<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether this node may end now that it is told to: others have its ranges, and what was added
+    /// to its buffer.
+    fn may_end(&mut self) -> Result<bool, StreamerError> {
+        if !self.hand_over || self.shared.globals().stop.load(Relaxed) != 0 {
+            return Ok(true);
+        }
+        let now = self.stream.now_ns();
+        let Some(since) = self.left_ns else {
+            log::info!(
+                "leaving: other nodes take what this one streams (a second signal ends it at once)"
+            );
+            self.stream.streamer_mut().leave();
+            self.left_ns = Some(now);
+            return Ok(false);
+        };
+        let streamer = self.stream.streamer();
+        if streamer.has_left() {
+            let delivered = streamer.has_delivered();
+            // The last goodbye may still wait for its batch to be full.
+            self.stream.flush()?;
+            log::info!(
+                "left: {}",
+                if delivered {
+                    "all that was added here is with other nodes"
+                } else {
+                    "no other node is there to take what this one has, so it stays in its buffer"
+                }
+            );
+            return Ok(true);
+        }
+        if now.saturating_sub(since) < LEAVE_NS {
+            return Ok(false);
+        }
+        log::warn!(
+            "ending although not all is with other nodes, or a silent node may need what this one keeps: {} weights \
+             are still streamed here; start this streamer again on the same buffer, and the rest is delivered",
+            streamer
+                .streamed_weights()
+                .iter()
+                .map(Range::len)
+                .sum::<usize>()
+        );
+        Ok(true)
     }
 
     /// Positions of a step.

@@ -12,6 +12,7 @@ use super::limits::{BYTES_MIN, one};
 use crate::node::{DeviceSolverJob, GpuJob};
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
+use crate::stream::MAX_NODES;
 use crate::weights::Writes;
 
 /// Bytes per second that go up to a host device unless told otherwise: it shares the processor with
@@ -115,8 +116,11 @@ impl Settings for GpuSettings {
             );
             return Err(SettingsError::new("solver_index", what));
         }
-        if self.node >= self.nodes {
-            let what = format!("{} of {} nodes: they count from 0", self.node, self.nodes);
+        if self.node >= MAX_NODES {
+            let what = format!(
+                "{}: nodes count from 0, there are {MAX_NODES} at most",
+                self.node
+            );
             return Err(SettingsError::new("node", what));
         }
         Ok(())
@@ -132,7 +136,8 @@ impl GpuSettings {
             index: self.solver_index,
             shard: Shard {
                 index: u32::from(self.node) * self.solvers + self.solver_index,
-                of: u32::from(self.nodes) * self.solvers,
+                // Who joins later has a share as if it had been there.
+                of: u32::from(self.nodes.max(self.node + 1)) * self.solvers,
             },
             seed: self.seed,
         });

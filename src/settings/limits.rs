@@ -33,3 +33,8 @@ pub(super) fn one<N: From<u8>>() -> N {
 pub(super) fn two<N: From<u8>>() -> N {
     N::from(2)
 }
+
+/// True, where a field is left out.
+pub(super) fn yes() -> bool {
+    true
+}

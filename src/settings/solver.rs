@@ -11,6 +11,7 @@ use super::{Settings, link};
 use crate::node::SolverJob;
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
+use crate::stream::MAX_NODES;
 
 /// What `dogwild solver` is started with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,8 +78,11 @@ impl Settings for SolverSettings {
             );
             return Err(SettingsError::new("index", what));
         }
-        if self.node >= self.nodes {
-            let what = format!("{} of {} nodes: they count from 0", self.node, self.nodes);
+        if self.node >= MAX_NODES {
+            let what = format!(
+                "{}: nodes count from 0, there are {MAX_NODES} at most",
+                self.node
+            );
             return Err(SettingsError::new("node", what));
         }
         for (field, share) in [("shard", self.shard), ("test_turn", self.test_turn)] {
@@ -113,7 +117,8 @@ impl SolverSettings {
             index: self.index,
             shard: self.shard.unwrap_or(Shard {
                 index: u32::from(self.node) * self.solvers + self.index,
-                of: u32::from(self.nodes) * self.solvers,
+                // Who joins later has a share as if it had been there.
+                of: u32::from(self.nodes.max(self.node + 1)) * self.solvers,
             }),
             node: self.node,
             seed: self.seed,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Settings;
 use super::choices::{DeltasName, DtypeName, MergeName};
 use super::error::SettingsError;
-use super::limits::two;
+use super::limits::{two, yes};
 use super::link::{FaultSettings, TransportSettings, rate};
 use crate::node::StreamJob;
 use crate::stream::{Deltas, MAX_NODES, Merge};
@@ -20,11 +20,14 @@ use crate::wire::Dtype;
 pub struct StreamSettings {
     /// The node's buffer.
     pub buffer: PathBuf,
-    /// This node, from 0.
+    /// This node, from 0. From `nodes` on: it joins the job later.
     pub node: u16,
-    /// Number of nodes, 1 to 255; the same everywhere.
+    /// Nodes that the job begins with, 1 to 255; the same everywhere.
     #[serde(default = "two")]
     pub nodes: u16,
+    /// Whether it gives its ranges to other nodes when it is told to end.
+    #[serde(default = "yes")]
+    pub hand_over: bool,
     /// How to reach the others.
     #[serde(default)]
     pub transport: TransportSettings,
@@ -46,6 +49,11 @@ pub struct FlowSettings {
     /// How the work of several nodes becomes one: `mean` or `sum`.
     #[serde(with = "MergeName")]
     pub merge: Merge,
+    /// Node numbers that there are, for the nodes of the beginning and for those that join; none:
+    /// the next multiple of 16. The same everywhere.
+    pub places: Option<u16>,
+    /// Nodes that begin a new job; with fewer it waits. None: all `nodes`.
+    pub min_nodes: Option<u16>,
     /// Nodes that master a part of the weights, the first so many; none: all. The same everywhere.
     pub masters: Option<u16>,
     /// How weights travel: `f32`, `bf16` or `int8`. The same everywhere.
@@ -66,6 +74,8 @@ impl Default for FlowSettings {
         Self {
             deltas: Deltas::ExactlyOnce,
             merge: Merge::Mean,
+            places: None,
+            min_nodes: None,
             masters: None,
             precision: Dtype::F32,
             sparse: false,
@@ -77,6 +87,12 @@ impl Default for FlowSettings {
 }
 
 impl FlowSettings {
+    /// Node numbers that there are in a job of `nodes`. Frames have room for 16 in any case.
+    pub fn places_of(&self, nodes: u16) -> u16 {
+        let next = nodes.saturating_add(15) / 16 * 16;
+        self.places.unwrap_or(next.min(MAX_NODES).max(nodes))
+    }
+
     /// What becomes of lost deltas, as it is written.
     pub fn deltas_name(&self) -> &'static str {
         match self.deltas {
@@ -95,9 +111,21 @@ impl Settings for StreamSettings {
             let what = format!("{nodes}: give 1 to {MAX_NODES}");
             return Err(SettingsError::new("nodes", what));
         }
-        if node >= nodes {
-            let what = format!("{node} of {nodes} nodes: they count from 0");
+        let places = self.stream.places_of(nodes);
+        if !(nodes..=MAX_NODES).contains(&places) {
+            let what =
+                format!("{places} for {nodes} nodes: give {nodes} to {MAX_NODES}, on all nodes");
+            return Err(SettingsError::new("stream.places", what));
+        }
+        if node >= places {
+            let what = format!(
+                "{node} of {places} places: nodes count from 0, and the first {nodes} begin the job"
+            );
             return Err(SettingsError::new("node", what));
+        }
+        if let Some(least) = self.stream.min_nodes.filter(|n| !(1..=nodes).contains(n)) {
+            let what = format!("{least} of {nodes} nodes: give 1 to {nodes}");
+            return Err(SettingsError::new("stream.min_nodes", what));
         }
         self.transport.validate()?;
         if let Some(masters) = self.stream.masters.filter(|n| !(1..=nodes).contains(n)) {
@@ -116,6 +144,9 @@ impl StreamSettings {
         StreamJob {
             node: self.node,
             nodes: self.nodes,
+            places: self.stream.places_of(self.nodes),
+            min_nodes: self.stream.min_nodes,
+            hand_over: self.hand_over,
             masters: self.stream.masters,
             transport: self.transport.spec(&self.faults),
             deltas: self.stream.deltas,

@@ -50,6 +50,7 @@ prop_compose! {
     fn flow()(
         deltas in prop_oneof![Just(Deltas::ExactlyOnce), Just(Deltas::FireAndForget)],
         merge in prop_oneof![Just(Merge::Mean), Just(Merge::Sum)],
+        (places, min_nodes) in (option::of(Just(255u16)), option::of(Just(1u16))),
         masters in option::of(Just(1u16)),
         precision in prop_oneof![Just(Dtype::F32), Just(Dtype::Bf16), Just(Dtype::Int8)],
         sparse in any::<bool>(),
@@ -58,7 +59,8 @@ prop_compose! {
         atomic in any::<bool>(),
     ) -> FlowSettings {
         FlowSettings {
-            deltas, merge, masters, precision, sparse, rate_bytes_per_s, window_bytes, atomic,
+            deltas, merge, places, min_nodes, masters, precision, sparse, rate_bytes_per_s,
+            window_bytes, atomic,
         }
     }
 }
@@ -171,10 +173,10 @@ proptest! {
         nodes in 1..=255u16,
         transport in transport(),
         stream in flow(),
-        faults in faults(),
+        (faults, hand_over) in (faults(), any::<bool>()),
     ) {
         let node = nodes - 1;
-        comes_back(&StreamSettings { buffer, node, nodes, transport, stream, faults })?;
+        comes_back(&StreamSettings { buffer, node, nodes, hand_over, transport, stream, faults })?;
     }
 
     #[test]
@@ -229,7 +231,7 @@ proptest! {
         ]),
         [atomic, ipc] in any::<[bool; 2]>(),
         data in option::of(source()),
-        (solvers, nodes) in (1..=u32::MAX, 1..=u16::MAX),
+        (solvers, nodes) in (1..=u32::MAX, 1..=255u16),
         seed in any::<u64>(),
     ) {
         comes_back(&GpuSettings {
@@ -294,6 +296,28 @@ fn an_unknown_field_is_refused_with_the_nearest() {
     assert!(said.contains("did you mean `test_every`"), "{said}");
 }
 
+#[test]
+fn numbers_of_nodes_that_cannot_be_are_refused_by_their_field() {
+    for (part, field) in [
+        (r#""node": 16"#, "node"),
+        (r#""node": 2, "stream": {"places": 2}"#, "node"),
+        (r#""node": 0, "stream": {"places": 1}"#, "stream.places"),
+        (r#""node": 0, "stream": {"places": 256}"#, "stream.places"),
+        (
+            r#""node": 0, "stream": {"min_nodes": 0}"#,
+            "stream.min_nodes",
+        ),
+        (
+            r#""node": 0, "stream": {"min_nodes": 3}"#,
+            "stream.min_nodes",
+        ),
+    ] {
+        let text = format!(r#"{{"buffer": "b", {part}}}"#);
+        let said = refused::<StreamSettings>(&text);
+        assert!(said.starts_with(&format!("{field} ")), "{field}: {said}");
+    }
+}
+
 /// Each text is a part of otherwise good settings, with the field that is to be named.
 #[test]
 fn a_value_that_cannot_be_is_refused_by_its_field() {
@@ -301,7 +325,6 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
         assert!(said.starts_with(&format!("{field} ")), "{field}: {said}");
     };
     for (part, field) in [
-        (r#""node": 2"#, "node"),
         (r#""node": 0, "nodes": 0"#, "nodes"),
         (r#""node": 0, "nodes": 256"#, "nodes"),
         (r#""node": 0, "transport": {"mtu": 100}"#, "transport.mtu"),
@@ -335,7 +358,7 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
     }
     for (part, field) in [
         (r#""index": 1"#, "index"),
-        (r#""node": 2"#, "node"),
+        (r#""node": 255"#, "node"),
         (r#""shard": {"index": 5, "of": 5}"#, "shard"),
         (r#""test_turn": {"index": 2, "of": 2}"#, "test_turn"),
         (r#""target_accuracy": 90"#, "target_accuracy"),
@@ -357,7 +380,7 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
         (r#""rate": {"bytes_per_s": 1}"#, "rate"),
         (r#""data": "digits""#, "data"),
         (r#""solver": "lenet", "solver_index": 1"#, "solver_index"),
-        (r#""solver": "lenet", "node": 1"#, "node"),
+        (r#""solver": "lenet", "node": 255"#, "node"),
     ] {
         let text = format!(r#"{{"buffer": "b", "device": "host", {part}}}"#);
         names(refused::<GpuSettings>(&text), field);

@@ -49,14 +49,14 @@ struct Memory {
 }
 
 impl Fleet {
-    /// Memory for `config.nodes` nodes, all weights zero; state files go to `folder`. Their
-    /// incarnations count on from that of `config`.
+    /// Memory for a node at each place of `config`, all weights zero; state files go to `folder`.
+    /// Their incarnations count on from that of `config`.
     pub fn new(config: &Config, folder: &Path) -> Result<Self, StateError> {
         let mut fleet = Self {
             config: config.clone(),
             nodes: Vec::new(),
         };
-        for node in 0..config.nodes {
+        for node in 0..config.places() {
             fleet.nodes.push(Lives {
                 memories: Vec::new(),
                 now: AtomicUsize::new(0),
@@ -154,14 +154,16 @@ pub struct World<'a> {
 pub const STEP_NS: u64 = 10_000;
 
 impl<'a> World<'a> {
-    /// A world over `fleet`; all chance comes from `seed`.
+    /// A world over `fleet`; all chance comes from `seed`. Nodes that join later come with
+    /// [`restart`](Self::restart).
     pub fn new(fleet: &'a Fleet, faults: Faults, seed: u64) -> Self {
-        let nodes = fleet.config.nodes;
+        let (nodes, places) = (fleet.config.nodes, fleet.config.places());
+        let begins = |node: u16| (node < nodes).then(|| fleet.streamer(node));
         Self {
-            streamers: (0..nodes).map(|node| Some(fleet.streamer(node))).collect(),
+            streamers: (0..places).map(begins).collect(),
             network: Network::new(
                 faults,
-                nodes,
+                places,
                 seed,
                 Meter::new(fleet.config.chunk_weights, fleet.config.deltas),
             ),
@@ -281,6 +283,13 @@ impl<'a> World<'a> {
     /// Starts the streamer of `node` again on what it left behind.
     pub fn restart(&mut self, node: u16) {
         self.streamers[node as usize] = Some(self.fleet.streamer(node));
+    }
+
+    /// Tells `node` to leave ([`Streamer::leave`]). It is to be killed once it has.
+    pub fn leave(&mut self, node: u16) {
+        if let Some(streamer) = &mut self.streamers[usize::from(node)] {
+            streamer.leave();
+        }
     }
 
     /// The machine of `node` loses its memory: its streamer starts again on the next one.

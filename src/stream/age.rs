@@ -63,12 +63,23 @@ impl AgeSteps {
         }
     }
 
+    /// Notes that this node streamed `chunks` itself until now.
+    pub(super) fn note_streamed(&mut self, chunks: Range<u32>, common: &Common<'_>) {
+        let local = common.local_iterations();
+        let cluster = local.saturating_add(common.remote_iterations());
+        let counted = self.counted(chunks);
+        self.taken[counted].fill((local > 0).then_some((local, cluster)));
+    }
+
+    fn counted(&self, chunks: Range<u32>) -> Range<usize> {
+        let [start, end] = [chunks.start, chunks.end].map(|chunk| chunk.div_ceil(self.every));
+        start as usize..end as usize
+    }
+
     /// Iterations that this node's solvers had made when the oldest of `chunks` was taken; 0:
     /// before their first. `None`: none of them is counted.
     pub(super) fn oldest(&self, chunks: Range<u32>) -> Option<u64> {
-        let counted = chunks.start.div_ceil(self.every)..chunks.end.div_ceil(self.every);
-        let taken = &self.taken[counted.start as usize..counted.end as usize];
-        let local = taken.iter().map(|one| one.map_or(0, |(local, _)| local));
-        local.min()
+        let taken = self.taken[self.counted(chunks)].iter();
+        taken.map(|one| one.map_or(0, |(local, _)| local)).min()
     }
 }

@@ -22,7 +22,7 @@ use super::{Config, Counters, Deltas, Merge, Ranges, Report};
 use crate::weights::{
     ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes, kernels,
 };
-use crate::wire::{NodeSeen, flags};
+use crate::wire::{NodeSeen, Stay, flags};
 
 /// Bits of [`ChunkState::flags`].
 pub(super) mod chunk_flags {
@@ -47,6 +47,8 @@ pub struct Peer {
     pub iterations: u64,
     /// True if its solvers run.
     pub ready: bool,
+    /// Whether it stays, as its last hello said.
+    pub stay: Stay,
     /// When its last position was taken, ns; 0: never.
     pub(super) streamed_ns: u64,
     /// The iterations that its frames claim.
@@ -90,6 +92,7 @@ pub(super) struct Common<'a> {
     pub(super) trained: Trained,
     /// Something came up that the next hello should say soon.
     pub(super) tell_soon: bool,
+    stay: Stay,
     weights: WeightsView<'a>,
     local_iterations: u64,
     portion: Portion,
@@ -113,13 +116,13 @@ impl<'a> Common<'a> {
             weights.len() >= needed && state.last().len() >= needed,
             "buffer shorter than its chunks"
         );
-        assert!(config.node < config.nodes && config.nodes <= super::MAX_NODES);
+        assert!(config.node < config.places() && config.places() <= super::MAX_NODES);
         let mut common = Self {
             weights,
             state,
-            ranges: Ranges::new(config.chunks, config.nodes, config.masters),
-            peers: vec![Peer::of(config.nodes); config.nodes as usize],
-            leases: vec![Lease::default(); config.nodes as usize],
+            ranges: Ranges::new(config.chunks, config.nodes, config.masters, config.places()),
+            peers: vec![Peer::of(config.places()); config.places() as usize],
+            leases: vec![Lease::default(); config.places() as usize],
             forks: Forks::default(),
             awake: Awake::default(),
             turns: 0,
@@ -128,6 +131,7 @@ impl<'a> Common<'a> {
             shares: Shares::new(config.nodes),
             trained: Trained::default(),
             tell_soon: false,
+            stay: Stay::Stays,
             local_iterations: 0,
             portion: Portion::new(config.nodes),
             was_ready: false,
@@ -146,7 +150,7 @@ impl<'a> Common<'a> {
     }
 
     fn count_held(&mut self) {
-        for range in 0..self.config.nodes {
+        for range in 0..self.config.places() {
             let count = |flag: u8| {
                 let has = |chunk: &u32| self.state.chunk(*chunk).flags.load(Relaxed) & flag != 0;
                 self.ranges.of(range).filter(has).count() as u32
@@ -164,7 +168,7 @@ impl<'a> Common<'a> {
             return;
         };
         // A damaged file may name anything; what is not there needs no finishing.
-        if pending.chunk < self.config.chunks && pending.peer < self.config.nodes {
+        if pending.chunk < self.config.chunks && pending.peer < self.config.places() {
             let (w, last, sent) = self.chunk_views(pending.chunk);
             let state = self.state.chunk(pending.chunk);
             if let Some(was) = journal.recover(w, last, sent) {
@@ -220,7 +224,7 @@ impl<'a> Common<'a> {
     /// True once each chunk is streamed here or was taken.
     #[inline]
     pub(super) fn ready(&self) -> bool {
-        self.config.nodes == 1 || (0..self.config.nodes).all(|range| self.has_joined(range))
+        self.config.places() == 1 || (0..self.config.places()).all(|range| self.has_joined(range))
     }
 
     /// Looks whether this node is ready, for the frames that follow. True if it has just become so.
@@ -238,10 +242,22 @@ impl<'a> Common<'a> {
         if self.was_ready { flags::READY } else { 0 }
     }
 
-    /// All nodes but this one.
+    /// All node numbers but this one's.
     pub(super) fn others(&self) -> impl Iterator<Item = u16> + use<> {
         let own = self.config.node;
-        (0..self.config.nodes).filter(move |node| *node != own)
+        (0..self.config.places()).filter(move |node| *node != own)
+    }
+
+    /// Whether this node stays in the job.
+    #[inline]
+    pub(super) fn stay(&self) -> Stay {
+        self.stay
+    }
+
+    /// What this node says from now on of whether it stays.
+    pub(super) fn set_stay(&mut self, stay: Stay) {
+        self.stay = stay;
+        self.tell_soon = true;
     }
 
     /// Iterations of this node's solvers.

@@ -100,7 +100,7 @@ impl Common<'_> {
 
     /// Begins the next epoch of all ranges that this node streams.
     pub(super) fn raise_epochs(&mut self) {
-        for range in 0..self.config.nodes {
+        for range in 0..self.config.places() {
             if self.streams(range) {
                 self.go_on_in(range, after(self.streamed(range), self.config.node));
             }
@@ -110,7 +110,7 @@ impl Common<'_> {
     /// Goes towards `epoch` with the promise for a range. True: it is that epoch now. Another
     /// node's epoch ends that this node streams the range.
     pub(super) fn promise(&mut self, range: u16, epoch: u32) -> bool {
-        if epoch == 0 || owner(epoch) >= self.config.nodes {
+        if epoch == 0 || owner(epoch) >= self.config.places() {
             return false;
         }
         let before = self.promised(range);
@@ -167,7 +167,7 @@ impl Common<'_> {
         peer.told[usize::from(range)] = Some(told);
         let (epoch, admits) = (told.epoch, peer.admits);
         let streamed = self.streamed(range);
-        if epoch == 0 || owner(epoch) >= self.config.nodes {
+        if epoch == 0 || owner(epoch) >= self.config.places() {
             return;
         }
         if owner(epoch) == node {

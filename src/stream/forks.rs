@@ -72,6 +72,12 @@ impl Forks {
         self.bases.remove(&chunk);
     }
 
+    /// Whether there is anything that a node whose range another has begun may ask for.
+    pub(super) fn keeps_any(&self) -> bool {
+        let mut bases = self.bases.values();
+        !self.contested.is_empty() || bases.any(|base| !base.weights.is_empty())
+    }
+
     pub(super) fn contested(&self, chunk: u32) -> Option<&Contested> {
         self.contested.get(&chunk)
     }

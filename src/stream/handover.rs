@@ -108,7 +108,7 @@ impl<'a> Common<'a> {
 
     /// Finishes what a killed predecessor was at.
     pub(super) fn finish_handovers(&mut self) {
-        for range in 0..self.config.nodes {
+        for range in 0..self.config.places() {
             match (self.streamed(range), self.promised(range)) {
                 (0, _) => {}
                 (streamed, promised) if streamed == promised => self.begin_chunks(range),

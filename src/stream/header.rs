@@ -46,7 +46,7 @@ pub(super) fn position(common: &Common<'_>, chunk: u32, version: u32) -> Header 
     let range = common.ranges.range_of(chunk);
     Header {
         dtype: Dtype::F32,
-        acks: common.config.nodes as u8,
+        acks: common.config.places() as u8,
         epoch: common.streamed(range),
         chunk,
         chunk_version: version,
@@ -90,7 +90,7 @@ pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtyp
 /// A hello, which speaks of `seen` nodes.
 pub(super) fn hello(common: &Common<'_>, seen: usize) -> Header {
     Header {
-        epoch: common.streamed(common.config.node),
+        epoch: common.streamed_first(),
         payload_len: Hello::len(seen) as u32,
         ..of_kind(common, Kind::Hello, common.config.node)
     }
@@ -134,20 +134,15 @@ pub(super) fn ask(common: &Common<'_>, range: u16, epoch: u32, chunks: &[u32], p
     }
 }
 
-/// An offer of what this node holds of a range from `chunk` on, `bytes` long. `epoch`: what it
+/// The answer to a survey: an offer of what this node holds, `bytes` long. `epoch`: what it
 /// promised.
-pub(super) fn offer(
-    common: &Common<'_>,
-    range: u16,
-    chunk: u32,
-    epoch: u32,
-    bytes: usize,
-) -> Header {
+pub(super) fn offer(common: &Common<'_>, survey: &Header, epoch: u32, bytes: usize) -> Header {
     Header {
         epoch,
-        chunk,
+        chunk: survey.chunk,
+        chunk_version: survey.epoch,
         payload_len: bytes as u32,
-        ..of_kind(common, Kind::Offer, range)
+        ..of_kind(common, Kind::Offer, survey.range)
     }
 }
 
@@ -190,7 +185,7 @@ pub(super) fn restore(
 ) -> Header {
     Header {
         dtype: Dtype::F32,
-        acks: common.config.nodes as u8,
+        acks: common.config.places() as u8,
         epoch,
         chunk,
         chunk_version: version,

@@ -24,18 +24,24 @@ pub(super) struct Hellos {
 }
 
 impl Hellos {
-    /// Sends a hello when one is due.
-    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+    /// Sends a hello when one is due; true: one went.
+    pub(super) fn poll(
+        &mut self,
+        now_ns: u64,
+        common: &mut Common<'_>,
+        out: &mut impl Outbox,
+    ) -> bool {
         if common.tell_soon {
             common.tell_soon = false;
             self.due_ns = self.due_ns.min(self.last_ns + HELLO_NOW_NS);
         }
         if now_ns < self.due_ns {
-            return;
+            return false;
         }
         let settled = common.ready()
+            && !common.leaves()
             && common
-                .others()
+                .members()
                 .all(|node| common.peers[node as usize].ready);
         self.last_ns = now_ns;
         self.due_ns = now_ns
@@ -52,16 +58,21 @@ impl Hellos {
         common.counters.hellos_sent += u64::from(went);
         if went {
             let end = hello.first + hello.seen.len() as u16;
-            self.first = if end == hello.nodes { 0 } else { end };
+            self.first = if end == common.config.places() {
+                0
+            } else {
+                end
+            };
         } else {
             // A few bytes that others wait for: as soon as there is a slot.
             self.due_ns = now_ns;
         }
+        went
     }
 
     fn hello(&self, now_ns: u64, common: &Common<'_>) -> Hello {
         let config = &common.config;
-        let end = config.nodes.min(self.first.saturating_add(SEEN_MAX));
+        let end = config.places().min(self.first.saturating_add(SEEN_MAX));
         Hello {
             fingerprint: config.fingerprint,
             data: config.data,
@@ -70,6 +81,8 @@ impl Hellos {
             chunk_weights: config.chunk_weights,
             chunks: config.chunks,
             nodes: config.nodes,
+            later: config.later as u8,
+            stay: common.stay(),
             masters: config.masters,
             trained_ms: common.trained.claim_ms(),
             first: self.first,
@@ -97,6 +110,7 @@ fn seen(now_ns: u64, common: &Common<'_>, node: u16) -> NodeSeen {
         epoch: common.promised(node),
         held,
         silent: !common.is_alive(now_ns, node),
+        gone: common.is_gone(node),
     }
 }
 
@@ -114,12 +128,14 @@ pub(super) fn handle(
     strangers::check_first_weights(common, frame, &hello);
     common.counters.hellos_taken += 1;
     common.trained.hear(now_ns, hello.trained_ms);
+    common.hear_stay(sender, hello.stay);
     common.hear_life(now_ns, sender, hello.incarnation);
     if let Some(of_us) = hello.seen_of(common.config.node) {
         common.hear_own_life(sender, of_us.life);
     }
     for (range, told) in (hello.first..).zip(&hello.seen) {
         common.hear_of_range(now_ns, sender, range, *told);
+        common.hear_of_gone(now_ns, range, *told);
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::common::Common;
+use crate::weights::OWN_RANGES;
 
 /// What is known of a range.
 #[derive(Clone, Debug, Default)]
@@ -88,13 +89,31 @@ impl Turn {
 impl Common<'_> {
     /// The ranges with chunks that this node streams.
     pub(super) fn streamed_ranges(&self) -> impl Iterator<Item = u16> {
-        let nodes = 0..self.config.nodes;
+        let nodes = 0..self.config.places();
         nodes.filter(|range| self.streams(*range) && !self.ranges.of(*range).is_empty())
+    }
+
+    /// The epoch in which this node streams the first range that it begins; 0: it does not.
+    pub(super) fn streamed_first(&self) -> u32 {
+        let own = self.config.node;
+        let mut ranges = 0..self.config.places();
+        let first = ranges
+            .find(|range| self.ranges.home(*range) == own && !self.ranges.of(*range).is_empty());
+        first.map_or(0, |range| self.streamed(range))
+    }
+
+    /// Whether this node may stream `range` too: solvers are told so many runs of weights, at most.
+    pub(super) fn may_stream(&self, range: u16) -> bool {
+        let streams = |other: &u16| *other == range || self.streams(*other);
+        let there = |range: &u16| !self.ranges.of(*range).is_empty();
+        let ranges: Vec<u16> = (0..self.config.places()).filter(there).collect();
+        let runs = ranges.chunk_by(|a, b| streams(a) == streams(b));
+        runs.filter(|run| streams(&run[0])).count() <= OWN_RANGES
     }
 
     /// Whether `node` streams a range, as far as known here.
     pub(super) fn has_lease(&self, node: u16) -> bool {
-        let mut ranges = 0..self.config.nodes;
+        let mut ranges = 0..self.config.places();
         ranges.any(|range| self.owner(range) == Some(node) && !self.ranges.of(range).is_empty())
     }
 

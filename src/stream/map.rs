@@ -9,7 +9,7 @@ use crate::weights::StreamState;
 /// What one streamer knows of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeSeen {
-    /// Which range: that of the node where it is at home.
+    /// Which range.
     pub range: u16,
     /// The node that streams it, or is about to, and how often it was begun; `None`: none is known.
     pub master: Option<(u16, u32)>,
@@ -20,12 +20,12 @@ pub struct RangeSeen {
 /// The ranges that have chunks, as the streamer of `state` knows them.
 pub fn ranges_seen(state: &StreamState) -> Vec<RangeSeen> {
     let spec = state.spec();
-    let nodes = spec.nodes;
-    if !(1..=nodes).contains(&spec.masters) {
+    let (nodes, places) = (spec.nodes, spec.places);
+    if !(1..=nodes).contains(&spec.masters) || nodes > places {
         return Vec::new();
     }
-    let ranges = Ranges::new(spec.chunks, nodes, spec.masters);
-    let there = (0..nodes).filter(|range| !ranges.of(*range).is_empty());
+    let ranges = Ranges::new(spec.chunks, nodes, spec.masters, places);
+    let there = (0..places).filter(|range| !ranges.of(*range).is_empty());
     let seen = |range: u16| {
         let epoch = state.node(range).promised.load(Relaxed);
         RangeSeen {

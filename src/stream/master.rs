@@ -50,7 +50,7 @@ impl Master {
         Self {
             cursor: turn.runs().first().map_or(0, |run| run.start),
             turns: common.turns,
-            window: Window::new(config.window_frames, chunks, config.nodes),
+            window: Window::new(config.window_frames, chunks, config.places()),
             sparse: Sparse::new(config, chunks),
             keeping: Keeping::default(),
             parts: Parts::new(config, chunks),
@@ -241,7 +241,7 @@ impl Master {
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         let range = header.range;
-        if range >= common.config.nodes || !common.ranges.has(range, header.chunk) {
+        if range >= common.config.places() || !common.ranges.has(range, header.chunk) {
             return Err(DropReason::Foreign);
         }
         let epoch = common.streamed(range);

@@ -76,14 +76,18 @@ impl Missing {
             told.is_some_and(|told| told.held > 0)
         };
         // Of a range of which nothing is known here its home is the master.
-        let master = |range: u16| common.owner(range).unwrap_or(range);
+        let master = |range: u16| {
+            common
+                .owner(range)
+                .unwrap_or_else(|| common.ranges.home(range))
+        };
         let away = |range: &u16| {
             let master = master(*range);
             master != common.config.node
                 && !common.has_joined(*range)
                 && !common.is_alive(now_ns, master)
         };
-        let mut ranges = (0..common.config.nodes).filter(away);
+        let mut ranges = (0..common.config.places()).filter(away);
         ranges.find_map(|range| {
             let mut living = common.living(now_ns);
             let holder = living.find(|node| holds(*node, range))?;

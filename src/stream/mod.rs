@@ -11,8 +11,9 @@
 //!
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
 //! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
-//! ranges whose master is lost: `takeover` decides who is next, `restore` (with `pull`), `missing`,
-//! `rejoin` and `unsure` ask for what is needed, `replicas` answers. `lease` has what is known of
+//! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
+//! `pull`), `missing`, `rejoin` and `unsure` ask for what is needed, `replicas` answers. `leave`
+//! has what a node does before it ends. `lease` has what is known of
 //! each range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and
 //! `forks` what becomes of weights when the master changes. What they share is lent to them
 //! (`common`); all headers are made in `header`.
@@ -22,6 +23,7 @@
 //! double nothing.
 
 mod age;
+mod balance;
 mod claims;
 mod common;
 mod counters;
@@ -32,6 +34,7 @@ mod header;
 mod heal;
 mod hello;
 mod lease;
+mod leave;
 mod lives;
 mod map;
 mod master;
@@ -157,10 +160,14 @@ pub struct Config {
     pub incarnation: u64,
     /// This node.
     pub node: u16,
-    /// Number of nodes, 1 to [`MAX_NODES`].
+    /// Nodes that the job begins with, 1 to [`MAX_NODES`].
     pub nodes: u16,
-    /// Nodes that master a range, 1 to `nodes`: the first so many. The others are slaves of all
-    /// weights.
+    /// Node numbers behind those, for nodes that join later: [`MAX_NODES`] with them, at most.
+    pub later: u16,
+    /// Nodes that begin a new job, this one included: with fewer it waits. `None`: all `nodes`.
+    pub min_nodes: Option<u16>,
+    /// Nodes that master ranges, 1 to `nodes`: the first so many, and those that join later if it
+    /// is all of them. The others are slaves of all weights.
     pub masters: u16,
     /// Weights in a chunk, a multiple of 16.
     pub chunk_weights: u32,
@@ -185,6 +192,17 @@ pub struct Config {
 }
 
 impl Config {
+    /// Node numbers that there are: nodes of the beginning, and those that may join.
+    #[inline]
+    pub fn places(&self) -> u16 {
+        self.nodes.saturating_add(self.later)
+    }
+
+    /// Whether `node` is to master ranges.
+    pub(crate) fn is_master(&self, node: u16) -> bool {
+        node < self.masters || (self.masters == self.nodes && node < self.places())
+    }
+
     /// Node `node` of `nodes` that share `weights` weights, in frames of up to `frame_len` bytes:
     /// as `dogwild train` has it by default, in session 1. `None`: 16 weights do not fit into a
     /// frame.
@@ -200,6 +218,8 @@ impl Config {
             incarnation: 0,
             node,
             nodes,
+            later: 0,
+            min_nodes: None,
             masters: nodes,
             chunk_weights,
             chunks: weights.div_ceil(chunk_weights as usize) as u32,
@@ -222,6 +242,7 @@ impl Config {
             identity: self.incarnation,
             node: self.node,
             nodes: self.nodes,
+            places: self.places(),
             masters: self.masters,
             chunk_weights: self.chunk_weights,
             chunks: self.chunks,

@@ -20,7 +20,7 @@ pub(super) fn send_list(to: u16, header: &Header, chunks: &[u32], out: &mut impl
 
 /// Checks a piece of a chunk that was asked for: which, its form, its weights.
 pub(super) fn check_piece(common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
-    let (header, nodes) = (&frame.header, common.config.nodes);
+    let (header, nodes) = (&frame.header, common.config.places());
     if header.range >= nodes || !common.ranges.has(header.range, header.chunk) {
         return Err(DropReason::Foreign);
     }

@@ -121,7 +121,7 @@ pub(super) struct Going {
 
 impl Going {
     pub(super) fn new(common: &Common<'_>, range: u16, told_ns: u64) -> Self {
-        let (chunks, nodes) = (common.ranges.of(range), usize::from(common.config.nodes));
+        let (chunks, nodes) = (common.ranges.of(range), usize::from(common.config.places()));
         Self {
             range,
             epoch: common.promised(range),
@@ -272,7 +272,7 @@ impl Going {
             let heard_ns = common.peers[usize::from(node)].heard_ns.max(self.told_ns);
             now_ns.saturating_sub(heard_ns) >= LOST_NS
         };
-        let mut others = common.others();
+        let mut others = common.members();
         others.all(|node| common.is_alive(now_ns, node) || lost(node))
     }
 

@@ -89,7 +89,7 @@ impl Rejoin {
             let lives = master != common.config.node && common.is_alive(now_ns, master);
             common.leases[usize::from(*range)].forked_chunks > 0 && lives
         };
-        let Some(range) = (0..common.config.nodes).find(forked) else {
+        let Some(range) = (0..common.config.places()).find(forked) else {
             self.asked.clear();
             return;
         };
@@ -244,7 +244,7 @@ impl Asked {
         let next = common
             .living(now_ns)
             .find(|node| !self.without.contains(node));
-        let all_live = common.others().all(|node| common.is_alive(now_ns, node));
+        let all_live = common.members().all(|node| common.is_alive(now_ns, node));
         let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
         if let Some(node) = next {
             self.node = node;
@@ -280,7 +280,7 @@ impl Asked {
         let many = newest.wrapping_sub(base.version) >= NUMBERS;
         self.others = common
             .others()
-            .filter(|node| many || differs(node))
+            .filter(|node| differs(node) || many && common.peers[usize::from(*node)].heard_ns != 0)
             .collect();
         self.base = Some(base);
         self.ask_first(now_ns);

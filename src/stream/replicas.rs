@@ -52,7 +52,7 @@ impl Replicas {
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         let (range, part) = (header.range, header.part);
-        if range >= common.config.nodes || !common.ranges.has(range, header.chunk) {
+        if range >= common.config.places() || !common.ranges.has(range, header.chunk) {
             return Err(DropReason::Foreign);
         }
         match part {
@@ -198,7 +198,7 @@ fn held(common: &Common<'_>, chunk: u32) -> Held {
 
 fn offer(common: &Common<'_>, ask: &Header, epoch: u32, held: &[Held], out: &mut impl Outbox) {
     let bytes = held.as_bytes();
-    let header = header::offer(common, ask.range, ask.chunk, epoch, bytes.len());
+    let header = header::offer(common, ask, epoch, bytes.len());
     // Not sent for want of a slot: it is asked for again.
     out.send_hello(To::Node(ask.sender), header.frame_len(), &mut |slot| {
         header.emit(slot).1.copy_from_slice(bytes);

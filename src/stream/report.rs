@@ -31,6 +31,13 @@ pub enum Difference {
         /// Here.
         ours: u16,
     },
+    /// Number of node numbers.
+    Places {
+        /// There.
+        theirs: u16,
+        /// Here.
+        ours: u16,
+    },
     /// Number of nodes that master a range.
     Masters {
         /// There.
@@ -97,6 +104,16 @@ pub enum Report {
     /// Two processes have one index, another one than ours.
     TwoLives {
         /// Which index.
+        node: u16,
+    },
+    /// A node has joined the job.
+    Joined {
+        /// Which.
+        node: u16,
+    },
+    /// A node has left the job, with nothing of its own under way.
+    Left {
+        /// Which.
         node: u16,
     },
     /// A node has lost its memory and begins again.
@@ -195,6 +212,8 @@ impl Report {
             Self::TookOver { range, .. } => (12, range),
             Self::LostRange { range, .. } => (13, range),
             Self::Abandoned { range } => (14, range),
+            Self::Joined { node } => (15, node),
+            Self::Left { node } => (16, node),
         }
     }
 
@@ -202,6 +221,8 @@ impl Report {
     pub fn severity(&self) -> Severity {
         match self {
             Self::NewLife { .. }
+            | Self::Joined { .. }
+            | Self::Left { .. }
             | Self::TookOver { .. }
             | Self::LostRange { .. }
             | Self::Restored { missing: 0, .. } => Severity::Info,

@@ -29,6 +29,11 @@ impl Restore {
         self.going.iter().any(|going| going.range == range)
     }
 
+    /// Whether this node is about to stream any.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.going.is_empty()
+    }
+
     /// Begins to ask for `range`, in an epoch after all that were heard of. `told_ns`: since when
     /// others have told what they hold.
     pub(super) fn begin(&mut self, common: &mut Common<'_>, range: u16, told_ns: u64) {
@@ -86,12 +91,16 @@ impl Restore {
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         let offers = wire::parse_offer(frame.payload).ok_or(DropReason::Malformed)?;
-        let nodes = common.config.nodes;
+        let nodes = common.config.places();
         if header.range >= nodes || !common.ranges.has(header.range, header.chunk) {
             return Err(DropReason::Foreign);
         }
         let start = common.ranges.of(header.range).start;
         let going = self.find(header.range)?;
+        if header.chunk_version != going.epoch {
+            // Of an ask that is over: it may have come after one of a later epoch.
+            return Err(DropReason::Epoch);
+        }
         if offers.is_empty() {
             // It promised this epoch or a later one before, to a former life of this node or to
             // another node; or it has not come so far yet.
@@ -103,9 +112,6 @@ impl Restore {
                 going.stale = true;
             }
             return Ok(());
-        }
-        if header.epoch != going.epoch {
-            return Err(DropReason::Epoch);
         }
         going.note_offer(header.chunk - start, header.sender, offers)
     }

@@ -5,6 +5,7 @@
 //! Time in which this node itself stood still is no silence of others.
 
 use super::common::Common;
+use crate::wire::Stay;
 
 /// Gaps are remembered for one to two of these, ns.
 const WINDOW_NS: u64 = 4_000_000_000;
@@ -73,7 +74,9 @@ impl Common<'_> {
         let since_ns = peer.heard_ns.max(self.awake.since_ns);
         let patience_ns = peer.rhythm.patience_ns(self.config.silence_ns);
         node == self.config.node
-            || peer.heard_ns != 0 && now_ns.saturating_sub(since_ns) < patience_ns
+            || peer.heard_ns != 0
+                && peer.stay != Stay::Gone
+                && now_ns.saturating_sub(since_ns) < patience_ns
     }
 
     /// The nodes that live, without this one.

@@ -26,6 +26,9 @@ pub(super) struct Slave {
     taken_ns: Vec<u64>,
     ages_us: Histogram<u64>,
     age_steps: AgeSteps,
+    /// The ranges that this node streamed when it looked last, and how often they had changed.
+    own: Vec<bool>,
+    turns: Option<u32>,
     /// A position in a narrower payload, made f32.
     values: Vec<f32>,
 }
@@ -46,7 +49,31 @@ impl Slave {
             // 1 µs to 1 h, two significant digits.
             ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
             age_steps: AgeSteps::new(config.chunks, config.nodes),
+            own: vec![false; config.places().into()],
+            turns: None,
             values: Vec::new(),
+        }
+    }
+
+    /// Ranges that this node streamed until now are as new as can be when another begins them.
+    #[inline]
+    pub(super) fn look_at_turns(&mut self, now_ns: u64, common: &Common<'_>) {
+        if self.turns != Some(common.turns) {
+            self.turns = Some(common.turns);
+            self.begin_turns(now_ns, common);
+        }
+    }
+
+    #[cold]
+    fn begin_turns(&mut self, now_ns: u64, common: &Common<'_>) {
+        for range in 0..common.config.places() {
+            let streams = common.streams(range);
+            let streamed = std::mem::replace(&mut self.own[usize::from(range)], streams);
+            if streamed && !streams {
+                let chunks = common.ranges.of(range);
+                self.age_steps.note_streamed(chunks.clone(), common);
+                self.taken_ns[chunks.start as usize..chunks.end as usize].fill(now_ns.max(1));
+            }
         }
     }
 
@@ -77,7 +104,7 @@ impl Slave {
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         let range = header.range;
-        if range >= common.config.nodes
+        if range >= common.config.places()
             || !common.ranges.has(range, header.chunk)
             || epochs::owner(header.epoch) != header.sender
         {

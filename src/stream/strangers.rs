@@ -121,11 +121,18 @@ pub(super) fn hear_own_index(common: &mut Common<'_>, frame: &Frame<'_>) {
 /// that comes back without its memory may have others: it gets those of the job.
 pub(super) fn check_first_weights(common: &mut Common<'_>, frame: &Frame<'_>, hello: &Hello) {
     let (theirs, ours) = (hello.first_weights, common.config.first_weights);
-    let both_new = !common.streams(common.config.node)
+    // Who joins later has other first weights, and takes those of the job.
+    let begin = common.config.node.max(frame.header.sender) < common.config.nodes;
+    let begins_here = |(range, _): &(u16, _)| common.ranges.home(*range) == common.config.node;
+    let mut of_us = (hello.first..)
+        .zip(&hello.seen)
+        .filter(begins_here)
+        .peekable();
+    let both_new = begin
+        && common.streamed_first() == 0
         && counter(frame.header.epoch) <= 1
-        && hello
-            .seen_of(common.config.node)
-            .is_some_and(|ours| ours.held == 0);
+        && of_us.peek().is_some()
+        && of_us.all(|(_, seen)| seen.held == 0);
     if both_new && theirs != ours && theirs != 0 && ours != 0 {
         common.report(Report::OtherFirstWeights {
             node: frame.header.sender,
@@ -151,6 +158,10 @@ fn other_shape(own: &Config, hello: &Hello) -> Option<Difference> {
             theirs,
             ours: own.nodes,
         });
+    }
+    let (theirs, ours) = (hello.places(), own.places());
+    if theirs != ours {
+        return Some(Difference::Places { theirs, ours });
     }
     if hello.masters != own.masters {
         return Some(Difference::Masters {

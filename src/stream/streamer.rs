@@ -14,6 +14,7 @@ use super::common::{Common, Peer};
 use super::header::Given;
 use super::hello::{self, Hellos};
 use super::lease::Turn;
+use super::leave::Leave;
 use super::master::Master;
 use super::missing::Missing;
 use super::pieces::check_piece;
@@ -26,7 +27,7 @@ use super::takeover::Takeover;
 use super::unsure::Unsure;
 use super::{Config, Counters, Outbox, Ranges, Report};
 use crate::weights::{StreamState, WeightsView};
-use crate::wire::{self, DropReason, Frame, Kind, ParseError};
+use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 
 /// One node's end of the stream. See the module for the order of calls.
 pub struct Streamer<'a> {
@@ -40,6 +41,7 @@ pub struct Streamer<'a> {
     missing: Missing,
     unsure: Unsure,
     hellos: Hellos,
+    leave: Leave,
     claim_windows: ClaimWindows,
 }
 
@@ -62,6 +64,7 @@ impl<'a> Streamer<'a> {
             missing: Missing::default(),
             unsure: Unsure::default(),
             hellos: Hellos::default(),
+            leave: Leave::default(),
             claim_windows: ClaimWindows::default(),
             common,
         }
@@ -97,7 +100,7 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Session);
         }
         let sender = header.sender;
-        if sender >= self.common.config.nodes {
+        if sender >= self.common.config.places() {
             return Err(DropReason::Foreign);
         }
         if sender == self.common.config.node {
@@ -137,7 +140,7 @@ impl<'a> Streamer<'a> {
     /// Hands a piece that was asked for to the part that asked.
     fn handle_restore(&mut self, now_ns: u64, frame: &Frame<'_>) -> Result<(), DropReason> {
         let header = &frame.header;
-        if header.range >= self.common.config.nodes {
+        if header.range >= self.common.config.places() {
             return Err(DropReason::Foreign);
         }
         check_piece(&self.common, frame)?;
@@ -170,20 +173,27 @@ impl<'a> Streamer<'a> {
     /// position frames sent.
     pub fn poll_transmit(&mut self, now_ns: u64, max: usize, out: &mut impl Outbox) -> usize {
         let common = &mut self.common;
-        if common.config.nodes == 1 {
+        if common.config.places() == 1 {
             return 0;
         }
         common.looks.note_turn(now_ns);
         common.note_turn(now_ns);
         let just_ready = common.look_if_ready();
         self.claim_windows.poll(now_ns, common, just_ready);
-        self.hellos.poll(now_ns, common, out);
+        self.leave.poll(now_ns, common);
+        if self.hellos.poll(now_ns, common, out) {
+            self.leave.note_hello(common);
+        }
+        if common.stay() == Stay::Gone {
+            return 0;
+        }
         self.takeover.poll(now_ns, common, &mut self.restore);
         self.restore.poll(now_ns, common, out);
         self.rejoin.poll(now_ns, common, out);
         self.missing.poll(now_ns, common, out);
         self.unsure.poll(now_ns, common, out);
         self.master.look_at_turns(common);
+        self.slave.look_at_turns(now_ns, common);
         let positions = self.master.positions_wanted(now_ns).min(max);
         let asked = self.replicas.wait();
         let wanted = if asked { max } else { positions };
@@ -236,7 +246,8 @@ impl<'a> Streamer<'a> {
 
     /// The node that streams `range`, or is to, as far as known here.
     pub fn master(&self, range: u16) -> u16 {
-        self.owner(range).unwrap_or(range)
+        self.owner(range)
+            .unwrap_or_else(|| self.ranges().home(range))
     }
 
     /// The node that streams `range`, as far as known here; `None`: nothing is known of it.
@@ -250,9 +261,35 @@ impl<'a> Streamer<'a> {
         self.common.promised(range)
     }
 
-    /// All nodes but this one.
-    pub fn others(&self) -> impl Iterator<Item = u16> + use<> {
-        self.common.others()
+    /// The other nodes of the job: those that it begins with and those that were heard, but for
+    /// those that have left.
+    pub fn others(&self) -> impl Iterator<Item = u16> {
+        self.common.members()
+    }
+
+    /// Node numbers that there are, and ranges.
+    pub fn places(&self) -> u16 {
+        self.common.config.places()
+    }
+
+    /// Begins to leave: gives its ranges to other nodes, and has all that was added to its buffer
+    /// delivered. Solvers must have stopped.
+    pub fn leave(&mut self) {
+        if !self.common.leaves() {
+            self.common.set_stay(Stay::Leaves);
+        }
+    }
+
+    /// Whether it left because all that was added to its buffer is with other nodes, and not
+    /// because there is no other.
+    pub fn has_delivered(&self) -> bool {
+        self.leave.has_delivered()
+    }
+
+    /// Whether this node has left: nothing more is to be sent. A node without others, to which
+    /// nothing can be given, leaves at once.
+    pub fn has_left(&self) -> bool {
+        self.common.config.places() == 1 && self.common.leaves() || self.leave.has_gone()
     }
 
     /// What is known of `node`.
@@ -265,14 +302,9 @@ impl<'a> Streamer<'a> {
         &self.common.ranges
     }
 
-    /// The chunks of the range that is at home on this node.
-    pub fn own_chunks(&self) -> Range<u32> {
-        self.common.ranges.of(self.common.config.node)
-    }
-
-    /// The weights of these chunks.
+    /// The weights that this node masters first in a new job; none if it joins later.
     pub fn own_weights(&self) -> Range<usize> {
-        self.weights_of(self.own_chunks())
+        self.weights_of(self.ranges().begun_by(self.common.config.node))
     }
 
     fn weights_of(&self, chunks: Range<u32>) -> Range<usize> {
@@ -312,17 +344,18 @@ impl<'a> Streamer<'a> {
     pub fn oldest_step(&self, lives: impl Fn(u16) -> bool) -> Option<(u16, u64)> {
         let common = &self.common;
         let oldest = |range: u16| {
-            let master = common.owner(range).unwrap_or(range);
+            let home = || common.ranges.home(range);
+            let master = common.owner(range).unwrap_or_else(home);
             let local = self.slave.age_steps().oldest(common.ranges.of(range));
             local.map(|local| (master, local))
         };
-        let all = (0..common.config.nodes).filter_map(oldest);
+        let all = (0..common.config.places()).filter_map(oldest);
         let others = all.filter(|(node, _)| *node != common.config.node && lives(*node));
         others.min_by_key(|(_, local)| *local)
     }
 
-    /// Time since the oldest chunk of `range` was taken, ns; since the start where one never was; 0
-    /// if this node streams it.
+    /// Time since the oldest chunk of `range` was taken, or was streamed here, ns; since the start
+    /// where one never was; 0 if this node streams it.
     pub fn range_age_ns(&self, range: u16, now_ns: u64) -> u64 {
         if self.common.streams(range) {
             return 0;
@@ -339,7 +372,7 @@ impl<'a> Streamer<'a> {
     pub fn is_usual_length(&self, bytes: usize) -> bool {
         let config = &self.common.config;
         let payload = config.precision.payload_len(config.chunk_weights as usize);
-        let acks = wire::acks_len(config.nodes as u8);
+        let acks = wire::acks_len(config.places() as u8);
         let delta = wire::HEADER_LEN + payload;
         bytes == delta || bytes == delta + acks
     }

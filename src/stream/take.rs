@@ -40,6 +40,9 @@ pub(super) fn take(
     // One delta of a chunk is under way at most, so its number alone tells whether it arrived: the
     // position acknowledges it, or the one before.
     let repeat = common.exactly_once() && outstanding && ack != state.seq.load(Relaxed);
+    if common.leaves() && !repeat && take_as_last(common, header, pos, ack) {
+        return;
+    }
     let taken = match (common.config.precision, repeat) {
         (Dtype::F32, true) => take_and_repeat(common, header, pos, out),
         (Dtype::F32, false) if !common.exactly_once() => take_and_forget(common, header, pos, out),
@@ -52,7 +55,7 @@ pub(super) fn take(
 
 /// Takes position `pos`, f32, of a chunk that is joined, and answers nothing: what this node has
 /// under way stays so, unless `ack` confirms it.
-pub(super) fn take_unanswered(common: &mut Common<'_>, header: &Header, pos: &[u8], ack: u8) {
+pub(super) fn take_unanswered(common: &Common<'_>, header: &Header, pos: &[u8], ack: u8) {
     let (w, last, sent) = common.chunk_views(header.chunk);
     let state = common.state.chunk(header.chunk);
     let (seq, version) = (state.seq.load(Relaxed), header.chunk_version);
@@ -69,6 +72,18 @@ pub(super) fn take_unanswered(common: &mut Common<'_>, header: &Header, pos: &[u
     }
     note_taken(state, version, None, repeat);
     journal.end();
+}
+
+/// Takes a position when this node leaves, and answers nothing if there is nothing left to say:
+/// then nothing stays under way. True: it was taken.
+#[cold]
+#[inline(never)]
+fn take_as_last(common: &Common<'_>, header: &Header, pos: &[u8], ack: u8) -> bool {
+    let last = !common.has_new(header.chunk);
+    if last {
+        take_unanswered(common, header, pos, ack);
+    }
+    last
 }
 
 /// The master counts the deltas of this node otherwise than it does: what is outstanding goes back

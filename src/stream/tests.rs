@@ -24,6 +24,7 @@ macro_rules! storms {
 mod finite;
 mod lives;
 mod masters;
+mod members;
 mod merge;
 mod narrow;
 mod storm;
@@ -47,6 +48,8 @@ fn config(deltas: Deltas) -> Config {
         incarnation: 0,
         node: 0,
         nodes: NODES,
+        later: 0,
+        min_nodes: None,
         masters: NODES,
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
@@ -357,6 +360,8 @@ fn another_model_under_the_same_session_is_named() {
         chunk_weights: CHUNK_WEIGHTS,
         chunks: CHUNKS,
         nodes: NODES,
+        later: 0,
+        stay: crate::wire::Stay::Stays,
         masters: NODES,
         trained_ms: 0,
         first: 0,

@@ -50,9 +50,11 @@ pub struct StreamStateSpec {
     pub identity: u64,
     /// This node.
     pub node: u16,
-    /// Nodes of the job.
+    /// Nodes that the job begins with.
     pub nodes: u16,
-    /// Those of them that master a range.
+    /// Node numbers that there are: those, and those of nodes that join later.
+    pub places: u16,
+    /// Nodes that begin with ranges.
     pub masters: u16,
     /// Weights per chunk: a multiple of 16, at most [`MAX_CHUNK`].
     pub chunk_weights: u32,
@@ -64,10 +66,11 @@ pub struct StreamStateSpec {
 
 impl StreamStateSpec {
     /// The numbers that must agree.
-    fn shape(&self) -> [(&'static str, u64); 6] {
+    fn shape(&self) -> [(&'static str, u64); 7] {
         [
             ("node", u64::from(self.node)),
             ("number of nodes", self.nodes.into()),
+            ("number of places", self.places.into()),
             ("number of masters", self.masters.into()),
             (
                 "chunk size (from MTU and precision)",
@@ -172,7 +175,7 @@ impl StreamState {
     /// # Errors
     /// As [`StreamState::open_or_create`], but for the lock; and the file must be there.
     pub fn look(path: &Path, buffer: BufferId, padded: usize) -> Result<Self, StateError> {
-        let [node, nodes, masters, chunk_weights, chunks, _] =
+        let [node, nodes, places, masters, chunk_weights, chunks, _] =
             StateFile::shape_of(path, *MAGIC, buffer)?;
         let not_ours = || StateError::NotOurs {
             path: path.into(),
@@ -185,6 +188,7 @@ impl StreamState {
             identity: buffer.identity,
             node: small(node)?,
             nodes: small(nodes)?,
+            places: small(places)?,
             masters: small(masters)?,
             chunk_weights: chunk_weights.try_into().map_err(|_| not_ours())?,
             chunks: chunks.try_into().map_err(|_| not_ours())?,
@@ -254,7 +258,7 @@ impl StreamState {
     #[inline]
     pub fn applied(&self, c: u32) -> &[AtomicU8] {
         assert!(c < self.spec.chunks, "chunk {c} of {}", self.spec.chunks);
-        let nodes = usize::from(self.spec.nodes);
+        let nodes = usize::from(self.spec.places);
         self.mapping
             .slice(self.layout.applied + c as usize * nodes, nodes)
     }
@@ -262,7 +266,11 @@ impl StreamState {
     /// What is known of `node`. Panics if there is no such node.
     #[inline]
     pub fn node(&self, node: u16) -> &NodeState {
-        assert!(node < self.spec.nodes, "node {node} of {}", self.spec.nodes);
+        assert!(
+            node < self.spec.places,
+            "node {node} of {}",
+            self.spec.places
+        );
         self.mapping
             .at(self.layout.nodes + usize::from(node) * size_of::<NodeState>())
     }
@@ -352,11 +360,9 @@ impl Layout {
                 "chunks of {chunk} weights; use a multiple of {BLOCK} up to {MAX_CHUNK}"
             ));
         }
-        if spec.node >= spec.nodes {
-            return Err(format!(
-                "node {} of {}; nodes are counted from 0",
-                spec.node, spec.nodes
-            ));
+        if spec.node >= spec.places {
+            let (node, places) = (spec.node, spec.places);
+            return Err(format!("node {node} of {places}; nodes are counted from 0"));
         }
         if chunks.checked_mul(chunk).is_none_or(|n| n > spec.padded) {
             return Err(format!(
@@ -368,9 +374,9 @@ impl Layout {
             let applied = CHUNKS_OFFSET + chunks.checked_mul(size_of::<ChunkState>())?;
             let bytes = spec.padded.checked_mul(4)?;
             let nodes = applied
-                .checked_add(chunks.checked_mul(spec.nodes.into())?)?
+                .checked_add(chunks.checked_mul(spec.places.into())?)?
                 .checked_next_multiple_of(align_of::<NodeState>())?;
-            let node_bytes = usize::from(spec.nodes) * size_of::<NodeState>();
+            let node_bytes = usize::from(spec.places) * size_of::<NodeState>();
             let last = in_page(nodes.checked_add(node_bytes)?, LAST_IN_PAGE)?;
             let sent = in_page(last.checked_add(bytes)?, SENT_IN_PAGE)?;
             let end = sent.checked_add(bytes)?;

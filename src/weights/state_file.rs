@@ -19,9 +19,9 @@ use super::mapping::Mapping;
 use super::publish::{MakeError, Unpublished, is_at, lock_exclusively, open_regular};
 
 /// Version of the layout of state files and of their journal.
-const STATE_VERSION: u32 = 5;
+const STATE_VERSION: u32 = 6;
 /// Numbers that describe the shape of a job.
-const SHAPE: usize = 6;
+const SHAPE: usize = 7;
 
 /// The first bytes of a state file; all but the holder are written once.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -72,7 +72,7 @@ const _: () = assert!(size_of::<StateHead>() <= STATE_HEAD_BYTES);
 pub(super) struct StateFile<'a> {
     pub(super) magic: [u8; 8],
     pub(super) buffer: BufferId,
-    /// Name and value of every number that must agree; at most six.
+    /// Name and value of every number that must agree; at most seven.
     pub(super) shape: &'a [(&'static str, u64)],
     pub(super) file_bytes: u64,
 }

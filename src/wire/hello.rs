@@ -18,10 +18,20 @@ pub struct NodeSeen {
     pub held: u32,
     /// Whether the sender hears nothing of the node.
     pub silent: bool,
+    /// Whether the sender knows that the node has left.
+    pub gone: bool,
 }
 
-/// In `held` on the wire: the node is silent.
+/// In `held` on the wire: the node is silent; it has left.
 const SILENT: u32 = 1 << 31;
+const GONE: u32 = 1 << 30;
+
+impl NodeSeen {
+    fn held_and_bits(self) -> u32 {
+        let bit = |bit: u32, set: bool| if set { bit } else { 0 };
+        self.held & !(SILENT | GONE) | bit(SILENT, self.silent) | bit(GONE, self.gone)
+    }
+}
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -48,10 +58,35 @@ struct RawHello {
     masters: U16,
     trained_ms: U32,
     first: U16,
-    _reserved: U16,
+    later: u8,
+    stay: u8,
 }
 
 const FIXED_LEN: usize = size_of::<RawHello>();
+
+/// Whether a node stays in the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stay {
+    /// It does.
+    #[default]
+    Stays = 0,
+    /// It is about to leave: other nodes are to take its ranges.
+    Leaves = 1,
+    /// It has left.
+    Gone = 2,
+}
+
+impl Stay {
+    fn of(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Stays),
+            1 => Some(Self::Leaves),
+            2 => Some(Self::Gone),
+            _ => None,
+        }
+    }
+}
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,9 +104,13 @@ pub struct Hello {
     pub chunk_weights: u32,
     /// Chunks in the buffer.
     pub chunks: u32,
-    /// Nodes of the job.
+    /// Nodes that the job begins with.
     pub nodes: u16,
-    /// Nodes that master a range: the first so many.
+    /// Node numbers behind those, for nodes that join later.
+    pub later: u8,
+    /// Whether the sender stays.
+    pub stay: Stay,
+    /// Nodes that begin with ranges: the first so many.
     pub masters: u16,
     /// How long the cluster has trained, as far as the sender knows, ms.
     pub trained_ms: u32,
@@ -85,6 +124,11 @@ impl Hello {
     /// Bytes of a payload that speaks of `seen` nodes.
     pub fn len(seen: usize) -> usize {
         FIXED_LEN + seen * size_of::<RawSeen>()
+    }
+
+    /// Node numbers that there are.
+    pub fn places(&self) -> u16 {
+        self.nodes.saturating_add(self.later.into())
     }
 
     /// What it says of `node`; `None`: nothing.
@@ -106,7 +150,8 @@ impl Hello {
             masters: self.masters.into(),
             trained_ms: self.trained_ms.into(),
             first: self.first.into(),
-            _reserved: 0.into(),
+            later: self.later,
+            stay: self.stay as u8,
         };
         let (fixed, seen) = out.split_at_mut(FIXED_LEN);
         fixed.copy_from_slice(raw.as_bytes());
@@ -114,7 +159,7 @@ impl Hello {
             let of_node = RawSeen {
                 life: seen.life.into(),
                 epoch: seen.epoch.into(),
-                held: (seen.held & !SILENT | if seen.silent { SILENT } else { 0 }).into(),
+                held: seen.held_and_bits().into(),
             };
             raw.copy_from_slice(of_node.as_bytes());
         }
@@ -125,7 +170,8 @@ impl Hello {
         let (raw, rest) = RawHello::ref_from_prefix(payload).ok()?;
         let seen = <[RawSeen]>::ref_from_bytes(rest).ok()?;
         let (first, nodes) = (raw.first.get(), raw.nodes.get());
-        if usize::from(first) + seen.len() > usize::from(nodes) {
+        let places = usize::from(nodes) + usize::from(raw.later);
+        if usize::from(first) + seen.len() > places {
             return None;
         }
         Some(Self {
@@ -136,6 +182,8 @@ impl Hello {
             chunk_weights: raw.chunk_weights.get(),
             chunks: raw.chunks.get(),
             nodes,
+            later: raw.later,
+            stay: Stay::of(raw.stay)?,
             masters: raw.masters.get(),
             trained_ms: raw.trained_ms.get(),
             first,
@@ -149,8 +197,9 @@ impl From<&RawSeen> for NodeSeen {
         Self {
             life: raw.life.get(),
             epoch: raw.epoch.get(),
-            held: raw.held.get() & !SILENT,
+            held: raw.held.get() & !(SILENT | GONE),
             silent: raw.held.get() & SILENT != 0,
+            gone: raw.held.get() & GONE != 0,
         }
     }
 }
@@ -164,16 +213,22 @@ mod tests {
         #[test]
         fn what_is_emitted_is_parsed(
             words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16, trained_ms: u32,
-            first in 0u16..300, more in 0u16..300,
+            first in 0u16..300, more in 0u16..300, later: u8,
+            stay in prop_oneof![Just(Stay::Stays), Just(Stay::Leaves), Just(Stay::Gone)],
             seen in proptest::collection::vec(any::<[u32; 3]>(), 0..=usize::from(SEEN_MAX)),
         ) {
             let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen {
-                life, epoch, held: held & !SILENT, silent: held & SILENT != 0,
+                life,
+                epoch,
+                held: held & !(SILENT | GONE),
+                silent: held & SILENT != 0,
+                gone: held & GONE != 0,
             }).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
             let nodes = first + seen.len() as u16 + more;
             let hello = Hello {
-                fingerprint, data, first_weights, incarnation, chunk_weights, chunks, nodes, masters, trained_ms, first, seen,
+                fingerprint, data, first_weights, incarnation, chunk_weights, chunks, nodes, later, stay, masters,
+                trained_ms, first, seen,
             };
             let mut out = vec![0; Hello::len(hello.seen.len())];
             hello.emit(&mut out);
@@ -185,9 +240,11 @@ mod tests {
             prop_assert!(out[42..44] == masters.to_le_bytes());
             prop_assert!(out[44..48] == trained_ms.to_le_bytes());
             prop_assert!(out[48..50] == first.to_le_bytes());
+            prop_assert_eq!([out[50], out[51]], [later, stay as u8]);
             if let Some(one) = hello.seen.first() {
                 prop_assert!(out[52..56] == one.life.to_le_bytes());
-                prop_assert!(out[60..64] == (one.held | u32::from(one.silent) << 31).to_le_bytes());
+                let bits = u32::from(one.silent) << 31 | u32::from(one.gone) << 30;
+                prop_assert!(out[60..64] == (one.held | bits).to_le_bytes());
             }
             prop_assert_eq!(out.len(), 52 + 12 * hello.seen.len());
             prop_assert_eq!(hello.seen_of(first), hello.seen.first().copied());
@@ -211,6 +268,11 @@ mod tests {
         out[40] = 2;
         assert!(Hello::parse(&out).is_some());
         out[48] = 1;
+        assert_eq!(Hello::parse(&out), None);
+        // It may have them later; but no node is anything else than here, about to leave, or gone.
+        out[50] = 1;
+        assert!(Hello::parse(&out).is_some());
+        out[51] = 3;
         assert_eq!(Hello::parse(&out), None);
     }
 }

@@ -29,6 +29,6 @@ pub use frame::{
     ACK_ALIGN, Dtype, Frame, HEADER_LEN, HELD_UNIT_NS, Header, Kind, MAGIC, MAX_PAYLOAD,
     ParseError, VERSION, acks_len, flags, of_any_version,
 };
-pub use hello::{Hello, NodeSeen, SEEN_MAX};
+pub use hello::{Hello, NodeSeen, SEEN_MAX, Stay};
 pub use pack::{SCALE_BLOCK, pack, power_of_two, scale_exponent, unpack};
 pub use restore::{ASK_MAX, BLOCK_CHUNKS, Held, emit_chunks, parse_chunks, parse_offer};

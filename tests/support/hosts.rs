@@ -1,7 +1,7 @@
 //! Hosts by hand on loopback, each with a buffer: the component programs alone, without `train`.
 
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use dogwild::weights::{Expect, SharedWeights, kernels};
 use tempfile::TempDir;
@@ -77,18 +77,33 @@ impl Hosts {
         self.start(&["stream", "--merge", "sum", "--atomic"], node)
     }
 
+    /// A streamer with more arguments.
+    pub(crate) fn stream_with(&self, node: u16, more: &[&str]) -> Process {
+        self.start(&[&["stream"], more].concat(), node)
+    }
+
     pub(crate) fn solver(&self, node: u16) -> Process {
         self.start(&["solver", "--data", DATA, "--test-every", "0"], node)
     }
 
+    /// The same, and what it says can be read at its end.
+    pub(crate) fn stream_told(&self, node: u16, more: &[&str]) -> Process {
+        let mut command = self.command(&[&["stream"], more].concat(), node);
+        Process::start(command.stderr(Stdio::piped()))
+    }
+
     fn start(&self, component: &[&str], node: u16) -> Process {
+        Process::start(&mut self.command(component, node))
+    }
+
+    fn command(&self, component: &[&str], node: u16) -> Command {
         let mut command = dogwild();
         let nodes = self.nodes.to_string();
         command.args(component).args(["--nodes", &nodes, "--node"]);
         command.arg(node.to_string()).arg("--buffer");
         command.arg(self.buffer(node));
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        Process::start(&mut command)
+        command
     }
 
     /// Starts a solver on each node and waits for their ends.

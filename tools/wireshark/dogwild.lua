@@ -8,6 +8,7 @@ local dogwild = Proto("dogwild", "dogwild frame")
 
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore", [5] = "ask",
   [6] = "offer" }
+local stays = { [0] = "stays", [1] = "leaves", [2] = "is gone" }
 local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
 local VERSION, HEADER, SEAL, HELLO, SEEN, MAX_PAYLOAD = 2, 48, 32, 52, 12, 65536
 
@@ -44,7 +45,9 @@ local f = {
   chunks = ProtoField.uint32("dogwild.hello.chunks", "Chunks"),
   nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
   first = ProtoField.uint16("dogwild.hello.first", "First node seen"),
-  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, silent)"),
+  later = ProtoField.uint8("dogwild.hello.later", "Places for nodes that join"),
+  stay = ProtoField.uint8("dogwild.hello.stay", "Sender", base.DEC, stays),
+  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, gone, silent)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
   number = ProtoField.uint64("dogwild.seal.number", "Number"),
   mac = ProtoField.bytes("dogwild.seal.tag", "Tag"),
@@ -67,6 +70,8 @@ local function add_hello(tree, payload)
   tree:add_le(f.chunks, payload(36, 4))
   tree:add_le(f.nodes, payload(40, 2))
   tree:add_le(f.first, payload(48, 2))
+  tree:add(f.later, payload(50, 1))
+  tree:add(f.stay, payload(51, 1))
   for at = HELLO, payload:len() - SEEN, SEEN do tree:add(f.seen, payload(at, SEEN)) end
 end
 

@@ -18,13 +18,18 @@ pub enum StreamerError {
     /// The transport cannot be opened.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// Node and nodes do not fit.
-    #[error("node {node} of {nodes}: nodes count from 0, there are 1 to 255 of them")]
+    /// Node, nodes and places do not fit.
+    #[error(
+        "node {node} of {nodes} nodes and {places} places: nodes count from 0, there are 1 to 255 places, one for each \
+         node of the beginning at least"
+    )]
     Node {
         /// Index that was given.
         node: u16,
         /// Number of nodes that was given.
         nodes: u16,
+        /// Number of places that was given.
+        places: u16,
     },
     /// More masters than nodes, or none.
     #[error("--masters {masters} of {nodes} nodes: give 1 to {nodes}, the same on all nodes")]

@@ -23,6 +23,7 @@ fn options(report: &Report) -> &'static str {
     match report {
         Report::OtherShape { difference, .. } => match difference {
             Difference::Nodes { .. } => " (--nodes)",
+            Difference::Places { .. } => " (--places)",
             Difference::Masters { .. } => " (--masters)",
             Difference::ChunkWeights { .. } => " (--mtu, --precision)",
             Difference::Model { .. } => "",

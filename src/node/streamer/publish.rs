@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::clock::cpu_ns;
 use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, SolverWatch, Trouble, What};
-use super::Loop;
 use super::say::Totals;
+use super::{Loop, tell_own_ranges};
 use crate::watch::{DROPS_AT, StreamMeter};
 
 /// What was seen of others and of the solvers of this buffer.
@@ -43,6 +43,7 @@ impl Loop<'_> {
 
     /// The last publication: all counters, in the log too.
     pub(super) fn finish(&mut self) {
+        tell_own_ranges(self.shared, self.stream.streamer(), self.node);
         self.publish_globals();
         self.publish_counters();
         let text: Vec<String> = StreamMeter::ALL
@@ -189,9 +190,11 @@ impl Loop<'_> {
         let set =
             |meter: StreamMeter, kinds: &[What]| meter.set(self.meters, mask(&troubles, kinds));
         let streamer = self.stream.streamer();
-        let ranges = 0..(streamer.others().count() as u16 + 1).min(64);
-        let unseen = ranges.filter(|range| !streamer.has_joined(*range));
-        let unseen = unseen.fold(0, |mask, range| mask | 1 << range);
+        let unseen = (0..streamer.places()).filter(|range| !streamer.has_joined(*range));
+        let masters = unseen
+            .map(|range| streamer.master(range))
+            .filter(|node| *node < 64);
+        let unseen = masters.fold(0, |mask, node| mask | 1 << node);
         StreamMeter::UnseenRanges.set(self.meters, unseen);
         set(StreamMeter::SilentNodes, &[What::Silent]);
         set(StreamMeter::OldRanges, &[What::NoPositions, What::OldRange]);
@@ -200,11 +203,8 @@ impl Loop<'_> {
             StreamMeter::StillSolvers,
             &[What::SolverStopped, What::SolverStill],
         );
-        let ages = self
-            .stream
-            .streamer()
-            .others()
-            .map(|node| self.stream.streamer().range_age_ns(node, now));
+        let streamer = self.stream.streamer();
+        let ages = (0..streamer.places()).map(|range| streamer.range_age_ns(range, now));
         StreamMeter::OldestMs.set(self.meters, ages.max().unwrap_or(0) / 1_000_000);
         let silent = troubles.iter().any(|one| one.what == What::Silent);
         self.say.troubles(troubles, now);

@@ -36,6 +36,8 @@ fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
         incarnation: 1,
         node: 0,
         nodes,
+        later: 0,
+        min_nodes: None,
         masters: nodes,
         chunk_weights,
         chunks: weights.div_ceil(chunk_weights as usize) as u32,

@@ -8,6 +8,10 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nodes { theirs, ours } => write!(f, "{theirs} nodes there, {ours} here"),
+            Self::Places { theirs, ours } => write!(
+                f,
+                "{theirs} node numbers there, {ours} here (give all nodes the same number)"
+            ),
             Self::Masters { theirs, ours } => write!(
                 f,
                 "{theirs} masters there, {ours} here (give all nodes the same number)"
@@ -104,6 +108,8 @@ impl fmt::Display for Report {
                 "two processes are node {node} of this session, or frames are forged: two nodes have one index, or \
                  two jobs one session; stop one of them"
             ),
+            Self::Joined { node } => write!(f, "node {node} has joined"),
+            Self::Left { node } => write!(f, "node {node} has left, with nothing under way"),
             Self::NewLife { node } => {
                 write!(f, "node {node} has begun again without its memory")
             }
@@ -125,7 +131,7 @@ impl fmt::Display for Report {
             ),
             Self::LostRange { range, to } => write!(
                 f,
-                "node {to} streams range {range} now: it did not hear this node for a while, or has its own range back"
+                "node {to} streams range {range} now: it did not hear this node for a while, or this is its share"
             ),
             Self::Abandoned { range } => write!(
                 f,

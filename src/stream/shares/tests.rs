@@ -18,6 +18,8 @@ fn config(nodes: u16) -> Config {
         incarnation: 0,
         node: 0,
         nodes,
+        later: 0,
+        min_nodes: None,
         masters: nodes,
         chunk_weights: CHUNK_WEIGHTS,
         chunks: 400,

@@ -4,7 +4,7 @@ use super::*;
 
 /// The weights of `node`'s range, as places in the buffer.
 fn range(config: &Config, node: u16) -> std::ops::Range<usize> {
-    let chunks = Ranges::new(config.chunks, config.nodes, config.masters).of(node);
+    let chunks = Ranges::new(config.chunks, config.nodes, config.masters, config.places()).of(node);
     let len = config.chunk_weights as usize;
     chunks.start as usize * len..chunks.end as usize * len
 }

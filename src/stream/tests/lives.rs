@@ -282,7 +282,7 @@ fn a_late_or_forged_ask_freezes_nothing() {
             kind: Kind::Ask,
             epoch: epoch_of(counter, 1),
             range: 1,
-            chunk: Ranges::new(CHUNKS, NODES, NODES).of(1).start,
+            chunk: Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start,
             payload_len: 0,
             ..Frame::parse(&strangers::hello(&config, 1, |_, _| {}))
                 .unwrap()
@@ -302,7 +302,7 @@ fn a_late_or_forged_ask_freezes_nothing() {
 #[test]
 fn a_forged_frame_freezes_no_chunk() {
     let config = config(Deltas::ExactlyOnce);
-    let chunk = Ranges::new(CHUNKS, NODES, NODES).of(1).start;
+    let chunk = Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start;
     let forge = |change: &dyn Fn(&mut Header), acks: u8| {
         let mut header = Header {
             kind: Kind::Position,
@@ -353,7 +353,7 @@ fn a_forged_delta_stops_no_slave() {
     let fleet = Fleet::new(&config, folder.path()).unwrap();
     let mut world = World::new(&fleet, Faults::default(), 4);
     wait_ready(&mut world, 4);
-    let chunk = Ranges::new(CHUNKS, NODES, NODES).of(1).start;
+    let chunk = Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start;
     steps(&mut world, 100);
     for seq in 0..=255 {
         let header = Header {

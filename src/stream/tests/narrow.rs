@@ -183,7 +183,7 @@ fn a_restore_that_is_not_f32_is_refused() {
         let shapes = streamer.counters().dropped_for(DropReason::Shape);
         (streamer.ready(), shapes)
     };
-    let chunk = Ranges::new(CHUNKS, NODES, NODES).of(1).start;
+    let chunk = Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start;
     let piece = CHUNK_WEIGHTS as usize / 2;
     let header = crate::wire::Header {
         kind: Kind::Restore,

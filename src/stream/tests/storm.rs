@@ -1,6 +1,6 @@
-//! Storms: two to eight nodes, links that lose, double and delay, and everything that can happen to
-//! a node, all from one seed. Afterwards all nodes are ready, hold the same weights, and what
-//! living nodes added is there once.
+//! Storms: two to eight nodes and those that join them, links that lose, double and delay, and
+//! everything that can happen to a node, all from one seed. Afterwards all nodes are ready, hold
+//! the same weights, and what living nodes added is there once.
 //!
 //! Each node adds to weights of its own, so that a sum tells whose work is missing or doubled.
 
@@ -18,6 +18,8 @@ enum Event {
     /// Nothing that it sends arrives, or nothing that is sent to it.
     Mute,
     Deaf,
+    /// It leaves, and joins again on its memory.
+    Leave,
 }
 
 /// How much of what happens may happen at once.
@@ -36,7 +38,11 @@ const SOON: usize = 800_000;
 struct Run<'w, 'a> {
     world: &'w mut World<'a>,
     fleet: &'a Fleet,
+    /// Of all places: those whose node is there come first.
+    places: u16,
     nodes: u16,
+    /// The node that leaves: its solvers have stopped.
+    leaving: Option<u16>,
     seed: u64,
     /// Per weight: what is there for certain, and what may be (of lives that are over).
     certain: Vec<f32>,
@@ -65,9 +71,10 @@ impl Run<'_, '_> {
     /// A node that is ready adds 1.0 to one of its weights.
     fn add(&mut self) {
         let node = self.random(self.nodes.into()) as u16;
-        let classes = self.certain.len() / usize::from(self.nodes);
-        let i = self.random(classes) * usize::from(self.nodes) + usize::from(node);
-        if self.world.streamer(node).is_some_and(Streamer::ready) {
+        let classes = self.certain.len() / usize::from(self.places);
+        let i = self.random(classes) * usize::from(self.places) + usize::from(node);
+        let ready = self.world.streamer(node).is_some_and(Streamer::ready);
+        if ready && self.leaving != Some(node) {
             let w = self.fleet.weights(node);
             w.store(i, w.load(i) + 1.0);
             self.certain[i] += 1.0;
@@ -94,7 +101,7 @@ impl Run<'_, '_> {
                     let streamed = streamed.load(std::sync::atomic::Ordering::Relaxed);
                     format!("{:x}/{streamed:x}{joined}", streamer.epoch(range))
                 };
-                let known: Vec<_> = (0..self.nodes).map(known).collect();
+                let known: Vec<_> = (0..self.places).map(known).collect();
                 eprintln!("node {node}: {known:?}, {:?}", streamer.counters());
             }
             for report in self.world.take_reports(node) {
@@ -113,19 +120,27 @@ impl Run<'_, '_> {
 
     /// Waits until all nodes are equal, and checks what they hold.
     fn settle(&mut self, storm: Storm) {
-        let fleet = self.fleet;
+        let (fleet, nodes) = (self.fleet, self.nodes);
+        let identical = || {
+            let first = fleet.weights(0);
+            let equal = |node: u16| {
+                let other = fleet.weights(node);
+                (0..first.len()).all(|i| first.load(i).to_bits() == other.load(i).to_bits())
+            };
+            (1..nodes).all(equal)
+        };
         let mut quiet = 0;
         for _ in 0..SOON / 1_000 {
             for _ in 0..1_000 {
                 self.world.step();
             }
             // Equal, and so it stays when all that was on the way has come.
-            quiet = if fleet.identical() { quiet + 1 } else { 0 };
+            quiet = if identical() { quiet + 1 } else { 0 };
             if quiet == 20 {
                 break;
             }
         }
-        self.wait("equal", |_| fleet.identical());
+        self.wait("equal", |_| identical());
         let w = self.fleet.weights(0);
         for i in 0..self.certain.len() {
             let (have, least) = (w.load(i), self.certain[i]);
@@ -135,7 +150,7 @@ impl Run<'_, '_> {
                     (least..=most).contains(&have),
                     "seed {}: weight {i} of node {} is {have}, not {least} to {most}",
                     self.seed,
-                    i % usize::from(self.nodes),
+                    i % usize::from(self.places),
                 );
             }
             assert!(have.is_finite());
@@ -149,13 +164,24 @@ impl Run<'_, '_> {
             return false;
         }
         self.lost[usize::from(node)] += 1;
-        for i in (usize::from(node)..self.certain.len()).step_by(self.nodes.into()) {
+        for i in (usize::from(node)..self.certain.len()).step_by(self.places.into()) {
             self.certain[i] -= self.lately[i];
             self.possible[i] += self.lately[i];
             self.lately[i] = 0.0;
         }
         self.world.lose(node);
         true
+    }
+
+    /// One more node joins, if there is one.
+    fn join(&mut self, storm: Storm) {
+        if self.nodes < self.places {
+            self.world.restart(self.nodes);
+            self.nodes += 1;
+            if storm == Storm::InTurn {
+                self.wait_ready();
+            }
+        }
     }
 
     fn begin(&mut self, event: Event, node: u16, faults: Faults) {
@@ -168,6 +194,10 @@ impl Run<'_, '_> {
             Event::Pause => self.world.pause(node),
             Event::Lose => {
                 self.lose(node);
+            }
+            Event::Leave => {
+                self.leaving = Some(node);
+                self.world.leave(node);
             }
             Event::Mute | Event::Deaf => {
                 for other in (0..self.nodes).filter(|other| *other != node) {
@@ -185,17 +215,25 @@ impl Run<'_, '_> {
             Event::Kill => self.world.restart(node),
             Event::Pause => self.world.go_on(node),
             Event::Lose => {}
+            Event::Leave => {
+                // Whether it has come to that or not: what it has not delivered, it remembers.
+                self.leaving = None;
+                self.world.kill(node);
+                self.world.restart(node);
+            }
             Event::Mute | Event::Deaf => self.world.set_faults(faults),
         }
     }
 }
 
-const EVENTS: [Event; 5] = [
+/// The last one only where nodes may join.
+const EVENTS: [Event; 6] = [
     Event::Kill,
     Event::Pause,
     Event::Lose,
     Event::Mute,
     Event::Deaf,
+    Event::Leave,
 ];
 
 fn run(seed: u64, storm: Storm) {
@@ -203,6 +241,7 @@ fn run(seed: u64, storm: Storm) {
     let nodes = 2 + (seed % 7) as u16;
     let config = Config {
         nodes,
+        later: if seed % 3 == 2 { 1 + nodes / 2 } else { 0 },
         masters: nodes - u16::from(seed.is_multiple_of(5) && nodes > 2),
         chunks: 3 + (seed % 11) as u32,
         // Of half of the seeds others take the range of who is away, again and again.
@@ -210,7 +249,7 @@ fn run(seed: u64, storm: Storm) {
         ..config(Deltas::ExactlyOnce)
     };
     let mut fleet = Fleet::new(&config, folder.path()).unwrap();
-    for node in 0..nodes {
+    for node in 0..config.places() {
         for life in 1..=LIVES {
             let path = folder.path().join(format!("n{node}-life{life}.stream"));
             fleet.add_life(node, &path).unwrap();
@@ -222,24 +261,30 @@ fn run(seed: u64, storm: Storm) {
     let mut run = Run {
         world: &mut world,
         fleet: &fleet,
+        places: config.places(),
         nodes,
+        leaving: None,
         seed,
         certain: vec![0.0; weights],
         possible: vec![0.0; weights],
         lately: vec![0.0; weights],
-        lost: vec![0; nodes.into()],
+        lost: vec![0; config.places().into()],
     };
+    let events = if config.later > 0 { 6 } else { 5 };
     run.wait_ready();
     for _ in 0..6 {
         run.work(200);
+        run.join(storm);
         let at_once = match storm {
             Storm::InTurn => 1,
             Storm::AtOnce => 1 + run.random(3),
         };
         let mut going = Vec::new();
         for _ in 0..at_once {
-            let (event, node) = (EVENTS[run.random(5)], run.random(nodes.into()) as u16);
-            if going.iter().any(|(_, busy)| *busy == node) {
+            let event = EVENTS[run.random(events)];
+            let node = run.random(run.nodes.into()) as u16;
+            let busy = going.iter().any(|(_, busy)| *busy == node);
+            if busy || matches!(event, Event::Leave) && run.leaving.is_some() {
                 continue;
             }
             run.begin(event, node, faults);

@@ -17,6 +17,8 @@ pub(super) fn hello(
         chunk_weights: config.chunk_weights,
         chunks: config.chunks,
         nodes: config.nodes,
+        later: 0,
+        stay: crate::wire::Stay::Stays,
         masters: config.masters,
         trained_ms: 0,
         first: 0,
@@ -241,7 +243,7 @@ fn a_node_with_other_data_is_named_and_nothing_is_taken_from_it() {
         acks: NODES as u8,
         epoch: crate::stream::epochs::epoch_of(1, 1),
         range: 1,
-        chunk: Ranges::new(CHUNKS, NODES, NODES).of(1).start,
+        chunk: Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start,
         chunk_version: 1,
         payload_len: CHUNK_WEIGHTS * 4,
         ..Frame::parse(&hello(&other, 1, |_, _| {})).unwrap().header

@@ -58,6 +58,7 @@ impl Side {
             identity: weights.identity(),
             node,
             nodes: 2,
+            places: 2,
             masters: 2,
             chunk_weights: CHUNK as u32,
             chunks: CHUNKS,

@@ -28,6 +28,7 @@ fn spec() -> StreamStateSpec {
         identity: 7,
         node: 1,
         nodes: 3,
+        places: 3,
         masters: 3,
         chunk_weights: 352,
         chunks: 10,
@@ -316,7 +317,7 @@ fn other_files_are_refused() {
         "{}",
         refusal()
     );
-    file.write_all_at(&5u32.to_le_bytes(), 12).unwrap();
+    file.write_all_at(&6u32.to_le_bytes(), 12).unwrap();
     file.set_len(5000).unwrap();
     assert!(
         matches!(refusal(), StateError::Truncated { has: 5000, .. }),

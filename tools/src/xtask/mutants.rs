@@ -52,6 +52,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
         output(add.arg(&tree).current_dir(root()))?;
     }
     let wanted = |mutant: &&Mutant| only.is_none_or(|only| mutant.name.contains(only));
+    ensure!(
+        list::MUTANTS.iter().any(|mutant| wanted(&mutant)),
+        "no mutant is named `{}`: leave out --only, and all are tried, each with its name",
+        only.unwrap_or_default()
+    );
     let mut survived = Vec::new();
     for mutant in list::MUTANTS.iter().filter(wanted) {
         let caught_by = attempt(mutant, &tree, &folder.join("built"))?;

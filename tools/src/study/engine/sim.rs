@@ -282,6 +282,8 @@ pub(crate) fn config(setting: &Setting, weights: usize) -> Config {
         incarnation: 1,
         node: 0,
         nodes,
+        later: 0,
+        min_nodes: None,
         masters: stream.masters.unwrap_or(nodes),
         chunk_weights,
         chunks: weights.div_ceil(chunk_weights as usize) as u32,

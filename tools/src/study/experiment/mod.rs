@@ -301,6 +301,16 @@ impl Setting {
             !stream.atomic,
             "stream.atomic: in virtual time no writer races; leave it out"
         );
+        let later = [
+            ("stream.places", stream.places),
+            ("stream.min_nodes", stream.min_nodes),
+        ];
+        for (field, value) in later {
+            ensure!(
+                value.is_none(),
+                "{field}: all nodes of an experiment begin together; leave it out"
+            );
+        }
         Ok(())
     }
 

@@ -130,7 +130,7 @@ fn only_takes_whole_names_and_parts_of_them() {
 }
 
 /// What is wrong, and what the message must say.
-const WRONG: [(&str, &[&str]); 49] = [
+const WRONG: [(&str, &[&str]); 50] = [
     (
         "titel = 'x'",
         &["line 2", "unknown field `titel`", "did you mean `title`?"],
@@ -193,6 +193,10 @@ const WRONG: [(&str, &[&str]); 49] = [
     (
         "[stream]\nmasters = 5",
         &["stream.masters = 5: give 1 to 4"],
+    ),
+    (
+        "[stream]\nmin_nodes = 2",
+        &["stream.min_nodes: all nodes", "leave it out"],
     ),
     (
         "[[vary]]\nlink.loss = 0.1",
