@@ -26,6 +26,19 @@ impl<A: Copy + PartialEq> AddressTable<A> {
         changed
     }
 
+    pub(crate) fn forget(&mut self, node: u16) {
+        if let Some(entry) = self.entries.get_mut(usize::from(node)) {
+            *entry = None;
+        }
+    }
+
+    /// The nodes that have one.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u16> {
+        let known = self.entries.iter().enumerate();
+        let known = known.filter(|(_, entry)| entry.is_some());
+        known.map(|(node, _)| node as u16)
+    }
+
     pub(crate) fn get(&self, node: u16) -> Option<A> {
         self.entries.get(usize::from(node)).copied().flatten()
     }

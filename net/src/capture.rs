@@ -30,7 +30,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 
 use crate::address_table::AddressTable;
-use crate::{CaptureStats, Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
+use crate::{CaptureStats, Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats, Way};
 
 mod packet;
 
@@ -218,7 +218,7 @@ impl Transmit for TxTap {
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         let (tape, from) = (&self.tape, self.local);
         let to_source = match to {
-            To::Group => self.group,
+            To::Group | To::All => self.group,
             To::Node(node) => self.addresses.get(node).unwrap_or(self.group),
         };
         self.inner.send(to, len, &mut |slot| {
@@ -234,6 +234,19 @@ impl Transmit for TxTap {
     fn learn(&mut self, node: u16, source: Source) {
         self.addresses.learn(node, source);
         self.inner.learn(node, source);
+    }
+
+    fn set_way(&mut self, node: u16, way: Way) {
+        self.inner.set_way(node, way);
+    }
+
+    fn forget(&mut self, node: u16) {
+        self.addresses.forget(node);
+        self.inner.forget(node);
+    }
+
+    fn copies(&self, to: To) -> usize {
+        self.inner.copies(to)
     }
 
     fn ready_in(&self) -> Duration {
@@ -260,7 +273,7 @@ impl Receive for RxTap {
         let (tape, local) = (&self.tape, self.local);
         self.inner.recv(max, &mut |source, frame| {
             // Not held while `each` runs: it may send.
-            lock(tape).record(Direction::Received, source, local, frame);
+            lock(tape).record(Direction::Received, source.sender(), local, frame);
             each(source, frame);
         })
     }

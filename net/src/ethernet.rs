@@ -156,7 +156,7 @@ impl Heads {
             return None;
         }
         let destination = match to {
-            To::Group => Some(self.group),
+            To::Group | To::All => Some(self.group),
             To::Node(node) => self.addresses.get(node),
         };
         if destination.is_none() {

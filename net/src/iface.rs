@@ -95,6 +95,12 @@ pub fn list() -> Vec<Interface> {
         .collect()
 }
 
+/// The interface that has this address.
+#[must_use]
+pub fn with_address(ip: IpAddr) -> Option<Interface> {
+    list().into_iter().find(|one| one.ips.contains(&ip))
+}
+
 /// The interface of this name.
 ///
 /// # Errors

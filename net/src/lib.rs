@@ -90,7 +90,7 @@ pub mod verbs;
 
 #[cfg(target_os = "linux")]
 pub use ethernet::PortError;
-pub use outbox::{FillLent, Room, To};
+pub use outbox::{FillLent, Room, To, Way};
 
 /// Where a frame came from, as the transport sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,6 +99,8 @@ pub enum Source {
     Mac([u8; 6]),
     /// The IP address and port of the sender.
     Socket(SocketAddr),
+    /// The same, of a frame that came by multicast (`udp`).
+    Multicast(SocketAddr),
     /// The place of the sender in a [`memory::Hub`].
     Memory(u16),
     /// The queue pair that answers go to, and the port it is on (`verbs`).
@@ -112,13 +114,24 @@ pub enum Source {
     },
 }
 
+impl Source {
+    /// The address to answer to: of a frame that came by multicast that of its sender.
+    #[must_use]
+    pub fn sender(self) -> Self {
+        match self {
+            Source::Multicast(at) => Source::Socket(at),
+            source => source,
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Mac([a, b, c, d, e, g]) => {
                 write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
-            Source::Socket(at) => write!(f, "{at}"),
+            Source::Socket(at) | Source::Multicast(at) => write!(f, "{at}"),
             Source::Memory(at) => write!(f, "memory {at}"),
             Source::Queue { gid, lid, qpn } => {
                 write!(f, "{} queue pair {qpn}", Ipv6Addr::from(*gid))?;
@@ -160,6 +173,23 @@ pub trait Transmit: Send {
     /// Frames to `To::Node(node)` go to `source` from now on. Cheap when that is known already. A
     /// source of another transport is ignored.
     fn learn(&mut self, node: u16, source: Source);
+
+    /// How frames to the group reach `node` from now on, where the transport can send copies
+    /// (`udp`); else nothing changes.
+    fn set_way(&mut self, node: u16, way: Way) {
+        let _ = (node, way);
+    }
+
+    /// Frames to `To::Node(node)` have no address any more, and no copies go there.
+    fn forget(&mut self, node: u16) {
+        let _ = node;
+    }
+
+    /// Datagrams that a frame to `to` is at present.
+    fn copies(&self, to: To) -> usize {
+        let _ = to;
+        1
+    }
 
     /// How long until a frame of [`mtu`](Self::mtu) bytes may go, as far as a [`pace`] wrapper
     /// limits it. Zero: now, or there is no such wrapper. A loop sleeps that long when `send`
@@ -259,7 +289,7 @@ impl fmt::Debug for Link {
 }
 
 /// What a [`Transmit`] did. Every `send` counts in exactly one of `frames`, `no_slot`,
-/// `no_address`, `too_long` and `paced`.
+/// `no_address`, `too_long` and `paced`; a frame that goes as several copies counts as so many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransmitStats {
     /// Frames that got a slot.

@@ -119,11 +119,11 @@ impl Tx {
                 Some(at) => (at, at),
                 None => return false,
             },
-            To::Group => (0, self.inboxes.len().saturating_sub(1) as u16),
+            To::Group | To::All => (0, self.inboxes.len().saturating_sub(1) as u16),
         };
         let mut full = 0;
         for node in first..=last {
-            if to == To::Group && node == self.node {
+            if !matches!(to, To::Node(_)) && node == self.node {
                 continue;
             }
             let mut queue = self.inboxes[usize::from(node)].lock();

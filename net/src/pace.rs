@@ -14,7 +14,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::bucket::Bucket;
-use crate::{Link, Room, Source, To, Transmit, TransmitStats};
+use crate::{Link, Room, Source, To, Transmit, TransmitStats, Way};
 
 /// Preamble, start delimiter, Ethernet header, check sequence and gap: what a frame of raw Ethernet
 /// takes on the cable in addition to its payload, in bytes.
@@ -97,6 +97,11 @@ impl Paced {
         len.saturating_add(self.overhead) as f64
     }
 
+    /// Tokens that a full frame to the group takes.
+    fn group_cost(&self) -> f64 {
+        self.cost(self.inner.mtu()) * self.inner.copies(To::Group) as f64
+    }
+
     fn now_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
@@ -118,9 +123,10 @@ impl Transmit for Paced {
         if len > self.inner.mtu() {
             return self.inner.send(to, len, fill);
         }
-        let cost = self.cost(len);
+        let cost = self.cost(len) * self.inner.copies(to) as f64;
         self.bucket.refill(self.now_ns());
-        if self.bucket.tokens() < cost {
+        // Copies for many nodes may be more than the bucket holds: what lacks is a debt.
+        if self.bucket.tokens() < cost.min(self.bucket.burst()) {
             self.paced += 1;
             return false;
         }
@@ -139,13 +145,27 @@ impl Transmit for Paced {
         self.inner.learn(node, source);
     }
 
+    fn set_way(&mut self, node: u16, way: Way) {
+        self.inner.set_way(node, way);
+    }
+
+    fn forget(&mut self, node: u16) {
+        self.inner.forget(node);
+    }
+
+    fn copies(&self, to: To) -> usize {
+        self.inner.copies(to)
+    }
+
     fn ready_in(&self) -> Duration {
-        let own = self.refilled().wait(self.cost(self.inner.mtu()));
+        let bucket = self.refilled();
+        let own = bucket.wait(self.group_cost().min(bucket.burst()));
         own.max(self.inner.ready_in())
     }
 
     fn room(&self) -> Option<Room> {
-        Some(self.refilled().room(self.cost(self.inner.mtu())))
+        let bucket = self.refilled();
+        Some(bucket.room(self.group_cost().min(bucket.burst())))
     }
 
     fn knows(&self, node: u16) -> bool {

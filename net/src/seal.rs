@@ -44,7 +44,7 @@ pub use self::replay::{
     CLOSED_MAX, LINKS_MAX, REPLAY_WINDOWS_BYTES, ReplayError, ReplayWindows, TOO_MANY_LINKS,
     WINDOW_FRAMES,
 };
-use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats};
+use crate::{Link, Receive, ReceiveStats, Source, To, Transmit, TransmitStats, Way};
 
 /// What a seal takes of the MTU, in bytes.
 pub const OVERHEAD_BYTES: usize = 32;
@@ -223,7 +223,7 @@ impl Transmit for Sealing {
             seal(key, nonce, len, slot);
         });
         if sent {
-            self.bytes += len as u64;
+            self.bytes += (len * self.inner.copies(to)) as u64;
         }
         sent
     }
@@ -234,6 +234,18 @@ impl Transmit for Sealing {
 
     fn learn(&mut self, node: u16, source: Source) {
         self.inner.learn(node, source);
+    }
+
+    fn set_way(&mut self, node: u16, way: Way) {
+        self.inner.set_way(node, way);
+    }
+
+    fn forget(&mut self, node: u16) {
+        self.inner.forget(node);
+    }
+
+    fn copies(&self, to: To) -> usize {
+        self.inner.copies(to)
     }
 
     fn ready_in(&self) -> Duration {

@@ -2,12 +2,14 @@
 //! privilege.
 //!
 //! Holds: its settings and how it is opened. `socket` makes the sockets, `tx` and `rx` are the
-//! halves, `gso` gathers frames into batches, `skew` says where in a page they begin, `sys` makes
-//! the system calls (the only `unsafe`).
+//! halves, `targets` says where a frame to the group goes, `gso` gathers frames into batches,
+//! `skew` says where in a page they begin, `sys` makes the system calls (the only `unsafe`).
 //!
 //! Invariants:
-//! - Everything a node sends leaves from one socket, bound to one address and an ephemeral port:
-//!   that pair is the node's address, which others learn. A second socket receives the group.
+//! - Everything a node sends leaves from one socket, bound to one address and one port: that pair
+//!   is the node's address, which others learn. A second socket receives the group.
+//! - A frame to the group goes by multicast, and as a copy to each node that multicast does not
+//!   reach. Who that is, the layer above finds by trying ([`Transmit::set_way`]).
 //! - A node never receives its own group frames. Multicast is looped back only on loopback and
 //!   where `same_host` asks for it (between hosts it halves the rate). A filter in the kernel then
 //!   drops what this node has sent.
@@ -19,12 +21,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::Link;
+#[cfg(doc)]
+use crate::Transmit;
 
 mod gso;
 mod rx;
 mod skew;
 mod socket;
 mod sys;
+mod targets;
 mod tx;
 
 /// Settings of the transport.
@@ -37,6 +42,13 @@ pub struct UdpConfig {
     pub iface: Option<String>,
     /// Own address. `None`: the first of the interface.
     pub local: Option<IpAddr>,
+    /// Port at the own address, if it is free; `None`, or where it is not: any.
+    pub listen: Option<u16>,
+    /// Addresses where nodes may be that multicast does not reach: frames to [`To::All`] go there
+    /// too, as long as no node is known at them.
+    ///
+    /// [`To::All`]: crate::To::All
+    pub seeds: Vec<SocketAddr>,
     /// Largest IP packet in bytes. `None`: that of the interface, 9000 at most.
     pub mtu: Option<usize>,
     /// Receive buffer of each socket, in bytes; the send buffer is an eighth, since what waits
@@ -57,6 +69,8 @@ impl Default for UdpConfig {
             group: SocketAddr::from((Ipv4Addr::new(239, 68, 87, 1), 6887)),
             iface: None,
             local: None,
+            listen: None,
+            seeds: Vec::new(),
             mtu: None,
             buffer_bytes: 16 << 20,
             segmentation: true,

@@ -30,7 +30,7 @@ pub struct TransportArgs {
     /// MTU of the link in bytes; the same on all nodes [default: the interface's, at most 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(i64::from(*MTU.start())..=i64::from(*MTU.end())))]
     pub mtu: Option<u32>,
-    /// UDP port of the group [default: from the session]
+    /// UDP port of the group, and of the node itself [default: from the session]
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
     /// No segmentation offload (udp): each frame is a packet of its own, as emulated loss needs

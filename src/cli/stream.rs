@@ -25,6 +25,10 @@ pub struct StreamFlags {
     /// Nodes that the job begins with; the same everywhere
     #[arg(long, value_name = "N", default_value_t = 2)]
     nodes: u16,
+    /// Host of another node, where multicast does not reach the others; several may be given, and
+    /// this host itself may be one [default port: the job's]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    join: Vec<String>,
     #[command(flatten)]
     transport: TransportArgs,
     #[command(flatten)]
@@ -43,6 +47,7 @@ impl Flags for StreamFlags {
             nodes: self.nodes,
             hand_over: true,
             transport: self.transport.settings(),
+            join: self.join,
             stream: self.stream.settings()?,
             faults: self.fault.settings(),
         })

@@ -85,6 +85,7 @@ pub(super) fn start_streamer(
     node: u16,
 ) -> Result<Component> {
     let settings = StreamSettings {
+        join: Vec::new(),
         buffer: shared.path().to_owned(),
         node,
         nodes: plan.own.nodes,

@@ -4,6 +4,7 @@
 //! started again alone.
 
 mod clock;
+mod contacts;
 mod group;
 mod pace;
 mod port;
@@ -46,6 +47,7 @@ cfg_if::cfg_if! {
         mod gpu;
         mod health;
         mod privileges;
+        mod seeds;
         mod stop;
         mod streamer;
         mod transport;

@@ -45,11 +45,21 @@ impl Pace {
     }
 
     /// How many frames of `frame_len` bytes the budget allows, after `since` bytes that have gone
-    /// since it was noted.
+    /// since it was noted. One is never more than the budget holds: copies for many nodes would be.
     pub(super) fn room(&self, since: u64, frame_len: usize) -> Room {
+        let budget = self.after(since);
+        budget.room((frame_len as f64).min(budget.burst()))
+    }
+
+    /// Whether `bytes` may go.
+    pub(super) fn may_send(&self, since: u64, bytes: usize) -> bool {
+        self.room(since, bytes).now > 0
+    }
+
+    fn after(&self, since: u64) -> Bucket {
         let mut budget = self.budget;
         budget.take(since as f64);
-        budget.room(frame_len as f64)
+        budget
     }
 
     /// Frames (chunks) of `frame_len` bytes that may go now, `sent_bytes` having gone in all. The

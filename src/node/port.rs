@@ -55,13 +55,13 @@ impl<'t> Port<'t> {
         Self { tx, pace }
     }
 
-    /// Whether the rate allows a frame of `len` bytes.
-    fn may_send(&mut self, len: usize) -> bool {
+    /// Whether the rate allows a frame of `len` bytes to `to`.
+    fn may_send(&mut self, to: To, len: usize) -> bool {
         let Some(paced) = &mut self.pace else {
             return true;
         };
         let since = self.tx.stats().bytes - paced.noted;
-        let may = paced.pace.room(since, len).now > 0;
+        let may = paced.pace.may_send(since, len * self.tx.copies(to));
         paced.refused += u64::from(!may);
         may
     }
@@ -69,7 +69,7 @@ impl<'t> Port<'t> {
 
 impl Outbox for Port<'_> {
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
-        self.may_send(len) && self.tx.send(to, len, fill)
+        self.may_send(to, len) && self.tx.send(to, len, fill)
     }
 
     fn send_hello(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
@@ -83,7 +83,7 @@ impl Outbox for Port<'_> {
         weights: Range<usize>,
         fill: &mut FillLent<'_>,
     ) -> Option<u64> {
-        if !self.may_send(head_len + 4 * weights.len()) {
+        if !self.may_send(to, head_len + 4 * weights.len()) {
             return None;
         }
         self.tx.send_lent(to, head_len, weights, fill)
@@ -91,9 +91,10 @@ impl Outbox for Port<'_> {
 
     fn room(&mut self) -> Option<Room> {
         let below = self.tx.room();
+        let copies = self.tx.copies(To::Group);
         let own = self.pace.as_ref().map(|paced| {
             let since = self.tx.stats().bytes - paced.noted;
-            paced.pace.room(since, paced.frame_len)
+            paced.pace.room(since, paced.frame_len * copies)
         });
         match (own, below) {
             (Some(own), Some(below)) if below.now < own.now => Some(below),

@@ -11,9 +11,10 @@ use std::time::Duration;
 use dogwild_net::{Link, ReceiveStats, Source, TransmitStats};
 
 use super::clock::Clock;
+use super::contacts::Contacts;
 use super::port::{Paced, Port};
 use crate::stream::{Counters, Streamer};
-use crate::wire::Frame;
+use crate::wire::{Frame, KIND_AT, Kind};
 
 /// Positions sent before a step looks at receiving again, at most; twice as many frames are taken
 /// before it looks at sending again.
@@ -49,6 +50,7 @@ pub struct StreamLoop<'a> {
     rate: Option<Paced>,
     clock: Clock,
     batch: usize,
+    contacts: Contacts,
     /// Frames that were ours to take.
     taken: u64,
     /// Sealed frames that came although this node has no key: since the last look, and where from.
@@ -67,6 +69,7 @@ impl<'a> StreamLoop<'a> {
             rate: rate_bytes_per_s.map(|rate| Paced::new(rate, frame_len)),
             clock: Clock::start(),
             batch: (range / 2).clamp(8, MOST_BATCH),
+            contacts: Contacts::default(),
             taken: 0,
             sealed: (0, None),
             streamer,
@@ -91,7 +94,9 @@ impl<'a> StreamLoop<'a> {
             rate.note(at_ns, self.link.tx.stats().bytes);
         }
         let received = self.receive(at_ns, 2 * most)?;
-        let mut port = Port::new(self.link.tx.as_mut(), self.rate.as_mut());
+        let tx = self.link.tx.as_mut();
+        self.contacts.poll(at_ns, &self.streamer, tx);
+        let mut port = Port::new(tx, self.rate.as_mut());
         let sent = self.streamer.poll_transmit(at_ns, most, &mut port);
         // While frames come, more to send follows at once: full batches cost less per frame.
         // A transport whose batch is full does not wait for this.
@@ -109,11 +114,18 @@ impl<'a> StreamLoop<'a> {
         let Link { tx, rx } = &mut self.link;
         let (streamer, rate) = (&mut self.streamer, &mut self.rate);
         let (taken, sealed) = (&mut self.taken, &mut self.sealed);
+        let contacts = &mut self.contacts;
         rx.recv(most, &mut |source, bytes| {
             let mut port = Port::new(tx.as_mut(), rate.as_mut());
             if let Some(sender) = streamer.handle_frame(now_ns, bytes, &mut port) {
                 tx.learn(sender, source);
+                contacts.hear(now_ns, sender, source, streamer);
                 *taken += 1;
+                if bytes[KIND_AT] == Kind::Contacts as u8
+                    && let Ok(frame) = Frame::parse(bytes)
+                {
+                    contacts.take(now_ns, frame.payload, streamer, tx.as_mut());
+                }
             }
             if !streamer.is_usual_length(bytes.len()) && looks_sealed(bytes) {
                 *sealed = (sealed.0 + 1, Some(source));
@@ -179,6 +191,11 @@ impl<'a> StreamLoop<'a> {
     /// What the link sent and received so far.
     pub fn link_stats(&mut self) -> (TransmitStats, ReceiveStats) {
         (self.link.tx.stats(), self.link.rx.stats())
+    }
+
+    /// Nodes to which copies of frames to the group go, because multicast does not reach them.
+    pub fn copies(&self) -> usize {
+        self.contacts.copies()
     }
 
     /// Frames that were for this node and valid.

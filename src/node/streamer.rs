@@ -21,7 +21,7 @@ use super::budget::Budget;
 use super::health::SILENT_NS;
 use super::privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
 use super::stream_loop::StreamLoop;
-use super::transport::{TransportSpec, open_link};
+use super::transport::{Transport, TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Merge, SILENCE_NS, Streamer, chunk_weights_for};
 use crate::watch::StreamMeter;
 use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, Writes};
@@ -128,6 +128,8 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         waiting_since_ns: None,
         waited_ns: 0,
         budget: Budget::new(),
+        join: (transport.transport == Transport::Udp && transport.leaves_the_host())
+            .then_some(transport.join),
         hand_over: job.hand_over,
         left_ns: None,
         stream: StreamLoop::new(streamer, link, job.rate_bytes_per_s),
@@ -240,6 +242,8 @@ struct Loop<'a> {
     waited_ns: u64,
     /// How much CPU this thread takes.
     budget: Budget,
+    /// Where others are asked for; `None`: they are on this host, or on this link.
+    join: Option<Vec<String>>,
     /// Whether it leaves the job before it ends, and since when it does, ns.
     hand_over: bool,
     left_ns: Option<u64>,

@@ -9,6 +9,7 @@ use dogwild_net::{
 use serde::{Deserialize, Serialize};
 
 use super::job_group;
+use super::seeds::{JoinError, local_for, resolve};
 
 /// The transports of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,8 +76,11 @@ pub struct TransportSpec {
     pub mtu: Option<usize>,
     /// Segmentation offload for udp. Off where emulated loss is to hit single frames.
     pub segmentation: bool,
-    /// Port of the udp group; default: from the session.
+    /// Port of the udp group, and of this node at its own address; default: from the session.
     pub port: Option<u16>,
+    /// Where to ask for the other nodes if multicast does not reach them (udp): hosts of any nodes,
+    /// with or without a port.
+    pub join: Vec<String>,
     /// What to do to received frames on purpose.
     pub fault: fault::FaultConfig,
     /// What else is around the link.
@@ -106,6 +110,9 @@ pub enum TransportError {
     /// The udp transport says why.
     #[error(transparent)]
     Udp(#[from] udp::UdpError),
+    /// An address to join at cannot be used.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// The raw Ethernet transport says why.
     #[error(transparent)]
     PacketMmap(#[from] packet_mmap::PacketMmapError),
@@ -164,6 +171,7 @@ impl TransportSpec {
             mtu: None,
             segmentation: true,
             port: None,
+            join: Vec::new(),
             fault: fault::FaultConfig::default(),
             wrap: Wrappers::default(),
         }
@@ -186,10 +194,15 @@ impl TransportSpec {
 
     /// Whether frames go where others might be.
     pub fn leaves_the_host(&self) -> bool {
-        self.transport != Transport::Udp || self.iface.as_deref().is_some_and(|name| name != "lo")
+        self.transport != Transport::Udp
+            || match &self.iface {
+                Some(name) => name != "lo",
+                None => !self.join.is_empty(),
+            }
     }
 
-    /// The same with `--iface auto` replaced by the interface it stands for; the log says why.
+    /// The same with `--iface auto` replaced by the interface it stands for; the log says why. With
+    /// an address to join at, and no interface, it is the one through which that is reached.
     pub fn resolved(&self) -> Result<Self, TransportError> {
         let mut spec = self.clone();
         if self.transport == Transport::Verbs {
@@ -203,6 +216,10 @@ impl TransportSpec {
                 log::debug!("--iface auto: not `{name}`: {reason}");
             }
             spec.iface = Some(choice.iface.name);
+        } else if let (None, Some(text)) = (&spec.iface, spec.join.first()) {
+            let seed = resolve(text, 0)?;
+            let found = iface::with_address(local_for(seed)?);
+            spec.iface = found.map(|one| one.name);
         }
         Ok(spec)
     }
@@ -216,14 +233,7 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
     let key = spec.wrap.key_file.as_ref().map(seal::Key::from_file);
     let key = key.transpose()?;
     let link = match spec.transport {
-        Transport::Udp => udp::open(&udp::UdpConfig {
-            group,
-            // Without an interface the nodes are processes of this host.
-            iface: Some(spec.iface.clone().unwrap_or_else(|| "lo".into())),
-            mtu: spec.mtu,
-            segmentation: spec.segmentation,
-            ..udp::UdpConfig::default()
-        })?,
+        Transport::Udp => udp::open(&udp_config(spec, group)?)?,
         Transport::PacketMmap => packet_mmap::open(&ring_config(spec, mac)?)?,
         Transport::AfXdp => af_xdp::open(&xdp_config(spec, mac)?)?,
         Transport::Verbs => verbs::open(&verbs_config(spec, group, session))?,
@@ -233,6 +243,29 @@ pub fn open_link(spec: &TransportSpec, session: u64) -> Result<Link, TransportEr
         },
     };
     wrap(link, spec, key, group, mac)
+}
+
+fn udp_config(spec: &TransportSpec, group: SocketAddr) -> Result<udp::UdpConfig, TransportError> {
+    let seeds = spec.join.iter().map(|text| resolve(text, group.port()));
+    let seeds = seeds.collect::<Result<Vec<_>, _>>()?;
+    // A seed of this host is where this node is to be found, if no other has that port.
+    let own = seeds
+        .iter()
+        .find(|seed| iface::with_address(seed.ip()).is_some());
+    let listen = match own {
+        Some(seed) => Some(seed.port()),
+        None => spec.leaves_the_host().then_some(group.port()),
+    };
+    Ok(udp::UdpConfig {
+        group,
+        // Without an interface the nodes are processes of this host.
+        iface: Some(spec.iface.clone().unwrap_or_else(|| "lo".into())),
+        listen,
+        seeds,
+        mtu: spec.mtu,
+        segmentation: spec.segmentation,
+        ..udp::UdpConfig::default()
+    })
 }
 
 /// The wrappers that are asked for.

@@ -20,7 +20,7 @@ pub struct TransportSettings {
     pub iface: Option<String>,
     /// MTU of the link, bytes; none: the interface's, at most 9000. The same on all nodes.
     pub mtu: Option<u32>,
-    /// UDP port of the group; none: from the session.
+    /// UDP port of the group, and of the node itself; none: from the session.
     pub port: Option<u16>,
     /// Each frame is a packet of its own (udp).
     pub no_segmentation: bool,
@@ -110,6 +110,7 @@ impl TransportSettings {
             mtu: self.mtu.map(|mtu| mtu as usize),
             segmentation: !self.no_segmentation,
             port: self.port,
+            join: Vec::new(),
             fault: faults.config(),
             wrap: Wrappers {
                 key_file: self.key_file.clone(),

@@ -9,7 +9,7 @@ use super::choices::{DeltasName, DtypeName, MergeName};
 use super::error::SettingsError;
 use super::limits::{two, yes};
 use super::link::{FaultSettings, TransportSettings, rate};
-use crate::node::StreamJob;
+use crate::node::{StreamJob, Transport, TransportSpec};
 use crate::stream::{Deltas, MAX_NODES, Merge};
 use crate::weights::Writes;
 use crate::wire::Dtype;
@@ -31,6 +31,9 @@ pub struct StreamSettings {
     /// How to reach the others.
     #[serde(default)]
     pub transport: TransportSettings,
+    /// Hosts of other nodes, with or without a port, where multicast does not reach them (udp).
+    #[serde(default)]
+    pub join: Vec<String>,
     /// How the stream behaves.
     #[serde(default)]
     pub stream: FlowSettings,
@@ -128,6 +131,14 @@ impl Settings for StreamSettings {
             return Err(SettingsError::new("stream.min_nodes", what));
         }
         self.transport.validate()?;
+        let transport = self.transport.transport;
+        if !self.join.is_empty() && transport != Transport::Udp {
+            let what = format!(
+                "goes with udp alone: frames of {} do not leave their own link",
+                transport.name()
+            );
+            return Err(SettingsError::new("join", what));
+        }
         if let Some(masters) = self.stream.masters.filter(|n| !(1..=nodes).contains(n)) {
             let what = format!("{masters} of {nodes} nodes: give 1 to {nodes}, on all nodes");
             return Err(SettingsError::new("stream.masters", what));
@@ -148,7 +159,10 @@ impl StreamSettings {
             min_nodes: self.stream.min_nodes,
             hand_over: self.hand_over,
             masters: self.stream.masters,
-            transport: self.transport.spec(&self.faults),
+            transport: TransportSpec {
+                join: self.join,
+                ..self.transport.spec(&self.faults)
+            },
             deltas: self.stream.deltas,
             merge: self.stream.merge,
             precision: self.stream.precision,

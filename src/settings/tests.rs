@@ -174,9 +174,13 @@ proptest! {
         transport in transport(),
         stream in flow(),
         (faults, hand_over) in (faults(), any::<bool>()),
+        hosts in proptest::collection::vec("[a-z]{1,8}(:[1-9][0-9]{3})?", 0..3),
     ) {
         let node = nodes - 1;
-        comes_back(&StreamSettings { buffer, node, nodes, hand_over, transport, stream, faults })?;
+        let join = if transport.transport == Transport::Udp { hosts } else { Vec::new() };
+        comes_back(&StreamSettings {
+            buffer, node, nodes, hand_over, transport, join, stream, faults,
+        })?;
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Outbox for Port<'_> {
         fill(Arc::make_mut(&mut bytes));
         match to {
             To::Node(node) => self.network.deliver(self.from, node, &bytes),
-            To::Group => self.network.send_to_others(self.from, &bytes),
+            To::Group | To::All => self.network.send_to_others(self.from, &bytes),
         }
         true
     }

@@ -49,6 +49,8 @@ pub struct Peer {
     pub ready: bool,
     /// Whether it stays, as its last hello said.
     pub stay: Stay,
+    /// When its last frame by multicast came, ns; 0: never.
+    pub(super) multicast_ns: u64,
     /// When its last position was taken, ns; 0: never.
     pub(super) streamed_ns: u64,
     /// The iterations that its frames claim.

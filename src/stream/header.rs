@@ -5,7 +5,7 @@
 
 use super::common::Common;
 use super::narrow::Part;
-use crate::wire::{Dtype, Header, Hello, Kind};
+use crate::wire::{Contact, Dtype, Header, Hello, Kind};
 
 /// In the `part` of an ask: which positions are there; send these replicas to the next master, or
 /// to a slave; send the bases of these, or what is contested of them, to the master before; say
@@ -143,6 +143,14 @@ pub(super) fn offer(common: &Common<'_>, survey: &Header, epoch: u32, bytes: usi
         chunk_version: survey.epoch,
         payload_len: bytes as u32,
         ..of_kind(common, Kind::Offer, survey.range)
+    }
+}
+
+/// Addresses of `count` nodes.
+pub(super) fn contacts(common: &Common<'_>, count: usize) -> Header {
+    Header {
+        payload_len: Contact::len(count) as u32,
+        ..of_kind(common, Kind::Contacts, common.config.node)
     }
 }
 

@@ -52,7 +52,7 @@ impl Hellos {
             };
         let hello = self.hello(now_ns, common);
         let header = header::hello(common, hello.seen.len());
-        let went = out.send_hello(To::Group, header.frame_len(), &mut |slot| {
+        let went = out.send_hello(To::All, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
         });
         common.counters.hellos_sent += u64::from(went);
@@ -111,6 +111,7 @@ fn seen(now_ns: u64, common: &Common<'_>, node: u16) -> NodeSeen {
         held,
         silent: !common.is_alive(now_ns, node),
         gone: common.is_gone(node),
+        by_multicast: common.hears_by_multicast(now_ns, node),
     }
 }
 

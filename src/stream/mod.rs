@@ -13,9 +13,9 @@
 //! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
 //! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
 //! `pull`), `missing`, `rejoin` and `unsure` ask for what is needed, `replicas` answers. `leave`
-//! has what a node does before it ends. `lease` has what is known of
-//! each range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and
-//! `forks` what becomes of weights when the master changes. What they share is lent to them
+//! has what a node does before it ends. `lease` has what is known of each range; `epochs`, `lives`
+//! and `silence` which frames count and who lives; `handover` and `forks` what becomes of weights
+//! when the master changes; `reach` who hears whom by multicast. What they share is lent to them
 //! (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
@@ -47,6 +47,7 @@ mod pull;
 mod queue;
 mod range;
 mod rate;
+mod reach;
 mod rejoin;
 mod replicas;
 mod report;

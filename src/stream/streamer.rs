@@ -31,7 +31,7 @@ use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 
 /// One node's end of the stream. See the module for the order of calls.
 pub struct Streamer<'a> {
-    common: Common<'a>,
+    pub(super) common: Common<'a>,
     master: Master,
     slave: Slave,
     takeover: Takeover,
@@ -126,6 +126,8 @@ impl<'a> Streamer<'a> {
             Kind::Restore => self.handle_restore(now_ns, &frame)?,
             Kind::Ask => self.replicas.handle_ask(&mut self.common, &frame, out)?,
             Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
+            // For the program around: see `reach`.
+            Kind::Contacts => {}
         }
         let silence_ns = self.common.config.silence_ns;
         let peer = &mut self.common.peers[sender as usize];

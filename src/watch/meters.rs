@@ -166,6 +166,8 @@ meters! {
         QueuedUs = "queued_us",
         /// Frames of positions that may be on the way without an answer at present.
         WindowFrames = "window_frames",
+        /// Nodes to which copies of frames to all go, because multicast does not reach them.
+        CopyNodes = "copy_nodes",
     }
 }
 

@@ -9,6 +9,8 @@ pub const MAGIC: u16 = u16::from_le_bytes(*b"DW");
 pub const VERSION: u8 = 2;
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 48;
+/// Where in a frame its kind stands.
+pub const KIND_AT: usize = 3;
 /// Acks are padded to a multiple of this many bytes, which keeps the payload aligned.
 pub const ACK_ALIGN: usize = 16;
 /// Largest payload that a frame may announce, bytes (16,384 weights).
@@ -39,17 +41,20 @@ pub enum Kind {
     Ask = 5,
     /// Answer to the first of these: which positions of some chunks the sender holds.
     Offer = 6,
+    /// Node to a node: at which addresses others are.
+    Contacts = 7,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Position,
         Self::Delta,
         Self::Hello,
         Self::Restore,
         Self::Ask,
         Self::Offer,
+        Self::Contacts,
     ];
 
     #[inline]
@@ -144,6 +149,7 @@ struct RawHeader {
 }
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
+const _: () = assert!(std::mem::offset_of!(RawHeader, kind) == KIND_AT);
 
 /// The header's fields, in the units of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,16 +20,23 @@ pub struct NodeSeen {
     pub silent: bool,
     /// Whether the sender knows that the node has left.
     pub gone: bool,
+    /// Whether frames of the node reach the sender by multicast.
+    pub by_multicast: bool,
 }
 
-/// In `held` on the wire: the node is silent; it has left.
+/// In `held` on the wire: the node is silent; it has left; it is heard by multicast.
 const SILENT: u32 = 1 << 31;
 const GONE: u32 = 1 << 30;
+const MULTICAST: u32 = 1 << 29;
+const HELD: u32 = MULTICAST - 1;
 
 impl NodeSeen {
     fn held_and_bits(self) -> u32 {
         let bit = |bit: u32, set: bool| if set { bit } else { 0 };
-        self.held & !(SILENT | GONE) | bit(SILENT, self.silent) | bit(GONE, self.gone)
+        self.held & HELD
+            | bit(SILENT, self.silent)
+            | bit(GONE, self.gone)
+            | bit(MULTICAST, self.by_multicast)
     }
 }
 
@@ -197,9 +204,10 @@ impl From<&RawSeen> for NodeSeen {
         Self {
             life: raw.life.get(),
             epoch: raw.epoch.get(),
-            held: raw.held.get() & !(SILENT | GONE),
+            held: raw.held.get() & HELD,
             silent: raw.held.get() & SILENT != 0,
             gone: raw.held.get() & GONE != 0,
+            by_multicast: raw.held.get() & MULTICAST != 0,
         }
     }
 }
@@ -220,9 +228,10 @@ mod tests {
             let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen {
                 life,
                 epoch,
-                held: held & !(SILENT | GONE),
+                held: held & HELD,
                 silent: held & SILENT != 0,
                 gone: held & GONE != 0,
+                by_multicast: held & MULTICAST != 0,
             }).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
             let nodes = first + seen.len() as u16 + more;
@@ -243,7 +252,9 @@ mod tests {
             prop_assert_eq!([out[50], out[51]], [later, stay as u8]);
             if let Some(one) = hello.seen.first() {
                 prop_assert!(out[52..56] == one.life.to_le_bytes());
-                let bits = u32::from(one.silent) << 31 | u32::from(one.gone) << 30;
+                let bits = u32::from(one.silent) << 31
+                    | u32::from(one.gone) << 30
+                    | u32::from(one.by_multicast) << 29;
                 prop_assert!(out[60..64] == (one.held | bits).to_le_bytes());
             }
             prop_assert_eq!(out.len(), 52 + 12 * hello.seen.len());

@@ -18,15 +18,17 @@
 //!    payload (payload_len bytes)
 //! ```
 
+mod contacts;
 mod drop_reason;
 mod frame;
 mod hello;
 mod pack;
 mod restore;
 
+pub use contacts::{CONTACTS_MAX, Contact};
 pub use drop_reason::DropReason;
 pub use frame::{
-    ACK_ALIGN, Dtype, Frame, HEADER_LEN, HELD_UNIT_NS, Header, Kind, MAGIC, MAX_PAYLOAD,
+    ACK_ALIGN, Dtype, Frame, HEADER_LEN, HELD_UNIT_NS, Header, KIND_AT, Kind, MAGIC, MAX_PAYLOAD,
     ParseError, VERSION, acks_len, flags, of_any_version,
 };
 pub use hello::{Hello, NodeSeen, SEEN_MAX, Stay};

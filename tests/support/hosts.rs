@@ -88,8 +88,12 @@ impl Hosts {
 
     /// The same, and what it says can be read at its end.
     pub(crate) fn stream_told(&self, node: u16, more: &[&str]) -> Process {
-        let mut command = self.command(&[&["stream"], more].concat(), node);
-        Process::start(command.stderr(Stdio::piped()))
+        Process::start(self.stream_command(node, more).stderr(Stdio::piped()))
+    }
+
+    /// The same, to be started elsewhere.
+    pub(crate) fn stream_command(&self, node: u16, more: &[&str]) -> Command {
+        self.command(&[&["stream"], more].concat(), node)
     }
 
     fn start(&self, component: &[&str], node: u16) -> Process {

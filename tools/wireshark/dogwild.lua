@@ -7,7 +7,7 @@
 local dogwild = Proto("dogwild", "dogwild frame")
 
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore", [5] = "ask",
-  [6] = "offer" }
+  [6] = "offer", [7] = "contacts" }
 local stays = { [0] = "stays", [1] = "leaves", [2] = "is gone" }
 local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
 local VERSION, HEADER, SEAL, HELLO, SEEN, MAX_PAYLOAD = 2, 48, 32, 52, 12, 65536
@@ -47,7 +47,7 @@ local f = {
   first = ProtoField.uint16("dogwild.hello.first", "First node seen"),
   later = ProtoField.uint8("dogwild.hello.later", "Places for nodes that join"),
   stay = ProtoField.uint8("dogwild.hello.stay", "Sender", base.DEC, stays),
-  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, gone, silent)"),
+  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, by multicast, gone, silent)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
   number = ProtoField.uint64("dogwild.seal.number", "Number"),
   mac = ProtoField.bytes("dogwild.seal.tag", "Tag"),

@@ -133,7 +133,7 @@ fn mac(of: Source) -> [u8; 6] {
             let [_, a, b, c] = qpn.to_be_bytes();
             [0x02, 0x44, 0x57, a, b, c]
         }
-        Source::Socket(at) => match at.ip() {
+        Source::Socket(at) | Source::Multicast(at) => match at.ip() {
             IpAddr::V4(ip) if ip.is_multicast() => {
                 let [_, b, c, d] = ip.octets();
                 [0x01, 0x00, 0x5E, b & 0x7F, c, d]

@@ -21,7 +21,8 @@ use crate::To;
 pub(super) const FRAMES_MAX: usize = 64;
 /// Bytes in one batch, at most: the largest UDP payload over IPv4.
 pub(super) const BATCH_BYTES: usize = 65_507;
-/// Batches in all. More destinations than this still work, in smaller batches.
+/// Batches in all, unless copies go to more nodes. More destinations than this still work, in
+/// smaller batches.
 const BATCHES: usize = 32;
 
 /// Frames for one destination.
@@ -39,6 +40,19 @@ struct Batch {
 }
 
 impl Batch {
+    fn new(any: &SockAddr) -> Self {
+        Batch {
+            bytes: vec![0; BATCH_BYTES + SKEW_BYTES].into_boxed_slice(),
+            origin: 0,
+            len: 0,
+            to: To::Group,
+            address: any.clone(),
+            segment: 0,
+            frames: 0,
+            handed: 0,
+        }
+    }
+
     fn has_room(&self, len: usize) -> bool {
         let whole = self.len == self.segment * self.frames;
         whole
@@ -73,6 +87,8 @@ impl Batch {
 
 /// Everything that waits to be sent.
 pub(super) struct Gather {
+    /// The address of a batch that is free.
+    any: SockAddr,
     batches: Vec<Batch>,
     free: Vec<usize>,
     ready: VecDeque<usize>,
@@ -94,18 +110,9 @@ pub(super) struct Left {
 
 impl Gather {
     pub(super) fn new(any: &SockAddr) -> Self {
-        let batch = || Batch {
-            bytes: vec![0; BATCH_BYTES + SKEW_BYTES].into_boxed_slice(),
-            origin: 0,
-            len: 0,
-            to: To::Group,
-            address: any.clone(),
-            segment: 0,
-            frames: 0,
-            handed: 0,
-        };
         Gather {
-            batches: (0..BATCHES).map(|_| batch()).collect(),
+            any: any.clone(),
+            batches: (0..BATCHES).map(|_| Batch::new(any)).collect(),
             free: (0..BATCHES).rev().collect(),
             ready: VecDeque::with_capacity(BATCHES),
             skew: Skew::default(),
@@ -117,7 +124,7 @@ impl Gather {
 
     fn open_slot(&mut self, to: To) -> &mut Option<usize> {
         match to {
-            To::Group => &mut self.open_group,
+            To::Group | To::All => &mut self.open_group,
             To::Node(node) => {
                 let index = usize::from(node);
                 if self.open_nodes.len() <= index {
@@ -138,6 +145,19 @@ impl Gather {
                 false
             }
             None => false,
+        }
+    }
+
+    /// Batches that are free.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Has room for a batch of each of `targets`, open, while as many wait for the kernel.
+    pub(super) fn grow(&mut self, targets: usize) {
+        for index in self.batches.len()..BATCHES.max(2 * targets) {
+            self.batches.push(Batch::new(&self.any));
+            self.free.push(index);
         }
     }
 

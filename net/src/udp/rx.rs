@@ -39,6 +39,8 @@ pub(super) struct Rx {
     layout: (usize, usize),
     slots: Slots,
     incoming: Vec<Incoming>,
+    /// Whether the messages came by multicast.
+    by_group: bool,
     /// The message to lend from, and how much of it was lent.
     message: usize,
     offset: usize,
@@ -83,6 +85,7 @@ impl Rx {
             layout: (stride, size),
             slots: Slots::new(messages),
             incoming: Vec::with_capacity(messages),
+            by_group: false,
             message: 0,
             offset: 0,
             drops: [DropCounter::default(), DropCounter::default()],
@@ -102,6 +105,7 @@ impl Rx {
         } else {
             &self.node
         };
+        self.by_group = self.group_next;
         self.message = 0;
         self.offset = 0;
         self.stats.calls += 1;
@@ -135,7 +139,11 @@ impl Rx {
             }
             let start = self.origin + message.index * self.layout.0;
             let bytes = &self.buffer[start..start + message.len];
-            let source = Source::Socket(message.from);
+            let source = if self.by_group {
+                Source::Multicast(message.from)
+            } else {
+                Source::Socket(message.from)
+            };
             loop {
                 if count == max {
                     return count;

@@ -31,6 +31,9 @@ pub(super) struct Sockets {
     /// Receives what is for the group.
     pub(super) group: Socket,
     pub(super) group_address: SocketAddr,
+    /// What `node` is bound to, and where other nodes may be.
+    pub(super) own_address: SocketAddr,
+    pub(super) seeds: Vec<SocketAddr>,
     pub(super) payload_max: usize,
     pub(super) segmentation: bool,
     /// Own group messages that the filter of the group socket drops; the kernel counts them as
@@ -72,7 +75,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<Sockets, UdpError> {
         reach_v6(group, &iface)?;
     }
     let has_echo = iface.loopback || config.same_host;
-    let node = node_socket(local, &iface, has_echo)?;
+    let node = node_socket(local, config.listen, &iface, has_echo)?;
     let own = tried("read the own address", node.local_addr())?
         .as_socket()
         .unwrap_or(local);
@@ -112,6 +115,8 @@ pub(super) fn open(config: &UdpConfig) -> Result<Sockets, UdpError> {
         node: Arc::new(node),
         group: group_socket,
         group_address: group,
+        own_address: own,
+        seeds: config.seeds.clone(),
         payload_max,
         segmentation,
         echoes: Arc::new(AtomicU64::new(0)),
@@ -227,13 +232,18 @@ fn advise(granted_bytes: usize, asked_bytes: usize) {
     }
 }
 
-fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socket, UdpError> {
+fn node_socket(
+    local: SocketAddr,
+    listen: Option<u16>,
+    iface: &Interface,
+    echo: bool,
+) -> Result<Socket, UdpError> {
     let domain = Domain::for_address(local);
     let socket = tried(
         "make a UDP socket",
         Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP)),
     )?;
-    tried(format!("bind to {local}"), socket.bind(&local.into()))?;
+    bind(&socket, local, listen)?;
     let (through, back) = match local.ip() {
         IpAddr::V4(ip) => (
             sys::set_multicast_interface_v4(&socket, ip, iface.index),
@@ -247,6 +257,19 @@ fn node_socket(local: SocketAddr, iface: &Interface, echo: bool) -> Result<Socke
     tried(format!("send multicast through `{}`", iface.name), through)?;
     tried("set whether multicast comes back", back)?;
     Ok(socket)
+}
+
+/// Binds to port `listen` if that is free (another node of this host may have it), else to any.
+fn bind(socket: &Socket, local: SocketAddr, listen: Option<u16>) -> Result<(), UdpError> {
+    if let Some(port) = listen {
+        let mut wanted = local;
+        wanted.set_port(port);
+        match socket.bind(&wanted.into()) {
+            Ok(()) => return Ok(()),
+            Err(error) => log::debug!("udp: {wanted} is taken ({error}): another port"),
+        }
+    }
+    tried(format!("bind to {local}"), socket.bind(&local.into()))
 }
 
 fn group_socket(group: SocketAddr, iface: &Interface) -> Result<Socket, UdpError> {

@@ -4,7 +4,6 @@
 //! as `dropped`.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,14 +12,17 @@ use socket2::{SockAddr, Socket};
 use super::gso::{Gather, Left};
 use super::socket::Sockets;
 use super::sys;
-use crate::address_table::AddressTable;
-use crate::{Source, To, Transmit, TransmitStats};
+use super::targets::Targets;
+use crate::{Source, To, Transmit, TransmitStats, Way};
 
 pub(super) struct Tx {
     socket: Arc<Socket>,
     group: SockAddr,
     gather: Gather,
-    addresses: AddressTable<SocketAddr>,
+    targets: Targets,
+    /// A frame of which copies go, and those that have no batch with room.
+    copied: Vec<u8>,
+    lacking: Vec<To>,
     mtu: usize,
     segmentation: bool,
     echoes: Arc<AtomicU64>,
@@ -52,7 +54,9 @@ impl Tx {
             socket: Arc::clone(&sockets.node),
             gather: Gather::new(&group),
             group,
-            addresses: AddressTable::new(),
+            targets: Targets::new(sockets.own_address, sockets.seeds.clone()),
+            copied: Vec::new(),
+            lacking: Vec::new(),
             mtu: sockets.payload_max,
             segmentation: sockets.segmentation,
             echoes: Arc::clone(&sockets.echoes),
@@ -128,20 +132,20 @@ impl Tx {
         }
     }
 
+    fn address(&self, to: To) -> Option<SockAddr> {
+        match to {
+            To::Group | To::All => Some(self.group.clone()),
+            To::Node(node) => self.targets.address(node).map(SockAddr::from),
+        }
+    }
+
     /// Opens a batch for `to`; says in the statistics why not.
     fn open_batch(&mut self, to: To, len: usize) -> bool {
-        let address = match to {
-            To::Group => None,
-            To::Node(node) => match self.addresses.get(node) {
-                None => {
-                    self.stats.no_address += 1;
-                    return false;
-                }
-                known => known,
-            },
+        let Some(address) = self.address(to) else {
+            self.stats.no_address += 1;
+            return false;
         };
         self.submit();
-        let address = address.map_or_else(|| self.group.clone(), SockAddr::from);
         if self.gather.open(to, &address, len) {
             return true;
         }
@@ -150,6 +154,67 @@ impl Tx {
         let opened = self.gather.open(to, &address, len);
         self.stats.no_slot += u64::from(!opened);
         opened
+    }
+
+    /// Sends a frame to the group as several datagrams: all of them have a slot, or none.
+    fn send_copies(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        if !self.make_room(to, len) {
+            self.stats.no_slot += 1;
+            return false;
+        }
+        let mut frame = std::mem::take(&mut self.copied);
+        frame.resize(len, 0);
+        fill(&mut frame);
+        let mut full = false;
+        for target in self.targets.of(to) {
+            self.stats.frames += 1;
+            self.stats.bytes += len as u64;
+            full |= self
+                .gather
+                .append(*target, len, &mut |slot| slot.copy_from_slice(&frame));
+        }
+        if to == To::All {
+            self.send_to_seeds(&frame);
+        }
+        self.copied = frame;
+        if full {
+            self.submit();
+        }
+        true
+    }
+
+    /// Opens a batch for each datagram of a frame to `to` that has none with room.
+    fn make_room(&mut self, to: To, len: usize) -> bool {
+        self.gather.grow(self.targets.of(to).len());
+        let mut lacking = std::mem::take(&mut self.lacking);
+        let fill = |lacking: &mut Vec<To>, tx: &mut Self| {
+            lacking.clear();
+            let targets = tx.targets.of(to).iter().copied();
+            lacking.extend(targets.filter(|target| !tx.gather.fits(*target, len)));
+            lacking.len() <= tx.gather.free()
+        };
+        let mut fits = fill(&mut lacking, self);
+        if !fits {
+            self.gather.close_all();
+            self.submit();
+            fits = fill(&mut lacking, self);
+        }
+        let mut open = |target: &To| {
+            let address = self.address(*target);
+            address.is_some_and(|address| self.gather.open(*target, &address, len))
+        };
+        let opened = fits && lacking.iter().all(&mut open);
+        self.lacking = lacking;
+        opened
+    }
+
+    /// No node may be there, so a failure is nothing to tell of.
+    fn send_to_seeds(&mut self, frame: &[u8]) {
+        for seed in self.targets.seeds() {
+            let sent = self.socket.send_to(frame, &SockAddr::from(*seed));
+            self.stats.calls += 1;
+            self.stats.errors += u64::from(sent.is_err());
+        }
     }
 }
 
@@ -162,6 +227,14 @@ impl Transmit for Tx {
         if len > self.mtu {
             self.stats.too_long += 1;
             return false;
+        }
+        let plain = match to {
+            To::Node(_) => true,
+            To::Group => self.targets.is_plain(),
+            To::All => false,
+        };
+        if !plain {
+            return self.send_copies(to, len, fill);
         }
         if !self.gather.fits(to, len) && !self.open_batch(to, len) {
             return false;
@@ -181,16 +254,32 @@ impl Transmit for Tx {
     }
 
     fn learn(&mut self, node: u16, source: Source) {
-        if let Source::Socket(address) = source
-            && self.addresses.learn(node, address)
+        if let Source::Socket(address) | Source::Multicast(address) = source
+            && self.targets.learn(node, address)
         {
             // What was written for the old address leaves for it.
             self.gather.close(To::Node(node));
         }
     }
 
+    fn set_way(&mut self, node: u16, way: Way) {
+        self.targets.set_way(node, way);
+    }
+
+    fn forget(&mut self, node: u16) {
+        self.gather.close(To::Node(node));
+        self.targets.forget(node);
+    }
+
+    fn copies(&self, to: To) -> usize {
+        match to {
+            To::Node(_) => 1,
+            to => self.targets.of(to).len().max(1),
+        }
+    }
+
     fn knows(&self, node: u16) -> bool {
-        self.addresses.get(node).is_some()
+        self.targets.address(node).is_some()
     }
 
     fn stats(&self) -> TransmitStats {

@@ -74,7 +74,7 @@ impl Tx {
 
     fn target(&mut self, to: To) -> Option<Target> {
         match to {
-            To::Group => Some(self.group),
+            To::Group | To::All => Some(self.group),
             To::Node(node) => {
                 let known = self.targets.get(usize::from(node)).copied().flatten();
                 self.stats.no_address += u64::from(known.is_none());

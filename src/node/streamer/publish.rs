@@ -8,6 +8,9 @@ use super::say::Totals;
 use super::{Loop, tell_own_ranges};
 use crate::watch::{DROPS_AT, StreamMeter};
 
+/// A node that hears no other for so long says what may be wrong, ns.
+const ALONE_NS: u64 = 5_000_000_000;
+
 /// What was seen of others and of the solvers of this buffer.
 #[derive(Debug, Default)]
 pub(super) struct Health {
@@ -168,6 +171,7 @@ impl Loop<'_> {
                 StreamMeter::WindowFrames,
                 self.stream.streamer().window_frames(),
             ),
+            (StreamMeter::CopyNodes, self.stream.copies() as u64),
             (
                 StreamMeter::PortionMillionths,
                 (self.stream.streamer().portion() * 1e6) as u64,
@@ -206,6 +210,13 @@ impl Loop<'_> {
         let streamer = self.stream.streamer();
         let ages = (0..streamer.places()).map(|range| streamer.range_age_ns(range, now));
         StreamMeter::OldestMs.set(self.meters, ages.max().unwrap_or(0) / 1_000_000);
+        let mut peers = (0..streamer.places()).map(|node| streamer.peer(node));
+        if let Some(join) = &self.join
+            && now > ALONE_NS
+            && peers.all(|peer| peer.heard_ns == 0)
+        {
+            self.say.alone(join, now);
+        }
         let silent = troubles.iter().any(|one| one.what == What::Silent);
         self.say.troubles(troubles, now);
         if !self.said_ready && self.stream.streamer().ready() {

@@ -21,6 +21,7 @@ enum Key {
     BadTag(Source),
     Sealed(Source),
     Links,
+    Alone,
 }
 
 /// Writes the log of one streamer.
@@ -66,6 +67,23 @@ impl Say {
                 Severity::Error => log::Level::Error,
             };
             log::log!(level, "{}{}", words(report, self.data), times(count));
+        }
+    }
+
+    /// No other node was ever heard. `join`: where they were asked for.
+    pub(super) fn alone(&mut self, join: &[String], now_ns: u64) {
+        if self.repeat.say(Key::Alone, now_ns, 1).is_none() {
+            return;
+        }
+        if join.is_empty() {
+            log::warn!(
+                "no other node is heard: where no multicast passes between hosts (clouds, routers), give all nodes the                  host of one of them (--join HOST)"
+            );
+        } else {
+            log::warn!(
+                "no node answers at {} (--join): look whether a node of this job is there, and whether UDP passes",
+                join.join(", ")
+            );
         }
     }
 
