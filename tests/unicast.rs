@@ -11,7 +11,6 @@ use dogwild_lab::{Lab, Spec};
 use support::hosts::Hosts;
 use support::output::{assert_says, refused, said, succeeds};
 use support::process::Process;
-use support::program::dogwild;
 use support::wait::{wait_for, wait_while};
 
 /// Hosts of a lab, each with a buffer; none hears another's multicast.
@@ -98,17 +97,7 @@ impl Apart {
 
     /// The nodes to which node `node` sends copies.
     fn copies(&self, node: u16) -> u64 {
-        let mut status = dogwild();
-        let said = succeeds(
-            status
-                .args(["status", "--json", "--buffer"])
-                .arg(self.hosts.buffer(node)),
-        );
-        let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-        let meters = &json["components"][0]["meters"];
-        let mut meters = meters.as_array().expect("meters").iter();
-        let meter = meters.find(|meter| meter[0] == "copy_nodes");
-        meter.expect("the meter")[1].as_u64().expect("a count")
+        self.hosts.meter(node, "copy_nodes")
     }
 }
 
@@ -171,11 +160,7 @@ fn hosts_of_two_subnets_go_on_without_the_one_that_brought_them_together() {
     ip(0, "route add 10.78.0.0/24 via 10.77.0.2");
     let forward = ["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"];
     succeeds(apart.lab.command(1, "sh").args(forward));
-    let key = apart.hosts.folder.path().join("key");
-    std::fs::write(&key, "5".repeat(64)).expect("a key file");
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).expect("a mode");
-    let key = key.display().to_string();
+    let key = apart.hosts.key_file();
     let at = |host: &'static str| ["--key-file", &key, "--iface", "eth0", "--join", host];
 
     let mut first = apart.stream(0, &at("10.77.0.1"));

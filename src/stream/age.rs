@@ -1,4 +1,4 @@
-//! How old what a slave holds of another node's range is, in steps of solvers.
+//! How old what a slave holds of another node's range is: in steps of solvers, and in time.
 //!
 //! Counters only. Touches no frames and no weights.
 
@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
+use super::Streamer;
 use super::common::Common;
 
 /// One of so many chunks has its age in steps counted: steps are far fewer than positions. Where
@@ -81,5 +82,46 @@ impl AgeSteps {
     pub(super) fn oldest(&self, chunks: Range<u32>) -> Option<u64> {
         let taken = self.taken[self.counted(chunks)].iter();
         taken.map(|one| one.map_or(0, |(local, _)| local)).min()
+    }
+}
+
+impl Streamer<'_> {
+    /// How old foreign chunks were, µs, when their next position was taken.
+    pub fn ages_us(&self) -> &Histogram<u64> {
+        self.slave.ages_us()
+    }
+
+    /// How old foreign chunks were, in steps, when their next position was taken.
+    pub fn age_steps(&self) -> &AgeSteps {
+        self.slave.age_steps()
+    }
+
+    /// Of the nodes that `lives`, the one of whose ranges one is oldest here, and the iterations
+    /// that this node's solvers had made when its oldest chunk was taken (0: before their first).
+    pub fn oldest_step(&self, lives: impl Fn(u16) -> bool) -> Option<(u16, u64)> {
+        let common = &self.common;
+        let oldest = |range: u16| {
+            let home = || common.ranges.home(range);
+            let master = common.owner(range).unwrap_or_else(home);
+            let local = self.slave.age_steps().oldest(common.ranges.of(range));
+            local.map(|local| (master, local))
+        };
+        let all = (0..common.config.places()).filter_map(oldest);
+        let others = all.filter(|(node, _)| *node != common.config.node && lives(*node));
+        others.min_by_key(|(_, local)| *local)
+    }
+
+    /// Time since the oldest chunk of `range` was taken, or was streamed here, ns; since the start
+    /// where one never was; 0 if this node streams it.
+    pub fn range_age_ns(&self, range: u16, now_ns: u64) -> u64 {
+        if self.common.streams(range) {
+            return 0;
+        }
+        self.slave.age_ns(self.common.ranges.of(range), now_ns)
+    }
+
+    /// Time since the last position of `node` was taken, ns; since the start if none was.
+    pub fn position_age_ns(&self, node: u16, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.peer(node).streamed_ns)
     }
 }

@@ -127,9 +127,10 @@ impl Common<'_> {
         if owner(to) != owner(before) {
             // What is known of how another began it says nothing of this one.
             let lease = &mut self.leases[usize::from(range)];
-            (lease.promised_to, lease.surveyed) = (None, false);
+            (lease.promised_to, lease.surveyed, lease.is_begun) = (None, false, false);
             for chunk in self.ranges.of(range) {
                 self.state.chunk(chunk).flags.fetch_and(!SURE, Relaxed);
+                self.forks.apart.remove(&chunk);
             }
         }
         if self.streams(range) && to != before {

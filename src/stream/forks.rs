@@ -7,8 +7,9 @@
 //!
 //! Deltas that the node had applied after the base are in its weights, and their slaves have sent
 //! them again, since the base does not acknowledge them: they are *contested*. So each slave keeps,
-//! at the first position of another master, the delta that this one does not acknowledge. The node
-//! knows by its own acknowledgements which of them it has, asks for those, and leaves them out.
+//! at the first position of another master, the delta that this one does not acknowledge, for each
+//! master before. The node knows by its own acknowledgements which of them it has, asks for those,
+//! and leaves them out.
 //!
 //! Bases and contested deltas are in this process's memory only: a kill of the node that keeps them
 //! loses them, and then what that fork did is lost (`abandoned_chunks`) or one delta counts twice.
@@ -18,9 +19,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Report;
 use super::common::Common;
-use super::common::chunk_flags::{OUTSTANDING, SURE};
+use super::common::chunk_flags::{FORKED, OUTSTANDING, SURE};
 use super::epochs::{is_later, owner};
 use crate::wire::Header;
+
+/// Masters of a chunk before the present one for which a slave keeps a delta, at most.
+const MASTERS: usize = 4;
 
 /// What a range was begun from, of one chunk.
 #[derive(Clone, Debug)]
@@ -43,6 +47,8 @@ impl Base {
 /// The delta of a chunk that was under way when its master changed.
 #[derive(Clone, Debug)]
 pub(super) struct Contested {
+    /// The master before.
+    master: u16,
     pub(super) seq: u8,
     pub(super) weights: Vec<f32>,
 }
@@ -51,9 +57,15 @@ pub(super) struct Contested {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Forks {
     bases: BTreeMap<u32, Base>,
-    contested: BTreeMap<u32, Contested>,
+    contested: BTreeMap<u32, Vec<Contested>>,
     /// Chunks of which this node does not know how their master began them.
     pub(super) unsure: BTreeSet<u32>,
+    /// Epoch and version of the position that this node began a chunk from.
+    pub(super) begun: BTreeMap<u32, (u32, u32)>,
+    /// The node that asked for what this one streamed last.
+    pub(super) given: BTreeMap<u32, u16>,
+    /// Chunks that this node streamed, and the present master began from something else.
+    pub(super) apart: BTreeSet<u32>,
 }
 
 impl Forks {
@@ -78,8 +90,19 @@ impl Forks {
         !self.contested.is_empty() || bases.any(|base| !base.weights.is_empty())
     }
 
-    pub(super) fn contested(&self, chunk: u32) -> Option<&Contested> {
-        self.contested.get(&chunk)
+    /// What of `chunk` was under way to `master` when another began it.
+    pub(super) fn contested(&self, chunk: u32, master: u16) -> Option<&Contested> {
+        let mut all = self.contested.get(&chunk)?.iter();
+        all.find(|one| one.master == master)
+    }
+
+    fn forget_contested(&mut self, chunk: u32, master: u16) {
+        if let Some(all) = self.contested.get_mut(&chunk) {
+            all.retain(|one| one.master != master);
+            if all.is_empty() {
+                self.contested.remove(&chunk);
+            }
+        }
     }
 
     /// A delta or a position of `node` came for `chunk`: if it streamed that before, it needs the
@@ -102,6 +125,13 @@ impl Forks {
 }
 
 impl Common<'_> {
+    /// Notes that `node`, which begins a range, asked for a chunk that this node streamed.
+    pub(super) fn note_given(&mut self, chunk: u32, node: u16) {
+        if self.state.chunk(chunk).flags.load(Relaxed) & FORKED != 0 {
+            self.forks.given.insert(chunk, node);
+        }
+    }
+
     /// Keeps the position of `chunk` that is held as what this node begins from.
     pub(super) fn keep_base(&mut self, chunk: u32) {
         let state = self.state.chunk(chunk);
@@ -121,16 +151,26 @@ impl Common<'_> {
     #[cold]
     pub(super) fn begin_with(&mut self, header: &Header, ack: u8) {
         self.forks.note_back(header.sender, header.chunk);
+        self.forks.forget_contested(header.chunk, header.sender);
         let state = self.state.chunk(header.chunk);
         let flags = state.flags.load(Relaxed);
         if flags & (SURE | OUTSTANDING) == SURE {
             // Put back, and kept as contested, when that turned out.
             return;
         }
-        if flags & OUTSTANDING != 0 && ack != state.seq.load(Relaxed) {
-            self.keep_contested(header.chunk);
+        self.note_contested(header.chunk, ack);
+    }
+
+    /// A position of another master than before takes the place of the one that is held: keeps what
+    /// of this node's it does not acknowledge.
+    pub(super) fn note_contested(&mut self, chunk: u32, ack: u8) {
+        let state = self.state.chunk(chunk);
+        let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
+        if outstanding && ack != state.seq.load(Relaxed) {
+            self.keep_contested(chunk);
         } else {
-            self.forks.contested.remove(&header.chunk);
+            let before = owner(state.epoch.load(Relaxed));
+            self.forks.forget_contested(chunk, before);
         }
     }
 
@@ -151,10 +191,17 @@ impl Common<'_> {
         }
         let (_, _, sent) = self.chunk_views(chunk);
         let portion = self.portion();
+        let master = owner(state.epoch.load(Relaxed));
         let contested = Contested {
+            master,
             seq: state.seq.load(Relaxed),
             weights: (0..sent.len()).map(|i| portion * sent.load(i)).collect(),
         };
-        self.forks.contested.insert(chunk, contested);
+        self.forks.forget_contested(chunk, master);
+        let all = self.forks.contested.entry(chunk).or_default();
+        all.push(contested);
+        if all.len() > MASTERS {
+            all.remove(0);
+        }
     }
 }

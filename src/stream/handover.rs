@@ -73,6 +73,7 @@ impl<'a> Common<'a> {
         let epoch = self.streamed(range);
         for chunk in self.ranges.of(range) {
             self.fork(chunk, epoch);
+            self.forks.given.remove(&chunk);
         }
         self.state.node(range).streamed.store(0, Relaxed);
         self.report(Report::LostRange {

@@ -9,13 +9,14 @@ use crate::wire::{Contact, Dtype, Header, Hello, Kind};
 
 /// In the `part` of an ask: which positions are there; send these replicas to the next master, or
 /// to a slave; send the bases of these, or what is contested of them, to the master before; say
-/// from which positions they were begun.
+/// from which positions they were begun, or those of a block.
 pub(super) const SURVEY: u8 = 0;
 pub(super) const LIST: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const BASE: u8 = 3;
 pub(super) const CONTESTED: u8 = 4;
 pub(super) const BEGUN: u8 = 5;
+pub(super) const BEGUN_BLOCK: u8 = 6;
 
 /// What every frame of this node says. `range`: whose range it is about.
 #[inline(always)]
@@ -108,6 +109,15 @@ pub(super) fn survey(common: &Common<'_>, range: u16, chunk: u32, epoch: u32) ->
     }
 }
 
+/// An ask for the positions that chunks of a range were begun from, those of a block from `chunk`
+/// on, which this node streamed.
+pub(super) fn ask_for_begun(common: &Common<'_>, range: u16, chunk: u32, epoch: u32) -> Header {
+    Header {
+        part: BEGUN_BLOCK,
+        ..survey(common, range, chunk, epoch)
+    }
+}
+
 /// An ask for the bases of `chunks` of a range that this node streamed, or `before` did.
 pub(super) fn ask_for_bases(
     common: &Common<'_>,
@@ -142,6 +152,7 @@ pub(super) fn offer(common: &Common<'_>, survey: &Header, epoch: u32, bytes: usi
         chunk: survey.chunk,
         chunk_version: survey.epoch,
         payload_len: bytes as u32,
+        part: survey.part,
         ..of_kind(common, Kind::Offer, survey.range)
     }
 }

@@ -12,11 +12,11 @@
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
 //! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
 //! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
-//! `pull`), `missing`, `rejoin` and `unsure` ask for what is needed, `replicas` answers. `leave`
-//! has what a node does before it ends. `lease` has what is known of each range; `epochs`, `lives`
-//! and `silence` which frames count and who lives; `handover` and `forks` what becomes of weights
-//! when the master changes; `reach` who hears whom by multicast. What they share is lent to them
-//! (`common`); all headers are made in `header`.
+//! `pull`), `missing`, `begun`, `rejoin` and `unsure` ask for what is needed, `replicas` answers.
+//! `leave` has what a node does before it ends. `lease` has what is known of each range; `epochs`,
+//! `lives` and `silence` which frames count and who lives; `handover` and `forks` what becomes of
+//! weights when the master changes; `reach` who hears whom by multicast. What they share is lent to
+//! them (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
 //! and slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and
@@ -24,6 +24,7 @@
 
 mod age;
 mod balance;
+mod begun;
 mod claims;
 mod common;
 mod counters;

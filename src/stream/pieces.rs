@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED};
+use super::epochs::owner;
 use super::missing::join_replica;
 use super::take::{agrees, note_acks, put_back, report_resync, take_unanswered};
 use super::{Config, Outbox, To};
@@ -45,6 +46,10 @@ pub(super) fn all_pieces(config: &Config) -> u8 {
 pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u8]) -> bool {
     let header = &frame.header;
     let state = common.state.chunk(header.chunk);
+    let newest = (header.epoch, header.chunk_version);
+    if state.flags.load(Relaxed) & FORKED != 0 && common.has_own(header.chunk, newest) {
+        common.join_again(header.range, header.chunk);
+    }
     let flags = state.flags.load(Relaxed);
     if flags & JOINED == 0 {
         let (w, last, sent) = common.chunk_views(header.chunk);
@@ -55,6 +60,9 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
         return flags & FORKED != 0;
     }
     let ack = frame.acks[usize::from(common.config.node)];
+    if owner(state.epoch.load(Relaxed)) != owner(header.epoch) {
+        common.note_contested(header.chunk, ack);
+    }
     if common.exactly_once() && !agrees(common, header.chunk, ack) {
         put_back(common, header, ack);
         report_resync(common, header);

@@ -87,7 +87,8 @@ impl Rejoin {
         let forked = |range: &u16| {
             let master = owner(common.promised(*range));
             let lives = master != common.config.node && common.is_alive(now_ns, master);
-            common.leases[usize::from(*range)].forked_chunks > 0 && lives
+            let mut apart = common.forks.apart.range(common.ranges.of(*range));
+            lives && apart.next().is_some()
         };
         let Some(range) = (0..common.config.places()).find(forked) else {
             self.asked.clear();
@@ -108,7 +109,12 @@ impl Rejoin {
 
     /// Puts chunks on the list until it is full.
     fn choose(&mut self, now_ns: u64, common: &Common<'_>, master: u16) {
-        for chunk in common.ranges.of(self.range) {
+        for chunk in common
+            .forks
+            .apart
+            .range(common.ranges.of(self.range))
+            .copied()
+        {
             if self.asked.len() >= CHUNKS {
                 return;
             }
@@ -251,6 +257,7 @@ impl Asked {
             (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
         } else if all_live || waited {
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
+            common.forks.apart.remove(&self.chunk);
             common.leases[usize::from(range)].forked_chunks -= 1;
             common.note_abandoned(range, 1);
         }
@@ -339,6 +346,7 @@ impl Asked {
         let ack = base.acks[usize::from(common.config.node)];
         note_taken(state, base.version, Some(ack), false);
         state.flags.fetch_or(SURE, Relaxed);
+        common.forks.apart.remove(&self.chunk);
         let lease = &mut common.leases[usize::from(range)];
         lease.forked_chunks -= 1;
         lease.joined_chunks += 1;

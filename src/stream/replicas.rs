@@ -10,12 +10,13 @@
 //! stays the newest that it holds.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
 use super::common::Common;
-use super::common::chunk_flags::{FORKED, JOINED};
+use super::common::chunk_flags::JOINED;
 use super::header::Given;
 use super::{Outbox, To, epochs, header};
 use crate::wire::{self, DropReason, Frame, Header, Held};
@@ -64,6 +65,11 @@ impl Replicas {
             header::BEGUN if is_known(common, header) => {
                 return self.note_wanted(common, frame, Given::Begun);
             }
+            header::BEGUN_BLOCK if common.streams(range) => {
+                let begun = common.begun_from(block_of(common, header));
+                offer(common, header, common.streamed(range), &begun, out);
+                return Ok(());
+            }
             header::CONTESTED => return self.note_wanted(common, frame, Given::Contested),
             _ => return Err(DropReason::NotReady),
         }
@@ -81,11 +87,8 @@ impl Replicas {
         if part == header::LIST {
             return self.note_wanted(common, frame, Given::Replica);
         }
-        let end = header.chunk.saturating_add(wire::BLOCK_CHUNKS);
-        let end = end.min(common.ranges.of(range).end);
-        let held: Vec<Held> = (header.chunk..end)
-            .map(|chunk| held(common, chunk))
-            .collect();
+        let chunks = block_of(common, header);
+        let held: Vec<Held> = chunks.map(|chunk| held(common, chunk)).collect();
         offer(common, header, header.epoch, &held, out);
         Ok(())
     }
@@ -103,7 +106,7 @@ impl Replicas {
                 return Err(DropReason::Foreign);
             }
             if header.part == header::LIST {
-                join_again(common, header.range, chunk);
+                common.note_given(chunk, header.sender);
             }
             let there = match given {
                 Given::Replica => common.holds(chunk),
@@ -172,22 +175,17 @@ fn is_known(common: &Common<'_>, header: &Header) -> bool {
     begun && !epochs::is_later(header.epoch, epoch)
 }
 
-/// The next master begins from what this node streamed last: it holds that as any slave does.
-fn join_again(common: &mut Common<'_>, range: u16, chunk: u32) {
-    let flags = &common.state.chunk(chunk).flags;
-    if flags.load(Relaxed) & FORKED != 0 {
-        flags.store(JOINED, Relaxed);
-        let lease = &mut common.leases[usize::from(range)];
-        lease.forked_chunks -= 1;
-        lease.joined_chunks += 1;
-    }
-}
-
 /// Whether this node has taken a position of a chunk in the epoch of an ask, or streams it.
 fn follows(common: &Common<'_>, header: &Header, chunk: u32) -> bool {
     let taken = common.state.chunk(chunk).epoch.load(Relaxed);
     let joined = common.state.chunk(chunk).flags.load(Relaxed) & JOINED != 0;
     common.streams(header.range) || joined && !epochs::is_later(header.epoch, taken)
+}
+
+/// The chunks that an ask without a list is about.
+fn block_of(common: &Common<'_>, ask: &Header) -> Range<u32> {
+    let end = ask.chunk.saturating_add(wire::BLOCK_CHUNKS);
+    ask.chunk..end.min(common.ranges.of(ask.range).end)
 }
 
 fn held(common: &Common<'_>, chunk: u32) -> Held {
@@ -219,7 +217,7 @@ fn send_piece(
         Given::Begun => common.forks.base(chunk),
         _ => None,
     };
-    let contested = common.forks.contested(chunk);
+    let contested = common.forks.contested(chunk, to);
     let contested = contested.filter(|_| wanted == Given::Contested);
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };

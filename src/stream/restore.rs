@@ -139,6 +139,9 @@ fn end(common: &mut Common<'_>, going: &Going) {
     let mut from = None;
     for (at, chunk) in chunks.clone().enumerate() {
         let before = common.master_before(chunk);
+        if common.holds(chunk) {
+            common.note_begun(chunk);
+        }
         // What a node streamed last, and gave itself, has not forked.
         if before.is_some_and(|before| !going.is_from(at, before)) {
             common.keep_base(chunk);

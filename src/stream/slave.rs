@@ -128,6 +128,7 @@ impl Slave {
         }
         if flags & FORKED != 0 {
             // What it did apart from this master comes first.
+            common.leases[usize::from(range)].is_begun = true;
             return Err(DropReason::NotReady);
         }
         let another = joined && epochs::owner(state.epoch.load(Relaxed)) != header.sender;

@@ -6,12 +6,10 @@
 
 use std::ops::Range;
 
-use hdrhistogram::Histogram;
-
-use super::age::AgeSteps;
+use super::begun::{self, Begun};
 use super::claims::ClaimWindows;
 use super::common::{Common, Peer};
-use super::header::Given;
+use super::header::{self, Given};
 use super::hello::{self, Hellos};
 use super::lease::Turn;
 use super::leave::Leave;
@@ -33,9 +31,10 @@ use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 pub struct Streamer<'a> {
     pub(super) common: Common<'a>,
     master: Master,
-    slave: Slave,
+    pub(super) slave: Slave,
     takeover: Takeover,
     restore: Restore,
+    begun: Begun,
     rejoin: Rejoin,
     replicas: Replicas,
     missing: Missing,
@@ -59,6 +58,7 @@ impl<'a> Streamer<'a> {
             slave: Slave::new(&common.config),
             takeover: Takeover::default(),
             restore: Restore::default(),
+            begun: Begun::default(),
             rejoin: Rejoin::default(),
             replicas: Replicas::default(),
             missing: Missing::default(),
@@ -125,6 +125,9 @@ impl<'a> Streamer<'a> {
             Kind::Hello => hello::handle(now_ns, &mut self.common, &frame)?,
             Kind::Restore => self.handle_restore(now_ns, &frame)?,
             Kind::Ask => self.replicas.handle_ask(&mut self.common, &frame, out)?,
+            Kind::Offer if header.part == header::BEGUN_BLOCK => {
+                begun::handle(&mut self.common, &frame)?
+            }
             Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
             // For the program around: see `reach`.
             Kind::Contacts => {}
@@ -191,6 +194,7 @@ impl<'a> Streamer<'a> {
         }
         self.takeover.poll(now_ns, common, &mut self.restore);
         self.restore.poll(now_ns, common, out);
+        self.begun.poll(now_ns, common, out);
         self.rejoin.poll(now_ns, common, out);
         self.missing.poll(now_ns, common, out);
         self.unsure.poll(now_ns, common, out);
@@ -329,45 +333,6 @@ impl<'a> Streamer<'a> {
     /// Totals since the start.
     pub fn counters(&self) -> &Counters {
         &self.common.counters
-    }
-
-    /// How old foreign chunks were, µs, when their next position was taken.
-    pub fn ages_us(&self) -> &Histogram<u64> {
-        self.slave.ages_us()
-    }
-
-    /// How old foreign chunks were, in steps, when their next position was taken.
-    pub fn age_steps(&self) -> &AgeSteps {
-        self.slave.age_steps()
-    }
-
-    /// Of the nodes that `lives`, the one of whose ranges one is oldest here, and the iterations
-    /// that this node's solvers had made when its oldest chunk was taken (0: before their first).
-    pub fn oldest_step(&self, lives: impl Fn(u16) -> bool) -> Option<(u16, u64)> {
-        let common = &self.common;
-        let oldest = |range: u16| {
-            let home = || common.ranges.home(range);
-            let master = common.owner(range).unwrap_or_else(home);
-            let local = self.slave.age_steps().oldest(common.ranges.of(range));
-            local.map(|local| (master, local))
-        };
-        let all = (0..common.config.places()).filter_map(oldest);
-        let others = all.filter(|(node, _)| *node != common.config.node && lives(*node));
-        others.min_by_key(|(_, local)| *local)
-    }
-
-    /// Time since the oldest chunk of `range` was taken, or was streamed here, ns; since the start
-    /// where one never was; 0 if this node streams it.
-    pub fn range_age_ns(&self, range: u16, now_ns: u64) -> u64 {
-        if self.common.streams(range) {
-            return 0;
-        }
-        self.slave.age_ns(self.common.ranges.of(range), now_ns)
-    }
-
-    /// Time since the last position of `node` was taken, ns; since the start if none was.
-    pub fn position_age_ns(&self, node: u16, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.peer(node).streamed_ns)
     }
 
     /// Whether a position or a delta of this job has so many bytes.

@@ -1,5 +1,6 @@
 //! Hosts by hand on loopback, each with a buffer: the component programs alone, without `train`.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -133,7 +134,12 @@ impl Hosts {
 
     /// Adds 1.0 to every weight in the buffer of `node`.
     pub(crate) fn add_one(&self, node: u16) {
-        kernels::atomic_add_scalar(self.open(node).view(), 1.0);
+        self.add(node, 1.0);
+    }
+
+    /// Adds `by` to every weight in the buffer of `node`.
+    pub(crate) fn add(&self, node: u16, by: f32) {
+        kernels::atomic_add_scalar(self.open(node).view(), by);
     }
 
     /// The weights in the buffer of `node`.
@@ -146,6 +152,26 @@ impl Hosts {
     pub(crate) fn status(&self, node: u16) -> String {
         let mut status = dogwild();
         succeeds(status.arg("status").arg("--buffer").arg(self.buffer(node)))
+    }
+
+    /// A counter of the first component in the buffer of `node`.
+    pub(crate) fn meter(&self, node: u16, name: &str) -> u64 {
+        let mut status = dogwild();
+        status.args(["status", "--json", "--buffer"]);
+        let said = succeeds(status.arg(self.buffer(node)));
+        let status: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let meters = status["components"][0]["meters"].as_array();
+        let mut meters = meters.expect("meters").iter();
+        let meter = meters.find(|meter| meter[0] == name);
+        meter.expect("the meter")[1].as_u64().expect("a count")
+    }
+
+    /// A file with a key to seal frames with.
+    pub(crate) fn key_file(&self) -> String {
+        let path = self.folder.path().join("key");
+        std::fs::write(&path, "5".repeat(64)).expect("a key file");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("a mode");
+        path.display().to_string()
     }
 
     /// Of how many weights the streamer of `node` says that it is their master.

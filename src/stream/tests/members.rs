@@ -65,6 +65,7 @@ fn is_even(run: &Run<'_, '_>) -> bool {
 storms! {
     who_joins_and_leaves_loses_nothing: 3 of 26;
     members_come_and_go_while_others_die: 2 of 12;
+    who_stands_still_while_it_gives_a_range_away_loses_nothing: 20 of 60;
 }
 
 /// Nodes join while all add, get their share, and leave again, the first masters too.
@@ -126,6 +127,59 @@ fn members_come_and_go_while_others_die(seeds: Range<u64>) {
     }
 }
 
+/// A master promises a range to a node that joined, and stands still at some moment before that one
+/// has all of it. It is begun without the rest, and asked for what it had all the same.
+fn who_stands_still_while_it_gives_a_range_away_loses_nothing(seeds: Range<u64>) {
+    for seed in seeds {
+        with_run(seed, &open(2, seed), storm(seed % 41), |run| {
+            run.work(&[0, 1], 500);
+            let before = [0, 1].map(|node| ranges_of(run, node, node));
+            join(run, 2);
+            let promised = |run: &Run<'_, '_>| {
+                let gives = |node: &u16| {
+                    let given = before[usize::from(*node)].iter();
+                    given
+                        .copied()
+                        .find(|range| owner_at(run, *node, *range) == Some(2))
+                };
+                [0, 1]
+                    .into_iter()
+                    .find_map(|node| Some((node, gives(&node)?)))
+            };
+            let (node, range) = loop {
+                if let Some(found) = promised(run) {
+                    break found;
+                }
+                run.work(&[0, 1, 2], 1);
+            };
+            run.work(&[0, 1, 2], (seed % 20) as usize);
+            run.world.pause(node);
+            run.work(&[0, 1, 2], 500);
+            let streamed = &run.fleet.state(2).node(range).streamed;
+            run.wait("begun without the rest", |_| {
+                streamed.load(std::sync::atomic::Ordering::Relaxed) != 0
+            });
+            run.work(&[0, 1, 2], 500);
+            run.world.go_on(node);
+            run.work(&[0, 1, 2], 500);
+            run.settle();
+        });
+    }
+}
+
+/// The node that streams `range`, as far as `node` knows.
+fn owner_at(run: &Run<'_, '_>, node: u16, range: u16) -> Option<u16> {
+    run.world.streamer(node).and_then(|one| one.owner(range))
+}
+
+/// The ranges that `of` streams, as far as `node` knows.
+fn ranges_of(run: &Run<'_, '_>, node: u16, of: u16) -> Vec<u16> {
+    let places = run.world.streamer(node).map_or(0, Streamer::places);
+    (0..places)
+        .filter(|range| owner_at(run, node, *range) == Some(of))
+        .collect()
+}
+
 /// A node joins while another stands still.
 fn join_while(run: &mut Run<'_, '_>, node: u16, awake: &[u16]) {
     run.world.restart(node);
@@ -144,6 +198,7 @@ fn seeds_of_choice() {
         eprintln!("seed {seed}");
         who_joins_and_leaves_loses_nothing(seed..seed + 1);
         members_come_and_go_while_others_die(seed..seed + 1);
+        who_stands_still_while_it_gives_a_range_away_loses_nothing(seed..seed + 1);
     }
 }
 

@@ -101,9 +101,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a replaced master joins as if nothing had forked",
-        file: "replicas.rs",
-        old: "    if flags.load(Relaxed) & FORKED != 0 {\n        flags.store(JOINED, Relaxed);",
-        new: "    if flags.load(Relaxed) & FORKED != 0 {\n        flags.store(0, Relaxed);",
+        file: "begun.rs",
+        old: "            common.forks.apart.insert(chunk);",
+        new: "            common.join_again(range, chunk);",
     },
     Mutant {
         name: "no base is kept",
@@ -120,8 +120,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "slaves keep nothing that is contested",
         file: "forks.rs",
-        old: "        self.forks.contested.insert(chunk, contested);",
-        new: "        let _ = (chunk, contested);",
+        old: "        all.push(contested);",
+        new: "        let _ = contested;",
+    },
+    Mutant {
+        name: "slaves keep what is contested for the last master alone",
+        file: "forks.rs",
+        old: "        if all.len() > MASTERS {",
+        new: "        if all.len() > 1 {",
+    },
+    Mutant {
+        name: "what was asked for counts as taken over",
+        file: "begun.rs",
+        old: "        position == own || is_later(position.0, own.0) && given",
+        new: "        let _ = (is_later(position.0, own.0), given, owner(0));\n        position == own || self.forks.given.contains_key(&chunk)",
     },
     Mutant {
         name: "a slave goes over without asking",
