@@ -4,6 +4,7 @@
 //! the clock). Everything follows from the seed: the same seed gives the same run, frame by frame.
 //! Touches no sockets and no real time; the state files it needs live in a folder of the caller.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -15,6 +16,7 @@ use crate::weights::{StateError, StreamState, WeightsView};
 mod limit;
 mod network;
 mod port;
+mod trace;
 mod traffic;
 #[cfg(feature = "caffe")]
 pub mod training;
@@ -24,6 +26,7 @@ pub use limit::Limit;
 use network::Network;
 pub use network::{Faults, INBOX_BYTES};
 use port::Port;
+use trace::{Told, Trace, Way};
 use traffic::Meter;
 pub use traffic::Traffic;
 
@@ -146,6 +149,8 @@ pub struct World<'a> {
     fleet: &'a Fleet,
     streamers: Vec<Option<Streamer<'a>>>,
     network: Network,
+    /// Reports that were told to the trace and are still to be taken.
+    told: Vec<Vec<Report>>,
     /// Positions that a node may send in one step.
     pub burst: usize,
 }
@@ -168,8 +173,18 @@ impl<'a> World<'a> {
                 Meter::new(fleet.config.chunk_weights, fleet.config.deltas),
             ),
             fleet,
+            told: (0..places).map(|_| Vec::new()).collect(),
             burst: 4,
         }
+    }
+
+    /// From now on, writes a line to `out` for each frame that is sent, lost or taken, for each
+    /// report, and for what is done to nodes and ways.
+    ///
+    /// Everything that is done to the world panics if `out` refuses a line.
+    pub fn trace(&mut self, out: impl Write + 'static) {
+        let out = Box::new(out);
+        self.network.trace = Some(Trace { out });
     }
 
     /// From now on, keeps what goes to all nodes for [`overhear`](Self::overhear).
@@ -209,6 +224,7 @@ impl<'a> World<'a> {
         let now = self.network.now_ns;
         self.network.read(self.fleet);
         while let Some((to, bytes)) = self.network.next_due() {
+            self.tell_arrival(to, &bytes);
             if let Some(streamer) = &mut self.streamers[to as usize] {
                 let mut port = Port {
                     network: &mut self.network,
@@ -228,11 +244,34 @@ impl<'a> World<'a> {
                 streamer.poll_transmit(now, self.burst, &mut port);
             }
         }
+        self.tell_reports();
+    }
+
+    fn tell_arrival(&mut self, to: u16, bytes: &[u8]) {
+        let from = crate::wire::of_any_version(bytes).map_or(u16::MAX, |(_, sender)| sender);
+        self.network
+            .tell(format_args!("{from} : {to} {}", Told(bytes)));
+    }
+
+    /// What the streamers have reported since the last call, if there is a trace.
+    fn tell_reports(&mut self) {
+        if self.network.trace.is_none() {
+            return;
+        }
+        for (node, streamer) in self.streamers.iter_mut().enumerate() {
+            let reports = streamer.iter_mut().flat_map(Streamer::take_reports);
+            for report in reports {
+                let what = format_args!("node {node} reports: {report}");
+                self.network.tell(what);
+                self.told[node].push(report);
+            }
+        }
     }
 
     /// Injects bytes into `to`'s receive path, as any host on the wire could.
     pub fn inject(&mut self, to: u16, bytes: &[u8]) {
         let now = self.network.now_ns;
+        self.tell_arrival(to, bytes);
         if let Some(streamer) = &mut self.streamers[to as usize] {
             let mut port = Port {
                 network: &mut self.network,
@@ -244,12 +283,16 @@ impl<'a> World<'a> {
 
     /// Sets what the network does from now on, the same on all ways.
     pub fn set_faults(&mut self, faults: Faults) {
+        let what = format_args!("all ways: {}", Way(&faults));
+        self.network.tell(what);
         self.network.set_faults(faults);
     }
 
     /// Sets what happens on the way from one node to another from now on. A limit there is a
     /// shaper with a queue, behind that of the sender; `no_slot` and `unread_ns` are of senders.
     pub fn set_way(&mut self, from: u16, to: u16, faults: Faults) {
+        let what = format_args!("way {from} > {to}: {}", Way(&faults));
+        self.network.tell(what);
         self.network.set_way(from, to, faults);
     }
 
@@ -261,11 +304,13 @@ impl<'a> World<'a> {
     /// Stops the streamer of `node`, as SIGSTOP does: it sends nothing, and what arrives waits for
     /// it, up to [`INBOX_BYTES`].
     pub fn pause(&mut self, node: u16) {
+        self.network.tell(format_args!("node {node} stands still"));
         self.network.pause(node);
     }
 
     /// Lets the streamer of `node` go on.
     pub fn go_on(&mut self, node: u16) {
+        self.network.tell(format_args!("node {node} goes on"));
         self.network.go_on(node);
     }
 
@@ -276,17 +321,21 @@ impl<'a> World<'a> {
 
     /// Kills the streamer of `node`; its memory stays, what its adapter has not read never leaves.
     pub fn kill(&mut self, node: u16) {
+        self.network.tell(format_args!("node {node} is killed"));
         self.streamers[node as usize] = None;
         self.network.unread.retain(|one| one.from != node);
     }
 
     /// Starts the streamer of `node` again on what it left behind.
     pub fn restart(&mut self, node: u16) {
+        self.network.tell(format_args!("node {node} starts"));
         self.streamers[node as usize] = Some(self.fleet.streamer(node));
     }
 
     /// Tells `node` to leave ([`Streamer::leave`]). It is to be killed once it has.
     pub fn leave(&mut self, node: u16) {
+        self.network
+            .tell(format_args!("node {node} is told to leave"));
         if let Some(streamer) = &mut self.streamers[usize::from(node)] {
             streamer.leave();
         }
@@ -297,6 +346,8 @@ impl<'a> World<'a> {
     /// # Panics
     /// If there is none: [`Fleet::add_life`].
     pub fn lose(&mut self, node: u16) {
+        self.network
+            .tell(format_args!("node {node} loses its memory"));
         self.kill(node);
         self.fleet.begin_next_life(node);
         self.restart(node);
@@ -316,8 +367,10 @@ impl<'a> World<'a> {
 
     /// Reports of the streamer of `node` since the last call.
     pub fn take_reports(&mut self, node: u16) -> Vec<Report> {
-        let streamer = self.streamers[node as usize].as_mut();
-        streamer.map_or_else(Vec::new, |streamer| streamer.take_reports().collect())
+        let mut reports = std::mem::take(&mut self.told[usize::from(node)]);
+        let streamer = self.streamers[node as usize].iter_mut();
+        reports.extend(streamer.flat_map(Streamer::take_reports));
+        reports
     }
 
     /// The virtual clock, ns.

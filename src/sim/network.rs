@@ -14,6 +14,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::Fleet;
 use super::limit::{Limit, Limits};
+use super::trace::{Told, Trace};
 use super::traffic::Meter;
 use crate::weights::kernels;
 
@@ -121,6 +122,8 @@ pub(super) struct Network {
     inboxes: Vec<Inbox>,
     /// What went to all nodes, for another listener on the wire.
     pub(super) heard: Option<Vec<Vec<u8>>>,
+    /// Where all that happens is written, if it is.
+    pub(super) trace: Option<Trace>,
     pub(super) limits: Limits,
     /// The queues in front of receivers.
     receive: Limits,
@@ -142,6 +145,7 @@ impl Network {
             meter,
             inboxes: (0..nodes).map(|_| Inbox::default()).collect(),
             heard: None,
+            trace: None,
             limits: Limits::new(usize::from(nodes)),
             receive: Limits::new(usize::from(nodes)),
         };
@@ -227,7 +231,10 @@ impl Network {
         self.receive.admit(limit, at_ns, queue, bytes.len());
         match self.receive.queued_ns(at_ns) {
             _ if lost => {}
-            None => self.meter.dropped(from, &bytes),
+            None => {
+                self.tell(format_args!("{from} > {to} no room: {}", Told(&bytes)));
+                self.meter.dropped(from, &bytes);
+            }
             Some(queued_ns) => self.push(at_ns + queued_ns, to, Next::Node, bytes),
         }
     }
@@ -284,6 +291,8 @@ impl Network {
         let in_burst = queued_ns.is_some() && bursts.loses();
         let lost = queued_ns.is_none() || self.rng.random_bool(faults.drop) || in_burst;
         self.meter.note(from, bytes, !lost);
+        let fate = if lost { "lost: " } else { "" };
+        self.tell(format_args!("{from} > {to} {fate}{}", Told(bytes)));
         let next = match self.faults.receive {
             Some(_) => Next::Queue { from, lost },
             None => Next::Node,
@@ -303,6 +312,13 @@ impl Network {
                 Arc::make_mut(&mut bytes)[bit / 8] ^= 1 << (bit % 8);
             }
             self.push(due, to, next, bytes);
+        }
+    }
+
+    /// A line for the trace. It is put into words only where there is one.
+    pub(super) fn tell(&mut self, what: std::fmt::Arguments<'_>) {
+        if let Some(trace) = &mut self.trace {
+            trace.line(self.now_ns, what);
         }
     }
 

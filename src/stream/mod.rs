@@ -66,7 +66,7 @@ mod unsure;
 mod window;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use age::AgeSteps;
 pub use common::Peer;

@@ -39,7 +39,7 @@ const NODES: u16 = 3;
 const CHUNKS: u32 = 7;
 const CHUNK_WEIGHTS: u32 = 32;
 
-fn config(deltas: Deltas) -> Config {
+pub(crate) fn config(deltas: Deltas) -> Config {
     Config {
         session: 0x5e55,
         fingerprint: 0xf1,

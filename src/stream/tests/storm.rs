@@ -4,6 +4,12 @@
 //!
 //! Each node adds to weights of its own, so that a sum tells whose work is missing or doubled.
 
+use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
 use super::*;
 
 /// What may happen to a node.
@@ -257,6 +263,7 @@ fn run(seed: u64, storm: Storm) {
     }
     let faults = super::storm(seed % 31);
     let mut world = World::new(&fleet, faults, seed);
+    trace(&mut world, seed);
     let weights = (config.chunks * CHUNK_WEIGHTS) as usize;
     let mut run = Run {
         world: &mut world,
@@ -318,6 +325,22 @@ pub(super) fn seeds_of_choice_told() -> Range<u64> {
     let (from, to) = seeds.split_once("..").expect("FROM..TO");
     let [from, to] = [from, to].map(|seed| seed.parse().expect("a number"));
     from..to
+}
+
+/// Writes what happens in `world` to a file of its own in the folder `DOGWILD_STORM_TRACE`, if that
+/// is set. The file is named after the test, the seed and the run of it.
+pub(super) fn trace(world: &mut World<'_>, seed: u64) {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let Some(folder) = std::env::var_os("DOGWILD_STORM_TRACE") else {
+        return;
+    };
+    let run = RUNS.fetch_add(1, Relaxed);
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("storm").replace("::", ".");
+    let path = Path::new(&folder).join(format!("{test}-seed{seed}-run{run}.gz"));
+    let file = File::create_new(&path).expect("an empty folder for traces");
+    eprintln!("seed {seed} is written to {}", path.display());
+    world.trace(GzEncoder::new(file, Compression::fast()));
 }
 
 /// `DOGWILD_STORM_SEEDS=100..200` of both storms: for a night, or one seed that failed.

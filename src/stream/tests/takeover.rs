@@ -166,6 +166,7 @@ pub(super) fn with_run(
         fleet.add_life(node, &path).unwrap();
     }
     let mut world = World::new(&fleet, faults, seed);
+    super::storm::trace(&mut world, seed);
     let mut run = Run::new(&mut world, &fleet, config.nodes, seed);
     then(&mut run);
 }

@@ -52,6 +52,10 @@ enum Action {
         /// The first seed, and the one behind the last.
         #[arg(long, value_name = "FROM..TO")]
         seeds: storm::Seeds,
+        /// Write what happens, frame by frame, to files in this folder (gzip, a line each). Of one
+        /// seed some 1 GB, and it takes some 20 minutes.
+        #[arg(long, value_name = "FOLDER")]
+        trace: Option<PathBuf>,
     },
     /// Change single lines of the stream's protocol, one at a time, and see that its tests fail.
     /// Each takes some minutes.
@@ -104,7 +108,7 @@ fn main() -> ExitCode {
             times,
         } => check(fast, &Tests { all, load, times }),
         Action::Deny => check_dependencies(),
-        Action::Storm { seeds } => storm::run(seeds),
+        Action::Storm { seeds, trace } => storm::run(seeds, trace.as_deref()),
         Action::Mutants { only } => mutants::run(only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
     };

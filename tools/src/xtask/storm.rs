@@ -3,6 +3,7 @@
 //! One run of the test program for each seed, so that a seed that fails ends no other. All chance
 //! is in the seed and the commit: what failed fails again.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -34,8 +35,10 @@ impl std::str::FromStr for Seeds {
     }
 }
 
-/// Runs the storms of `seeds`, and says which of them failed.
-pub(crate) fn run(seeds: Seeds) -> Result<()> {
+/// Runs the storms of `seeds`, and says which of them failed. What happens in them is written to
+/// the folder `trace`, a file for each run.
+pub(crate) fn run(seeds: Seeds, trace: Option<&Path>) -> Result<()> {
+    let trace = trace.map(folder).transpose()?;
     let commit = output(Command::new("git").args(["describe", "--always", "--dirty"]))?;
     let commit = commit.trim();
     dogwild_lab::say!(
@@ -48,6 +51,9 @@ pub(crate) fn run(seeds: Seeds) -> Result<()> {
         let mut storm = Command::new("cargo");
         storm.args(["test", "--quiet", "--lib", TESTS, "--", "--ignored"]);
         storm.env("DOGWILD_STORM_SEEDS", format!("{seed}..{}", seed + 1));
+        if let Some(folder) = &trace {
+            storm.env("DOGWILD_STORM_TRACE", folder);
+        }
         let storm = storm.current_dir(root()).output();
         let ended = storm.context("cannot run cargo")?;
         if ended.status.success() {
@@ -60,14 +66,28 @@ pub(crate) fn run(seeds: Seeds) -> Result<()> {
     }
     if let Some(seed) = failed.first() {
         bail!(
-            "{} of {} seeds failed at {commit}: {failed:?}; `cargo xtask storm --seeds {seed}..{}` there \
-             shows the first of them again",
+            "{} of {} seeds failed at {commit}: {failed:?}; `cargo xtask storm --seeds {seed}..{} --trace \
+             FOLDER` there follows the first of them frame by frame",
             failed.len(),
             seeds.to - seeds.from,
             seed + 1
         );
     }
     Ok(())
+}
+
+/// The folder at `path`, made if it is not there, as a whole path. What is in it is of another run.
+fn folder(path: &Path) -> Result<PathBuf> {
+    let why = || format!("cannot make the folder {} for traces", path.display());
+    std::fs::create_dir_all(path).with_context(why)?;
+    let path = path.canonicalize().with_context(why)?;
+    if path.read_dir().with_context(why)?.next().is_some() {
+        bail!(
+            "{} is not empty: give --trace a folder of its own",
+            path.display()
+        );
+    }
+    Ok(path)
 }
 
 #[cfg(test)]
@@ -81,5 +101,19 @@ mod tests {
             let said = text.parse::<Seeds>().unwrap_err();
             assert!(said.contains(word), "{said}");
         }
+    }
+
+    #[test]
+    fn traces_go_to_an_empty_folder() {
+        let around = tempfile::tempdir().unwrap();
+        let new = around.path().join("a/b");
+        assert_eq!(folder(&new).unwrap(), new.canonicalize().unwrap());
+        assert!(folder(&new).is_ok());
+        let said = format!("{:#}", folder(around.path()).unwrap_err());
+        assert!(said.contains("is not empty"), "{said}");
+        let file = new.join("file");
+        std::fs::write(&file, "").unwrap();
+        let said = format!("{:#}", folder(&file).unwrap_err());
+        assert!(said.contains("cannot make the folder"), "{said}");
     }
 }
