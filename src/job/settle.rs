@@ -19,8 +19,10 @@ use crate::weights::{Role, SharedWeights, kernels};
 
 /// Longest time without anything getting nearer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Passes of every streamer over its range that change nothing, before it is called hopeless.
-const PASSES: u64 = 8;
+/// Passes of every streamer over its range that change nothing, before it is called hopeless. In
+/// int8 a chunk is sent whole in one pass of five, and a rest that is too small to move a weight of
+/// its master takes some twelve wholes until it is nothing; the exact values come after that.
+const PASSES: u64 = 80;
 /// Weights compared at once.
 const BLOCK: usize = 4096;
 
