@@ -17,7 +17,7 @@ use support::hosts::Hosts;
 use support::job::one_job;
 use support::output::succeeds;
 use support::process::Process;
-use support::wait::{wait_for, wait_while};
+use support::wait::wait_while;
 
 /// Nodes that the job begins with, and all of them.
 const FIRST: u16 = 4;
@@ -94,7 +94,7 @@ impl Churn {
             told: String::new(),
         };
         (0..NODES).for_each(|node| churn.start(node));
-        churn.wait_until_ready();
+        churn.hosts.wait_until_ready(0..NODES);
         churn
     }
 
@@ -202,7 +202,7 @@ impl Churn {
             }
         }
         self.end_troubles(end + Duration::from_secs(3600));
-        self.wait_until_ready();
+        self.hosts.wait_until_ready(0..NODES);
     }
 
     fn wait_for_sum(&self) {
@@ -219,14 +219,6 @@ impl Churn {
             let differ: Vec<u16> = (1..NODES).filter(differs).collect();
             (!differ.is_empty()).then(|| format!("nodes {differ:?} differ from node 0"))
         });
-    }
-
-    fn wait_until_ready(&self) {
-        for node in 0..NODES {
-            wait_for(&format!("node {node} to be ready"), || {
-                self.hosts.status(node).contains("ready       yes")
-            });
-        }
     }
 
     /// By how much each node is off from what was added, where it is.

@@ -51,7 +51,7 @@ fn memory_that_is_lost_again_and_again_while_others_train_comes_back() {
 #[test]
 fn a_node_that_was_away_rolls_nothing_back() {
     let (hosts, mut streams) = begin("away", 100);
-    hosts.wait_until_equal("equal initial weights");
+    hosts.wait_until_ready(0..3);
     let begun = hosts.range(1, 1);
     streams[0].signal("STOP");
     assert!(hosts.solver(1).wait().success());

@@ -34,7 +34,7 @@ impl Job {
             hosts.init(node, 1, 100);
             (node, hosts.stream_told(node, &SUM))
         });
-        hosts.wait_until_equal("equal initial weights");
+        hosts.wait_until_ready([0, 1]);
         let begun = hosts.weights(0);
         Self {
             hosts,
@@ -47,9 +47,7 @@ impl Job {
     fn join(&mut self, node: u16) {
         let stream = self.hosts.stream_told(node, &SUM);
         self.streams.push((node, stream));
-        wait_for(&format!("node {node} to be ready"), || {
-            self.hosts.status(node).contains("ready       yes")
-        });
+        self.hosts.wait_until_ready([node]);
     }
 
     /// Ends the streamer of `node` as a launcher does, and waits for it. Returns what it said.
@@ -190,17 +188,12 @@ fn a_job_begins_without_a_node_that_may_be_missing() {
         hosts.stream_with(node, &["--min-nodes", "3", "--merge", "sum", "--atomic"])
     };
     let _streams = [0, 1, 3].map(start);
-    wait_for("three nodes to be ready", || {
-        let ready = |node: u16| hosts.status(node).contains("ready       yes");
-        [0, 1, 3].into_iter().all(ready)
-    });
+    hosts.wait_until_ready([0, 1, 3]);
     hosts.add_one(1);
     let equal = |a: u16, b: u16| hosts.weights(a) == hosts.weights(b);
     wait_for("what was added", || equal(0, 1) && equal(1, 3));
     let _late = start(2);
-    wait_for("the fourth", || {
-        equal(2, 0) && hosts.status(2).contains("ready       yes")
-    });
+    wait_for("the fourth", || equal(2, 0) && hosts.is_ready(2));
 }
 
 #[test]

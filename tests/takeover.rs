@@ -30,7 +30,7 @@ impl Job {
             hosts.stream_sum(node)
         });
         let streams = streams.collect();
-        hosts.wait_until_equal("equal initial weights");
+        hosts.wait_until_ready(0..NODES);
         let begun = hosts.weights(0);
         Self {
             hosts,

@@ -87,14 +87,6 @@ impl Apart {
         });
     }
 
-    fn wait_until_ready(&self, nodes: &[u16]) {
-        for node in nodes {
-            wait_for(&format!("node {node} to be ready"), || {
-                self.hosts.status(*node).contains("ready       yes")
-            });
-        }
-    }
-
     /// The nodes to which node `node` sends copies.
     fn copies(&self, node: u16) -> u64 {
         self.hosts.meter(node, "copy_nodes")
@@ -114,7 +106,7 @@ fn one_address_is_enough_to_find_all() {
         (node, stream)
     });
     let all = [0, 1, 2, 3];
-    apart.wait_until_ready(&all);
+    apart.hosts.wait_until_ready(all);
     apart.add(&all);
     apart.wait_for_sum(&all);
     assert_eq!(all.map(|node| apart.copies(node)), [3; 4]);
@@ -166,7 +158,7 @@ fn hosts_of_two_subnets_go_on_without_the_one_that_brought_them_together() {
     let mut first = apart.stream(0, &at("10.77.0.1"));
     let _second = apart.stream(1, &at("10.77.0.1"));
     let _third = apart.stream(2, &at("10.77.0.1"));
-    apart.wait_until_ready(&[0, 1, 2]);
+    apart.hosts.wait_until_ready([0, 1, 2]);
     apart.add(&[0, 1, 2]);
     apart.wait_for_sum(&[0, 1, 2]);
     first.kill();
@@ -194,7 +186,7 @@ fn who_stands_still_gets_no_copies_and_is_back_at_once() {
     let said = said(&lost.output());
     assert_says(&said, &["no node answers at 10.77.0.2:9", "--join"]);
     let third = apart.stream(2, &join);
-    apart.wait_until_ready(&[0, 1, 2]);
+    apart.hosts.wait_until_ready([0, 1, 2]);
     apart.add(&[0, 1, 2]);
     apart.wait_for_sum(&[0, 1, 2]);
     third.signal("STOP");

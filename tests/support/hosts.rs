@@ -12,7 +12,7 @@ use super::process::Process;
 use super::program::dogwild;
 use super::results::tensors;
 use super::shm::shm_folder;
-use super::wait::wait_while;
+use super::wait::{wait_for, wait_while};
 
 pub(crate) const DATA: &str = "digits:1,train=2000,test=200";
 
@@ -209,6 +209,17 @@ impl Hosts {
             }
         }
         (!lacking.is_empty()).then_some(lacking)
+    }
+
+    /// Waits until solvers may start on these nodes: what is added before is run over.
+    pub(crate) fn wait_until_ready(&self, nodes: impl IntoIterator<Item = u16>) {
+        for node in nodes {
+            wait_for(&format!("node {node} to be ready"), || self.is_ready(node));
+        }
+    }
+
+    pub(crate) fn is_ready(&self, node: u16) -> bool {
+        self.status(node).contains("ready       yes")
     }
 
     /// Waits until all nodes hold the same weights, and returns a snapshot.
