@@ -103,7 +103,9 @@ impl Missing {
     ) -> Result<(), DropReason> {
         let header = &frame.header;
         let at = self.asked.iter().position(|one| one.chunk == header.chunk);
-        let at = at.filter(|_| header.sender == self.node && !common.holds(header.chunk));
+        // It may come late: the chunk came from its master meanwhile, or is streamed here by now.
+        let lacks = !common.holds(header.chunk) && !common.streams(header.range);
+        let at = at.filter(|_| header.sender == self.node && lacks);
         let at = at.ok_or(DropReason::Late)?;
         let asked = &mut self.asked[at];
         if asked.version != header.chunk_version {

@@ -524,3 +524,66 @@ fn frames_with_any_fields_panic_nothing() {
     }
     wait_ready(&mut world, 4);
 }
+
+/// A node asks for a replica where a master is away. The answer comes when that master is back, and
+/// once more when the node streams the range itself: it runs over nothing.
+#[test]
+fn a_replica_that_comes_late_runs_over_nothing() {
+    let folder = folder();
+    let config = config(Deltas::ExactlyOnce);
+    let fleet = fleet_with_lives(&config, 1, folder.path());
+    let mut world = World::new(&fleet, Faults::default(), 5);
+    wait_ready(&mut world, 5);
+    let mut added = nothing();
+    add(&mut world, &fleet, &mut added, 100);
+    settle(&mut world, &fleet, &added, 5);
+    world.kill(1);
+    let far = Faults {
+        delay_ns: 200_000_000,
+        ..Faults::default()
+    };
+    world.set_way(0, 2, far);
+    world.lose(2);
+    let sent = |world: &World<'_>| world.streamer(0).unwrap().counters().restores_sent;
+    let before = sent(&world);
+    while sent(&world) == before {
+        world.step();
+    }
+    let sent_ns = world.now_ns();
+    world.restart(1);
+    while !world.streamer(2).unwrap().has_joined(1) {
+        world.step();
+    }
+    assert!(
+        world.now_ns() < sent_ns + far.delay_ns,
+        "its master was sooner"
+    );
+    world.set_way(0, 2, Faults::default());
+    wait_ready(&mut world, 5);
+    world.kill(1);
+    let streams = |world: &World<'_>| world.streamer(2).unwrap().streamed_weights();
+    let own = streams(&world);
+    while streams(&world) == own {
+        world.step();
+    }
+    world.restart(1);
+    add(&mut world, &fleet, &mut added, 100);
+    for chunk in Ranges::new(CHUNKS, NODES, NODES, NODES).of(1) {
+        let header = Header {
+            kind: Kind::Restore,
+            dtype: crate::wire::Dtype::F32,
+            acks: NODES as u8,
+            epoch: epoch_of(1, 1),
+            range: 1,
+            chunk,
+            payload_len: CHUNK_WEIGHTS * 4,
+            ..Frame::parse(&strangers::hello(&config, 0, |_, _| {}))
+                .unwrap()
+                .header
+        };
+        let mut late = vec![0; header.frame_len()];
+        header.emit(&mut late);
+        world.inject(2, &late);
+    }
+    settle(&mut world, &fleet, &added, 5);
+}
