@@ -248,6 +248,9 @@ impl<'a> World<'a> {
     }
 
     fn tell_arrival(&mut self, to: u16, bytes: &[u8]) {
+        if self.network.trace.is_none() {
+            return;
+        }
         let from = crate::wire::of_any_version(bytes).map_or(u16::MAX, |(_, sender)| sender);
         self.network
             .tell(format_args!("{from} : {to} {}", Told(bytes)));

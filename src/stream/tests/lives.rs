@@ -31,6 +31,15 @@ fn add(world: &mut World<'_>, fleet: &Fleet, added: &mut [f32], steps: usize) {
     }
 }
 
+/// A frame of zeros that `sender` could send: what `of` makes of the header of its hello.
+fn frame_of(config: &Config, sender: u16, of: impl FnOnce(Header) -> Header) -> Vec<u8> {
+    let hello = strangers::hello(config, sender, |_, _| {});
+    let header = of(Frame::parse(&hello).unwrap().header);
+    let mut bytes = vec![0; header.frame_len()];
+    header.emit(&mut bytes);
+    bytes
+}
+
 fn nothing() -> Vec<f32> {
     vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize]
 }
@@ -278,18 +287,14 @@ fn a_late_or_forged_ask_freezes_nothing() {
     wait_ready(&mut world, 4);
     let mut added = nothing();
     for counter in [2, 3, 40, 1 << 22, (1 << 24) - 1] {
-        let header = Header {
+        let ask = frame_of(&config, 1, |header| Header {
             kind: Kind::Ask,
             epoch: epoch_of(counter, 1),
             range: 1,
             chunk: Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start,
             payload_len: 0,
-            ..Frame::parse(&strangers::hello(&config, 1, |_, _| {}))
-                .unwrap()
-                .header
-        };
-        let mut ask = vec![0; header.frame_len()];
-        header.emit(&mut ask);
+            ..header
+        });
         world.inject(0, &ask);
         steps(&mut world, 10_000);
         add(&mut world, &fleet, &mut added, 100);
@@ -569,7 +574,7 @@ fn a_replica_that_comes_late_runs_over_nothing() {
     world.restart(1);
     add(&mut world, &fleet, &mut added, 100);
     for chunk in Ranges::new(CHUNKS, NODES, NODES, NODES).of(1) {
-        let header = Header {
+        let late = frame_of(&config, 0, |header| Header {
             kind: Kind::Restore,
             dtype: crate::wire::Dtype::F32,
             acks: NODES as u8,
@@ -577,12 +582,8 @@ fn a_replica_that_comes_late_runs_over_nothing() {
             range: 1,
             chunk,
             payload_len: CHUNK_WEIGHTS * 4,
-            ..Frame::parse(&strangers::hello(&config, 0, |_, _| {}))
-                .unwrap()
-                .header
-        };
-        let mut late = vec![0; header.frame_len()];
-        header.emit(&mut late);
+            ..header
+        });
         world.inject(2, &late);
     }
     settle(&mut world, &fleet, &added, 5);
