@@ -18,7 +18,7 @@ use crate::solver::data::{Batches, BatchesError, DataSet, Shard};
 use crate::solver::{
     Caution, Cluster, Evaluation, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
 };
-use crate::stream::Config;
+use crate::stream::{Config, copy_positions};
 use crate::weights::{StateError, WeightsView};
 
 /// Why a training in virtual time cannot begin.
@@ -351,6 +351,8 @@ impl<'a> Training<'a> {
         let len = config.chunks as usize * config.chunk_weights as usize;
         let words: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
         let all = WeightsView::of(&words);
+        // A node alone streams nothing, and a range that goes to another node does not for a moment.
+        copy_positions(self.fleet.state(0), self.fleet.weights(0), all);
         for node in 0..config.nodes {
             let own = self
                 .world

@@ -89,6 +89,14 @@ fn train(merge: Merge, how: Solvers, nodes: u16, iterations: u64) -> Option<(f32
     Some((loss, (0..nodes).flat_map(bits).collect(), accuracy))
 }
 
+/// A node alone streams to nobody; what is tested are its weights.
+#[test]
+fn a_node_alone_is_tested() {
+    let (_, bits, accuracy) = train(Merge::Mean, solvers(1, 1), 1, 60).unwrap();
+    assert!(bits.iter().any(|bits| *bits != 0));
+    assert!(accuracy > 0.2, "{accuracy}: no better than by chance");
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_bit() {
     let [once, again, other] =
