@@ -4,7 +4,8 @@
 //! its weights stay as they are (its *content*), further positions are *pieces* of it in f32, as
 //! long as fit into a frame, and then it begins again. So a slave at rest ends with the very bits.
 //! A piece replaces a part of what the whole chunk of the same content made: a slave that missed
-//! that waits for it. While a chunk moves every position is a whole one.
+//! that waits for it. While a chunk moves every position is a whole one. What a slave has outstanding
+//! does not keep it from pieces: they replace parts of the position that it holds, `last - sent`.
 //!
 //! **Deltas.** What leaves is what the payload can say of the delta. The rest stays in `w - last`
 //! and leaves later: `take_rounded` of the kernels. (In a mean, a rest below 2^-100 counts as
@@ -19,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Config;
 use super::common::Common;
-use super::common::chunk_flags::JOINED;
+use super::common::chunk_flags::{JOINED, OUTSTANDING};
 use crate::weights::kernels::{self, Rounding, STEP_BLOCK};
 use crate::weights::{BLOCK, WeightsView};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
@@ -250,8 +251,14 @@ impl Narrow {
         let (_, last, _) = common.chunk_views(header.chunk);
         values.resize(last.len(), 0.0);
         let known = self.knows_content(common, frame);
-        if known {
+        if known && self.is_exact(header.chunk) {
             kernels::copy_out(last, values);
+        } else if known {
+            let position = common.held_position(header.chunk);
+            values
+                .iter_mut()
+                .zip(0..)
+                .for_each(|(value, i)| *value = position(i));
         }
         let fine = match (header.part, known) {
             (0, true) => true,
@@ -274,18 +281,28 @@ impl Narrow {
         Ok(())
     }
 
-    /// Whether `last` is made of the content that a frame is a part of.
+    fn is_exact(&self, chunk: u32) -> bool {
+        let seen = self.seen.get(chunk as usize).copied().flatten();
+        seen.is_some_and(|seen| seen.exact)
+    }
+
+    /// Whether the position that is held is made of the content that a frame is a part of. It is
+    /// `last` without what is outstanding, and so may be off by a rounding: until the pieces that
+    /// come have replaced all of it.
     fn knows_content(&self, common: &Common<'_>, frame: &Frame<'_>) -> bool {
         let header = &frame.header;
         let state = common.state.chunk(header.chunk);
-        let joined = state.flags.load(Relaxed) & JOINED != 0;
+        let flags = state.flags.load(Relaxed);
+        let joined = flags & JOINED != 0;
+        let outstanding = flags & OUTSTANDING != 0;
         let ahead = header
             .chunk_version
             .wrapping_sub(state.version.load(Relaxed));
         let same_life = joined && state.epoch.load(Relaxed) == header.epoch;
         let seen = self.seen.get(header.chunk as usize).copied().flatten();
         seen.is_some_and(|seen| {
-            same_life && seen.exact && seen.content == header.content && ahead < CONTENT_TURN
+            let held = seen.exact || outstanding;
+            same_life && held && seen.content == header.content && ahead < CONTENT_TURN
         })
     }
 }

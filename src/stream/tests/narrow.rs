@@ -104,6 +104,41 @@ fn settle_equal(world: &mut World<'_>, fleet: &Fleet, seed: u64) {
     panic!("seed {seed}: replicas did not become equal");
 }
 
+/// What of a delta a payload cannot say follows in ever smaller parts, and those move no bit of the
+/// master. They keep no slave from the exact values, which come in pieces.
+#[test]
+fn a_delta_that_moves_nothing_keeps_no_piece_away() {
+    for precision in NARROW {
+        let folder = folder();
+        let config = Config {
+            merge: Merge::Mean,
+            ..narrow(precision)
+        };
+        let fleet = Fleet::new(&config, folder.path()).unwrap();
+        let faults = Faults {
+            delay_ns: 20_000,
+            ..Faults::default()
+        };
+        let mut world = World::new(&fleet, faults, 1);
+        wait_ready(&mut world, 1);
+        (0..NODES).for_each(|node| world.set_iterations(node, 100));
+        move_for_a_while(&mut world, &fleet, 300, 1);
+        settle_equal(&mut world, &fleet, 1);
+        let cycles = |world: &World<'_>| world.streamer(0).unwrap().counters().cycles;
+        let before = cycles(&world);
+        for i in 0..CHUNK_WEIGHTS as usize {
+            let w = fleet.weights(1);
+            w.store(i, w.load(i) + 1.0 + 0.1 * i as f32);
+        }
+        while !fleet.identical() {
+            world.step();
+        }
+        let passes = cycles(&world) - before;
+        assert!(passes < 40, "{precision:?}: equal after {passes} passes");
+        check_positions(&fleet);
+    }
+}
+
 fn check_positions(fleet: &Fleet) {
     let len = (CHUNKS * CHUNK_WEIGHTS) as usize;
     for node in 0..NODES {
