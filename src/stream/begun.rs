@@ -6,8 +6,9 @@
 //! answer is an offer of the positions that chunks were begun from. A chunk that was begun from
 //! this node's own is joined; of any other [`rejoin`](super::rejoin) fetches the base.
 //!
-//! Who streams knows what it began from while its process lives. Where that is not known any more,
-//! or a third node has begun since, a chunk counts as given if it was asked for.
+//! Who streams knows what it began from while its process lives, and after a kill where it has kept a
+//! base. Where that is not known any more, or a third node has begun since, a chunk counts as given
+//! if it was asked for.
 //!
 //! Invariant: nothing here changes weights. A chunk leaves the state of a fork here or in
 //! [`rejoin`](super::rejoin).
@@ -125,7 +126,11 @@ impl Common<'_> {
 
     /// What this node began chunks of a block from, as far as it knows.
     pub(super) fn begun_from(&self, chunks: Range<u32>) -> Vec<Held> {
-        let begun = |chunk| Held::new(self.forks.begun.get(&chunk).copied());
+        let begun = |chunk| {
+            let base = self.forks.base(chunk);
+            let base = base.map(|base| (base.epoch, base.version));
+            Held::new(self.forks.begun.get(&chunk).copied().or(base))
+        };
         chunks.map(begun).collect()
     }
 
@@ -139,7 +144,7 @@ impl Common<'_> {
     fn was_taken_over(&self, chunk: u32, master: u16, begun: &Held) -> bool {
         match begun.position() {
             Some(from) => self.has_own(chunk, from),
-            None => self.forks.given.get(&chunk) == Some(&master),
+            None => self.given(chunk) == Some(master),
         }
     }
 
@@ -148,14 +153,15 @@ impl Common<'_> {
     pub(super) fn has_own(&self, chunk: u32, position: (u32, u32)) -> bool {
         let state = self.state.chunk(chunk);
         let own = (state.epoch.load(Relaxed), state.version.load(Relaxed));
-        let given = self.forks.given.get(&chunk) == Some(&owner(position.0));
+        let given = self.given(chunk) == Some(owner(position.0));
         position == own || is_later(position.0, own.0) && given
     }
 
     /// The next master began from what this node streamed last: it holds that as any slave does.
     pub(super) fn join_again(&mut self, range: u16, chunk: u32) {
-        self.state.chunk(chunk).flags.store(JOINED, Relaxed);
-        self.forks.given.remove(&chunk);
+        let state = self.state.chunk(chunk);
+        state.flags.store(JOINED, Relaxed);
+        state.given.store(0, Relaxed);
         let lease = &mut self.leases[usize::from(range)];
         lease.forked_chunks -= 1;
         lease.joined_chunks += 1;

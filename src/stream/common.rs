@@ -84,7 +84,7 @@ pub(super) struct Common<'a> {
     pub(super) peers: Vec<Peer>,
     /// Of each range.
     pub(super) leases: Vec<Lease>,
-    pub(super) forks: Forks,
+    pub(super) forks: Forks<'a>,
     pub(super) awake: Awake,
     /// Counts the times that other ranges than before are streamed here.
     pub(super) turns: u32,
@@ -125,7 +125,7 @@ impl<'a> Common<'a> {
             ranges: Ranges::new(config.chunks, config.nodes, config.masters, config.places()),
             peers: vec![Peer::of(config.places()); config.places() as usize],
             leases: vec![Lease::default(); config.places() as usize],
-            forks: Forks::default(),
+            forks: Forks::of(state.forks(), config.chunks),
             awake: Awake::default(),
             turns: 0,
             counters: Counters::default(),
@@ -165,14 +165,15 @@ impl<'a> Common<'a> {
 
     /// Completes the chunk that a killed streamer was working on, from its journal.
     fn finish_interrupted(&mut self) {
-        let journal = self.state.journal();
+        let shared = self.state;
+        let journal = shared.journal();
         let Some(pending) = journal.pending() else {
             return;
         };
         // A damaged file may name anything; what is not there needs no finishing.
         if pending.chunk < self.config.chunks && pending.peer < self.config.places() {
             let (w, last, sent) = self.chunk_views(pending.chunk);
-            let state = self.state.chunk(pending.chunk);
+            let state = shared.chunk(pending.chunk);
             if let Some(was) = journal.recover(w, last, sent) {
                 if was.kind == JournalOp::PutBack {
                     kernels::put_back(last, sent, was.progress, journal);
@@ -187,7 +188,7 @@ impl<'a> Common<'a> {
 
     /// Stores the numbers of a chunk whose recovered work is `was`, as the killed streamer would
     /// have.
-    fn finish(&self, state: &ChunkState, was: &Interrupted) {
+    fn finish(&mut self, state: &ChunkState, was: &Interrupted) {
         match was.kind {
             JournalOp::Confirmed | JournalOp::Rounded => {
                 note_taken(state, was.version, Some(was.seq), true)
@@ -197,9 +198,10 @@ impl<'a> Common<'a> {
             JournalOp::PutBack => note_taken(state, was.version, Some(was.seq), false),
             // The rest of the delta died with the streamer that had its frame. The slave sends it
             // again, under the same number, and only what is missing is added then.
-            JournalOp::Apply
+            JournalOp::Apply | JournalOp::TakeOut
                 if was.progress < self.config.chunk_weights && self.state.remember_partial(was) => {
             }
+            JournalOp::TakeOut => self.note_taken_out(was.chunk, was.seq.into(), was.version),
             JournalOp::Apply => {
                 self.state.applied(was.chunk)[usize::from(was.peer)].store(was.seq, Relaxed);
                 self.state.forget_partial(was.chunk, was.peer);

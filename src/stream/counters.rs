@@ -45,6 +45,9 @@ pub struct Counters {
     pub forks_joined: u64,
     /// Chunks of which that was not possible: what this node did apart is lost.
     pub abandoned_chunks: u64,
+    /// Deltas of nodes that lost their memory that may count twice: this node has them, and the
+    /// master that took over from it may have them too.
+    pub doubled_deltas: u64,
     /// Frames dropped, by [`DropReason`].
     pub dropped: [u64; DropReason::ALL.len()],
 }

@@ -64,6 +64,13 @@ fn steps(a: u32, b: u32) -> u32 {
     counter(a).wrapping_sub(counter(b)) & COUNTER
 }
 
+/// Whether a node has streamed a range from epoch `before` to epoch `after` without another in
+/// between, for certain: a master that goes on begins the next epoch.
+#[inline]
+pub(super) fn same_reign(before: u32, after: u32) -> bool {
+    owner(before) == owner(after) && steps(after, before) <= 1
+}
+
 impl Common<'_> {
     /// The epoch of a range before which no position is taken; 0: none yet.
     #[inline]
@@ -246,5 +253,7 @@ mod tests {
             (epoch_of(1, 5), epoch_of(1, 3))
         );
         assert_eq!((owner(last), counter(last)), (7, COUNTER));
+        assert!(same_reign(last, last) && same_reign(epoch_of(2, 7), epoch_of(3, 7)));
+        assert!(!same_reign(last, after(last, 8)) && !same_reign(epoch_of(2, 7), epoch_of(4, 7)));
     }
 }

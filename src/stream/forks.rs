@@ -8,11 +8,12 @@
 //! Deltas that the node had applied after the base are in its weights, and their slaves have sent
 //! them again, since the base does not acknowledge them: they are *contested*. So each slave keeps,
 //! at the first position of another master, the delta that this one does not acknowledge, for each
-//! master before. The node knows by its own acknowledgements which of them it has, asks for those,
-//! and leaves them out.
+//! master before. (A slave that was away may go from a master to the same one in a later reign.) The node knows by its own acknowledgements which of them it has, asks for those,
+//! and leaves them out. One that it cannot be told, as its slave is silent, it *owes*: it takes it
+//! out when that slave is back ([`owed`](super::owed)).
 //!
-//! Bases and contested deltas are in this process's memory only: a kill of the node that keeps them
-//! loses them, and then what that fork did is lost (`abandoned_chunks`) or one delta counts twice.
+//! Bases, contested deltas and what is owed are in memory, and in a file that outlives a kill
+//! ([`ForkFile`]). Where that cannot be written they are in memory only: a report says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,10 +22,13 @@ use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, OUTSTANDING, SURE};
 use super::epochs::{is_later, owner};
+use crate::weights::{ForkFile, ForkKey, ForkKind, ForkRecord};
 use crate::wire::Header;
 
 /// Masters of a chunk before the present one for which a slave keeps a delta, at most.
 const MASTERS: usize = 4;
+/// What is contested with a master that streams again is kept for so long, ns.
+const KEPT_NS: u64 = 8_000_000_000;
 
 /// What a range was begun from, of one chunk.
 #[derive(Clone, Debug)]
@@ -51,24 +55,171 @@ pub(super) struct Contested {
     master: u16,
     pub(super) seq: u8,
     pub(super) weights: Vec<f32>,
+    /// Since when that master streams the chunk again, ns; 0: it does not.
+    back_ns: u64,
+}
+
+impl Base {
+    fn record(&self, chunk: u32) -> ForkRecord {
+        ForkRecord {
+            key: ForkKey {
+                kind: ForkKind::Base,
+                chunk,
+                node: 0,
+                epoch: 0,
+            },
+            position: (self.epoch, self.version),
+            seq: 0,
+            life: 0,
+            acks: self.acks.clone(),
+            weights: self.weights.clone(),
+        }
+    }
+}
+
+impl Contested {
+    fn key(chunk: u32, master: u16) -> ForkKey {
+        ForkKey {
+            kind: ForkKind::Contested,
+            chunk,
+            node: master,
+            epoch: 0,
+        }
+    }
+}
+
+/// A delta that is in this node's weights, and may be in those of the present master too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OwedKey {
+    pub(super) chunk: u32,
+    /// The slave that sent it.
+    pub(super) node: u16,
+    /// The epoch in which this node streamed the chunk.
+    pub(super) epoch: u32,
+}
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    pub(super) seq: u8,
+    /// The slave's incarnation: another one has never sent it.
+    pub(super) life: u64,
+}
+
+impl OwedKey {
+    fn key(self) -> ForkKey {
+        ForkKey {
+            kind: ForkKind::Owed,
+            chunk: self.chunk,
+            node: self.node,
+            epoch: self.epoch,
+        }
+    }
 }
 
 /// What this node keeps for those whose ranges others have begun.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Forks {
+#[derive(Debug)]
+pub(super) struct Forks<'a> {
+    file: &'a ForkFile,
+    /// Why something could not be kept in the file.
+    failed: Option<i32>,
     bases: BTreeMap<u32, Base>,
     contested: BTreeMap<u32, Vec<Contested>>,
+    owed: BTreeMap<OwedKey, Owed>,
+    due_ns: u64,
     /// Chunks of which this node does not know how their master began them.
     pub(super) unsure: BTreeSet<u32>,
     /// Epoch and version of the position that this node began a chunk from.
     pub(super) begun: BTreeMap<u32, (u32, u32)>,
-    /// The node that asked for what this one streamed last.
-    pub(super) given: BTreeMap<u32, u16>,
     /// Chunks that this node streamed, and the present master began from something else.
     pub(super) apart: BTreeSet<u32>,
 }
 
-impl Forks {
+impl<'a> Forks<'a> {
+    /// What a predecessor kept in `file`, as far as it fits `chunks`.
+    pub(super) fn of(file: &'a ForkFile, chunks: u32) -> Self {
+        let mut forks = Self {
+            file,
+            failed: None,
+            bases: BTreeMap::new(),
+            contested: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            due_ns: 0,
+            unsure: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            apart: BTreeSet::new(),
+        };
+        let there = file.records().into_iter();
+        there
+            .filter(|record| record.key.chunk < chunks)
+            .for_each(|record| forks.take_record(record));
+        forks
+    }
+
+    fn take_record(&mut self, record: ForkRecord) {
+        let ForkKey {
+            chunk, node, epoch, ..
+        } = record.key;
+        match record.key.kind {
+            ForkKind::Base => {
+                let (epoch, version) = record.position;
+                let base = Base {
+                    epoch,
+                    version,
+                    acks: record.acks,
+                    weights: record.weights,
+                };
+                self.bases.insert(chunk, base);
+            }
+            ForkKind::Contested => self.contested.entry(chunk).or_default().push(Contested {
+                master: node,
+                seq: record.seq,
+                weights: record.weights,
+                back_ns: 0,
+            }),
+            ForkKind::Owed => {
+                let (seq, life) = (record.seq, record.life);
+                self.owed
+                    .insert(OwedKey { chunk, node, epoch }, Owed { seq, life });
+            }
+        }
+    }
+
+    fn put(&mut self, record: &ForkRecord) {
+        if let Err(error) = self.file.put(record) {
+            self.failed = Some(error.raw_os_error().unwrap_or(0));
+        }
+    }
+
+    fn set_base(&mut self, chunk: u32, base: Base) {
+        self.put(&base.record(chunk));
+        self.bases.insert(chunk, base);
+    }
+
+    /// What this node owes.
+    pub(super) fn owed(&self) -> &BTreeMap<OwedKey, Owed> {
+        &self.owed
+    }
+
+    /// Owes a delta from now on.
+    pub(super) fn owe(&mut self, key: OwedKey, owed: Owed) {
+        self.put(&ForkRecord {
+            key: key.key(),
+            position: (0, 0),
+            seq: owed.seq,
+            life: owed.life,
+            acks: Vec::new(),
+            weights: Vec::new(),
+        });
+        self.owed.insert(key, owed);
+    }
+
+    /// Owes that delta no more.
+    pub(super) fn settle(&mut self, key: OwedKey) {
+        self.owed.remove(&key);
+        self.file.remove(&key.key());
+    }
+
     pub(super) fn base(&self, chunk: u32) -> Option<&Base> {
         self.bases.get(&chunk)
     }
@@ -81,13 +232,17 @@ impl Forks {
 
     /// The chunk was begun from what its master before streamed last: none has gone apart.
     pub(super) fn begin_whole(&mut self, chunk: u32) {
-        self.bases.remove(&chunk);
+        if let Some(base) = self.bases.remove(&chunk) {
+            self.file.remove(&base.record(chunk).key);
+        }
     }
 
-    /// Whether there is anything that a node whose range another has begun may ask for.
+    /// Whether there is anything that a node whose range another has begun may ask for, or that
+    /// this one has to ask for.
     pub(super) fn keeps_any(&self) -> bool {
         let mut bases = self.bases.values();
-        !self.contested.is_empty() || bases.any(|base| !base.weights.is_empty())
+        let keeps = !self.contested.is_empty() || bases.any(|base| !base.weights.is_empty());
+        keeps || !self.owed.is_empty()
     }
 
     /// What of `chunk` was under way to `master` when another began it.
@@ -102,7 +257,55 @@ impl Forks {
             if all.is_empty() {
                 self.contested.remove(&chunk);
             }
+            self.file.remove(&Contested::key(chunk, master));
         }
+    }
+
+    /// `master` streams a chunk again: what was contested with it is kept for a while, as it may owe
+    /// that.
+    fn note_streams(&mut self, now_ns: u64, chunk: u32, master: u16) {
+        let all = self.contested.get_mut(&chunk).into_iter().flatten();
+        for one in all.filter(|one| one.master == master) {
+            one.back_ns = now_ns.max(1);
+        }
+    }
+
+    /// Forgets what was contested with masters that stream again for long.
+    pub(super) fn forget_old(&mut self, now_ns: u64) {
+        if self.contested.is_empty() || now_ns < self.due_ns {
+            return;
+        }
+        self.due_ns = now_ns + KEPT_NS / 8;
+        let is_old = |one: &Contested| one.back_ns != 0 && now_ns - one.back_ns >= KEPT_NS;
+        let all = self.contested.iter();
+        let old = all.flat_map(|(chunk, all)| {
+            let old = all.iter().filter(|one| is_old(one));
+            old.map(|one| (*chunk, one.master))
+        });
+        for (chunk, master) in old.collect::<Vec<_>>() {
+            self.forget_contested(chunk, master);
+        }
+    }
+
+    /// Keeps a delta, in place of one that was under way to the same master; of more masters than
+    /// [`MASTERS`] the oldest goes.
+    fn set_contested(&mut self, chunk: u32, contested: Contested) {
+        let mut all = self.contested.remove(&chunk).unwrap_or_default();
+        all.retain(|one| one.master != contested.master);
+        self.put(&ForkRecord {
+            key: Contested::key(chunk, contested.master),
+            position: (0, 0),
+            seq: contested.seq,
+            life: 0,
+            acks: Vec::new(),
+            weights: contested.weights.clone(),
+        });
+        all.push(contested);
+        if all.len() > MASTERS {
+            let oldest = all.remove(0);
+            self.file.remove(&Contested::key(chunk, oldest.master));
+        }
+        self.contested.insert(chunk, all);
     }
 
     /// A delta or a position of `node` came for `chunk`: if it streamed that before, it needs the
@@ -116,10 +319,14 @@ impl Forks {
 
     #[cold]
     fn forget_base(&mut self, node: u16, chunk: u32) {
-        if let Some(base) = self.bases.get_mut(&chunk)
-            && owner(base.epoch) == node
-        {
-            base.weights = Vec::new();
+        let base = self.bases.get(&chunk);
+        let needed = base.filter(|base| owner(base.epoch) == node && !base.weights.is_empty());
+        if let Some(base) = needed.cloned() {
+            let numbers = Base {
+                weights: Vec::new(),
+                ..base
+            };
+            self.set_base(chunk, numbers);
         }
     }
 }
@@ -127,8 +334,21 @@ impl Forks {
 impl Common<'_> {
     /// Notes that `node`, which begins a range, asked for a chunk that this node streamed.
     pub(super) fn note_given(&mut self, chunk: u32, node: u16) {
-        if self.state.chunk(chunk).flags.load(Relaxed) & FORKED != 0 {
-            self.forks.given.insert(chunk, node);
+        let state = self.state.chunk(chunk);
+        if state.flags.load(Relaxed) & FORKED != 0 {
+            state.given.store(node + 1, Relaxed);
+        }
+    }
+
+    /// The node that asked for what this one streamed last of a chunk.
+    pub(super) fn given(&self, chunk: u32) -> Option<u16> {
+        self.state.chunk(chunk).given.load(Relaxed).checked_sub(1)
+    }
+
+    /// Reports that what must outlive a kill is in memory only, if it is.
+    pub(super) fn look_if_kept(&mut self) {
+        if let Some(errno) = self.forks.failed.take() {
+            self.report(Report::NotKept { errno });
         }
     }
 
@@ -143,22 +363,22 @@ impl Common<'_> {
             acks: acks.map(|ack| ack.load(Relaxed)).collect(),
             weights: (0..len).map(self.held_position(chunk)).collect(),
         };
-        self.forks.bases.insert(chunk, base);
+        self.forks.set_base(chunk, base);
+        self.look_if_kept();
     }
 
-    /// The first position of another master than before is about to be taken: what of this node's
-    /// it does not acknowledge is contested.
+    /// The first position of another master than before, or of the same after others, is about to
+    /// be taken: what of this node's it does not acknowledge is contested.
     #[cold]
-    pub(super) fn begin_with(&mut self, header: &Header, ack: u8) {
+    pub(super) fn begin_with(&mut self, now_ns: u64, header: &Header, ack: u8) {
         self.forks.note_back(header.sender, header.chunk);
-        self.forks.forget_contested(header.chunk, header.sender);
         let state = self.state.chunk(header.chunk);
         let flags = state.flags.load(Relaxed);
-        if flags & (SURE | OUTSTANDING) == SURE {
-            // Put back, and kept as contested, when that turned out.
-            return;
+        // Else put back, and kept as contested, when that turned out.
+        if flags & (SURE | OUTSTANDING) != SURE {
+            self.note_contested(header.chunk, ack);
         }
-        self.note_contested(header.chunk, ack);
+        self.forks.note_streams(now_ns, header.chunk, header.sender);
     }
 
     /// A position of another master than before takes the place of the one that is held: keeps what
@@ -196,12 +416,9 @@ impl Common<'_> {
             master,
             seq: state.seq.load(Relaxed),
             weights: (0..sent.len()).map(|i| portion * sent.load(i)).collect(),
+            back_ns: 0,
         };
-        self.forks.forget_contested(chunk, master);
-        let all = self.forks.contested.entry(chunk).or_default();
-        all.push(contested);
-        if all.len() > MASTERS {
-            all.remove(0);
-        }
+        self.forks.set_contested(chunk, contested);
+        self.look_if_kept();
     }
 }

@@ -72,8 +72,8 @@ impl<'a> Common<'a> {
     pub(super) fn stop_streaming(&mut self, range: u16) {
         let epoch = self.streamed(range);
         for chunk in self.ranges.of(range) {
+            self.state.chunk(chunk).given.store(0, Relaxed);
             self.fork(chunk, epoch);
-            self.forks.given.remove(&chunk);
         }
         self.state.node(range).streamed.store(0, Relaxed);
         self.report(Report::LostRange {

@@ -12,7 +12,8 @@
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
 //! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
 //! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
-//! `pull`), `missing`, `begun`, `rejoin` and `unsure` ask for what is needed, `replicas` answers.
+//! `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed, `replicas`
+//! answers.
 //! `leave` has what a node does before it ends. `lease` has what is known of each range; `epochs`,
 //! `lives` and `silence` which frames count and who lives; `handover` and `forks` what becomes of
 //! weights when the master changes; `reach` who hears whom by multicast. What they share is lent to
@@ -41,6 +42,7 @@ mod map;
 mod master;
 mod missing;
 mod narrow;
+mod owed;
 mod pieces;
 mod portion;
 mod positions;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED};
-use super::epochs::owner;
+use super::epochs::same_reign;
 use super::missing::join_replica;
 use super::take::{agrees, note_acks, put_back, report_resync, take_unanswered};
 use super::{Config, Outbox, To};
@@ -60,7 +60,7 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
         return flags & FORKED != 0;
     }
     let ack = frame.acks[usize::from(common.config.node)];
-    if owner(state.epoch.load(Relaxed)) != owner(header.epoch) {
+    if !same_reign(state.epoch.load(Relaxed), header.epoch) {
         common.note_contested(header.chunk, ack);
     }
     if common.exactly_once() && !agrees(common, header.chunk, ack) {

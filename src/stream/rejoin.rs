@@ -9,7 +9,9 @@
 //! last = base + contested deltas that are in w       (in a mean: w - (w - that) / portion)
 //! ```
 //!
-//! and the chunk is joined, as if the base was the last position that came.
+//! and the chunk is joined, as if the base was the last position that came. Of a slave that is
+//! silent, or does not say, the delta is *owed*: it is in `w`, and is taken out when that slave is
+//! back ([`owed`](super::owed)).
 //!
 //! Invariant: until then nothing of the chunk is taken or sent, and `last` is what this node
 //! streamed last.
@@ -60,6 +62,8 @@ struct Asked {
     base: Option<Base>,
     /// Nodes that are still to be asked for what is contested.
     others: Vec<u16>,
+    /// Those that did not say.
+    mute: Vec<u16>,
 }
 
 /// The chunks that this node streamed and another has begun.
@@ -133,6 +137,7 @@ impl Rejoin {
                     came: vec![0.0; common.config.chunk_weights as usize],
                     base: None,
                     others: Vec::new(),
+                    mute: Vec::new(),
                 });
             }
         }
@@ -163,7 +168,7 @@ impl Rejoin {
         }
     }
 
-    /// Slaves that are silent, or do not answer, are not waited for.
+    /// Slaves that are silent, or do not answer, are not waited for: what they have is owed.
     fn give_up_silent(&mut self, now_ns: u64, common: &mut Common<'_>) {
         // One that was waited for without effect is not waited for again, chunk by chunk.
         self.mute.retain(|node| !common.is_alive(now_ns, *node));
@@ -177,6 +182,7 @@ impl Rejoin {
                 self.mute.push(one.node);
             }
             if waits && (waited_ns > WAIT_NS || self.mute.contains(&one.node)) {
+                one.mute.push(one.node);
                 one.next(now_ns);
             } else if !waits {
                 one.look_for_base(now_ns, common, self.range);
@@ -290,6 +296,7 @@ impl Asked {
             .filter(|node| differs(node) || many && common.peers[usize::from(*node)].heard_ns != 0)
             .collect();
         self.base = Some(base);
+        self.mute.clear();
         self.ask_first(now_ns);
     }
 
@@ -337,6 +344,7 @@ impl Asked {
             })
             .collect();
         kernels::copy_in(last, &values);
+        common.owe_all(self.chunk, &self.mute);
         let applied = common.state.applied(self.chunk);
         for (kept, ack) in applied.iter().zip(&base.acks) {
             kept.store(*ack, Relaxed);

@@ -151,6 +151,16 @@ pub enum Report {
         /// Which range.
         range: u16,
     },
+    /// Deltas of a node that lost its memory may count twice.
+    Doubled {
+        /// That node.
+        node: u16,
+    },
+    /// What must outlive a kill is in memory only.
+    NotKept {
+        /// The error of the system (errno).
+        errno: i32,
+    },
     /// A chunk and its master did not agree on what was taken, and were made to.
     Resync {
         /// The master.
@@ -214,6 +224,8 @@ impl Report {
             Self::Abandoned { range } => (14, range),
             Self::Joined { node } => (15, node),
             Self::Left { node } => (16, node),
+            Self::Doubled { node } => (17, node),
+            Self::NotKept { .. } => (18, 0),
         }
     }
 
@@ -231,6 +243,8 @@ impl Report {
             | Self::Iterations { .. }
             | Self::Restored { .. }
             | Self::Abandoned { .. }
+            | Self::Doubled { .. }
+            | Self::NotKept { .. }
             | Self::Resync { .. } => Severity::Warning,
             _ => Severity::Error,
         }

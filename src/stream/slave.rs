@@ -182,8 +182,8 @@ impl Slave {
             }
             self.note_age(header.chunk, now_ns);
             self.age_steps.note_taken(header.chunk, common);
-            if epochs::owner(epoch) != header.sender {
-                common.begin_with(header, ack);
+            if !epochs::same_reign(epoch, header.epoch) {
+                common.begin_with(now_ns, header, ack);
             }
             if common.exactly_once() && !agrees(common, header.chunk, ack) {
                 put_back(common, header, ack);

@@ -15,6 +15,7 @@ use super::lease::Turn;
 use super::leave::Leave;
 use super::master::Master;
 use super::missing::Missing;
+use super::owed::Debts;
 use super::pieces::check_piece;
 use super::rejoin::Rejoin;
 use super::replicas::Replicas;
@@ -36,6 +37,7 @@ pub struct Streamer<'a> {
     restore: Restore,
     begun: Begun,
     rejoin: Rejoin,
+    debts: Debts,
     replicas: Replicas,
     missing: Missing,
     unsure: Unsure,
@@ -60,6 +62,7 @@ impl<'a> Streamer<'a> {
             restore: Restore::default(),
             begun: Begun::default(),
             rejoin: Rejoin::default(),
+            debts: Debts::default(),
             replicas: Replicas::default(),
             missing: Missing::default(),
             unsure: Unsure::default(),
@@ -153,7 +156,10 @@ impl<'a> Streamer<'a> {
         if told && self.common.forks.unsure.contains(&header.chunk) {
             self.unsure.handle(&mut self.common, frame)
         } else if header.content != Given::Replica.content() {
-            self.rejoin.handle(now_ns, &mut self.common, frame)
+            match self.rejoin.handle(now_ns, &mut self.common, frame) {
+                Err(DropReason::Late) => self.debts.handle(&mut self.common, frame),
+                taken => taken,
+            }
         } else if self.restore.is_going(header.range) {
             self.restore.handle(now_ns, &mut self.common, frame)
         } else {
@@ -196,6 +202,7 @@ impl<'a> Streamer<'a> {
         self.restore.poll(now_ns, common, out);
         self.begun.poll(now_ns, common, out);
         self.rejoin.poll(now_ns, common, out);
+        self.debts.poll(now_ns, common, out);
         self.missing.poll(now_ns, common, out);
         self.unsure.poll(now_ns, common, out);
         self.master.look_at_turns(common);

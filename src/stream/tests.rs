@@ -27,6 +27,7 @@ mod masters;
 mod members;
 mod merge;
 mod narrow;
+mod owed;
 mod storm;
 mod strangers;
 mod takeover;

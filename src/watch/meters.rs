@@ -79,6 +79,8 @@ meters! {
         ForksJoined = "forks_joined",
         /// Chunks of which that was not possible: what was done here apart is lost.
         AbandonedChunks = "abandoned_chunks",
+        /// Deltas of nodes that lost their memory that may count twice.
+        DoubledDeltas = "doubled_deltas",
         /// Frames handed to the transport.
         FramesSent = "frames_sent",
         /// Bytes of those frames, transport headers not counted.

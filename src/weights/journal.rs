@@ -43,6 +43,9 @@ pub enum JournalOp {
     Rounded = 5,
     /// `put_back`.
     PutBack = 6,
+    /// `apply_delta`, of a delta that is taken out again. The peer is this node, the number the
+    /// node whose delta it is, the version the epoch in which it was added.
+    TakeOut = 7,
 }
 
 impl JournalOp {
@@ -54,6 +57,7 @@ impl JournalOp {
             Self::Apply,
             Self::Rounded,
             Self::PutBack,
+            Self::TakeOut,
         ]
         .into_iter()
         .find(|&k| k as u32 == code)
@@ -86,7 +90,7 @@ pub(super) struct Entry {
     /// What `w` becomes.
     pub(super) after: [AtomicU32; BLOCK],
     /// Unconfirmed, keep, rounded, put back: `last`. Confirmed (`last` is `after`): `sent`, of a
-    /// single weight; a block's is in its place before the mark. Apply: unused.
+    /// single weight; a block's is in its place before the mark. Apply, take out: unused.
     pub(super) third: [AtomicU32; BLOCK],
 }
 
@@ -259,7 +263,7 @@ impl Journal {
                     | JournalOp::Keep
                     | JournalOp::Rounded
                     | JournalOp::PutBack => M::store(last.word(i), third),
-                    JournalOp::Apply => {}
+                    JournalOp::Apply | JournalOp::TakeOut => {}
                 }
             }
         }

@@ -21,6 +21,7 @@ compile_error!(
 mod buffer;
 mod data_kind;
 mod error;
+mod fork_file;
 mod gpu_state;
 mod header;
 mod inspect;
@@ -41,6 +42,7 @@ mod view;
 pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};
 pub use data_kind::DataKind;
 pub use error::{CreateError, OpenError, SlotError, StateError};
+pub use fork_file::{ForkFile, ForkKey, ForkKind, ForkRecord};
 pub use gpu_state::{Damaged, GpuState, LANDING_HEAD, LANDING_SLOTS, device_len};
 pub use header::{Globals, LAYOUT_VERSION, OWN_RANGES};
 pub use journal::{Interrupted, Journal, JournalOp};

@@ -16,6 +16,7 @@ use std::sync::atomic::{
 };
 
 use super::error::StateError;
+use super::fork_file::ForkFile;
 use super::journal::{Interrupted, Journal};
 use super::mapping::{Mapping, Shared};
 use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
@@ -107,7 +108,8 @@ pub struct ChunkState {
     pub seq: AtomicU8,
     /// Free for the streamer.
     pub flags: AtomicU8,
-    _reserved: AtomicU16,
+    /// The node that asked for what this one streamed last, and 1; 0: none has.
+    pub given: AtomicU16,
 }
 
 // SAFETY: `repr(C)`, atomics only.
@@ -151,6 +153,7 @@ pub struct StreamState {
     mapping: Mapping,
     spec: StreamStateSpec,
     layout: Layout,
+    forks: ForkFile,
 }
 
 /// Byte offsets behind the fixed part.
@@ -200,6 +203,7 @@ impl StreamState {
             mapping,
             spec,
             layout,
+            forks: ForkFile::unopened(path, &spec),
         })
     }
 
@@ -211,11 +215,16 @@ impl StreamState {
     pub fn open_or_create(path: &Path, spec: &StreamStateSpec) -> Result<(Self, bool), StateError> {
         let (layout, shape) = (Layout::of(path, spec)?, spec.shape());
         let (mapping, resumed) = spec.file(&shape, &layout).open_or_create(path)?;
+        let forks = ForkFile::open(path, spec, resumed).map_err(|source| StateError::Io {
+            path: ForkFile::path_of(path),
+            source,
+        })?;
         Ok((
             Self {
                 mapping,
                 spec: *spec,
                 layout,
+                forks,
             },
             resumed,
         ))
@@ -236,6 +245,11 @@ impl StreamState {
     #[inline]
     pub fn sent(&self) -> WeightsView<'_> {
         self.mapping.weights(self.layout.sent, self.spec.padded)
+    }
+
+    /// What is kept of ranges that had two masters.
+    pub fn forks(&self) -> &ForkFile {
+        &self.forks
     }
 
     /// The journal of the chunk that is being worked on.

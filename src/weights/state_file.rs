@@ -345,7 +345,7 @@ fn is_state(suffix: &str) -> bool {
         let k = k.strip_suffix(".new").unwrap_or(k);
         number(k.strip_suffix(".ipc").unwrap_or(k))
     };
-    suffix == ".stream"
+    [".stream", ".forks"].contains(&suffix)
         || suffix.strip_prefix(".solver").is_some_and(number)
         || suffix.strip_prefix(".gpu").is_some_and(gpu)
 }

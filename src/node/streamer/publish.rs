@@ -103,6 +103,7 @@ impl Loop<'_> {
             (StreamMeter::Takeovers, counters.takeovers),
             (StreamMeter::ForksJoined, counters.forks_joined),
             (StreamMeter::AbandonedChunks, counters.abandoned_chunks),
+            (StreamMeter::DoubledDeltas, counters.doubled_deltas),
             (StreamMeter::FramesSent, sent.frames),
             (StreamMeter::BytesSent, sent.bytes),
             (StreamMeter::FramesReceived, received.frames),

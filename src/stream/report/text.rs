@@ -136,7 +136,17 @@ impl fmt::Display for Report {
             Self::Abandoned { range } => write!(
                 f,
                 "what this node did to range {range} while another node had it is lost in some chunks: no node knows \
-                 where the two parted (the one that took it over was killed)"
+                 where the two parted (the one that took it over lost its memory)"
+            ),
+            Self::Doubled { node } => write!(
+                f,
+                "node {node} lost its memory: deltas of it that two masters of a range had may count twice"
+            ),
+            Self::NotKept { errno } => write!(
+                f,
+                "what this node keeps of ranges that had two masters cannot be written next to its state: {}; it is \
+                 lost if this process is killed (free some space)",
+                std::io::Error::from_raw_os_error(*errno)
             ),
             _ => self.fmt_of_weights(f),
         }

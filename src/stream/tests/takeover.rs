@@ -136,7 +136,7 @@ impl<'w, 'a> Run<'w, 'a> {
     }
 
     /// Whether all `who` say that `range` is streamed by a node that is one of them, and it does.
-    fn is_taken(&self, range: u16, who: &[u16]) -> bool {
+    pub(super) fn is_taken(&self, range: u16, who: &[u16]) -> bool {
         let epoch_at = |node: &u16| self.world.streamer(*node).map_or(0, |one| one.epoch(range));
         let epoch = epoch_at(&who[0]);
         if !who.contains(&owner(epoch)) || who.iter().any(|node| epoch_at(node) != epoch) {

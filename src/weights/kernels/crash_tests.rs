@@ -131,7 +131,7 @@ impl Chunk {
             ),
             JournalOp::Keep => go(Take::new(Keep, w, last, None, pos, None, j), writes),
             JournalOp::PutBack => put_back::put_back::<Dying>(last, sent, first, &self.journal),
-            JournalOp::Apply => {
+            JournalOp::Apply | JournalOp::TakeOut => {
                 let apply = Apply::new(w, pos, first, &self.journal);
                 match writes {
                     Writes::Racy => {
@@ -171,7 +171,7 @@ impl Chunk {
                     let back = if i < done { SENT(i) } else { 0.0 };
                     assert_eq!(outstanding, D(i) + back + added, "{what}");
                 }
-                JournalOp::Apply => {
+                JournalOp::Apply | JournalOp::TakeOut => {
                     let delta = if (first as usize..done).contains(&i) {
                         POS(i)
                     } else {
@@ -334,7 +334,7 @@ fn the_rest_is_taken_by_the_next_position() {
                 take_keep(w, last, pos, journal, writes);
                 |i| POS(i) + D(i) + SENT(i)
             }
-            JournalOp::Apply => {
+            JournalOp::Apply | JournalOp::TakeOut => {
                 apply_delta(w, pos, found.progress, journal, writes);
                 |i| W(i) + POS(i)
             }

@@ -447,6 +447,7 @@ fn a_file_that_exists_is_never_reused_in_silence() {
 
     let beside = [
         "job-n0.stream",
+        "job-n0.forks",
         "job-n0.solver12",
         "job-n0.solverx",
         "job-n01.stream",
@@ -454,7 +455,10 @@ fn a_file_that_exists_is_never_reused_in_silence() {
     .map(|n| path.with_file_name(n));
     beside.iter().for_each(|p| fs::write(p, "state").unwrap());
     assert_eq!(make(&path, Existing::Fresh).view().load(3), 0.0);
-    assert_eq!(beside.map(|p| p.exists()), [false, false, true, true]);
+    assert_eq!(
+        beside.map(|p| p.exists()),
+        [false, false, false, true, true]
+    );
 }
 
 #[test]

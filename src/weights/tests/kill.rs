@@ -120,7 +120,7 @@ impl Side {
         match found.kind {
             JournalOp::Confirmed | JournalOp::Rounded => chunk.seq.store(found.seq, Release),
             JournalOp::Unconfirmed | JournalOp::Keep | JournalOp::PutBack => {}
-            JournalOp::Apply => {
+            JournalOp::Apply | JournalOp::TakeOut => {
                 let applied = &self.state.applied(found.chunk)[usize::from(peer)];
                 if applied.load(Relaxed) == found.seq || found.progress as usize == CHUNK {
                     applied.store(found.seq, Release);

@@ -2,5 +2,6 @@
 
 mod buffer;
 mod child;
+mod forks;
 mod kill;
 mod state;

@@ -207,4 +207,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "    a != 0 && (b == 0 || (a.wrapping_sub(b) as i32) > 0)",
         new: "    a != 0 && (b == 0 || (a.wrapping_sub(b) as i32) < 0)",
     },
+    Mutant {
+        name: "what a silent slave has is not owed",
+        file: "rejoin.rs",
+        old: "                one.mute.push(one.node);\n",
+        new: "",
+    },
+    Mutant {
+        name: "what forks need is not found after a kill",
+        file: "forks.rs",
+        old: "        let there = file.records().into_iter();",
+        new: "        let there = file.records().into_iter().take(0);",
+    },
+    Mutant {
+        name: "a reign is told by its owner alone",
+        file: "epochs.rs",
+        old: "    owner(before) == owner(after) && steps(after, before) <= 1",
+        new: "    owner(before) == owner(after)",
+    },
+    Mutant {
+        name: "pieces wait for what is outstanding",
+        file: "narrow.rs",
+        old: "            let held = seen.exact || outstanding;",
+        new: "            let held = seen.exact && (outstanding || true);",
+    },
 ];

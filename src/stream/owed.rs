@@ -1,0 +1,221 @@
+//! Deltas that are in this node's weights and may be in those of the present master too, since their
+//! slave sent them to both: what [`rejoin`](super::rejoin) could not leave out, as that slave was
+//! silent.
+//!
+//! Once the slave is heard again, it is asked what of its own was contested. What it gives is taken
+//! out of the weights, and leaves as a delta. A slave that lost its memory cannot say it any more:
+//! then that delta may count twice, which is counted (`doubled_deltas`).
+//!
+//! Invariant: what is owed is taken out once. A kill in between leaves the journal, and the next
+//! streamer goes on from there.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use zerocopy::IntoBytes;
+
+use super::common::Common;
+use super::common::chunk_flags::{FORKED, JOINED};
+use super::forks::{Owed, OwedKey};
+use super::header::Given;
+use super::pieces::{all_pieces, send_list};
+use super::{Outbox, Report, header};
+use crate::weights::{JournalOp, kernels};
+use crate::wire::{self, DropReason, Frame};
+
+/// What did not come is asked for again after this, ns.
+const AGAIN_NS: u64 = 50_000_000;
+/// Time between two looks, ns.
+const LOOK_NS: u64 = 5_000_000;
+/// Chunks that are asked for at a time.
+const CHUNKS: usize = 256;
+
+/// A delta that was asked for.
+#[derive(Debug)]
+struct Asked {
+    chunk: u32,
+    node: u16,
+    asked_ns: u64,
+    /// Pieces that came, one bit each.
+    pieces: u8,
+    came: Vec<f32>,
+}
+
+/// What this node asks for of what it owes.
+#[derive(Debug, Default)]
+pub(super) struct Debts {
+    asked: Vec<Asked>,
+    due_ns: u64,
+}
+
+impl Debts {
+    /// Asks slaves that are back for what is owed.
+    #[inline]
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        common.forks.forget_old(now_ns);
+        if !common.forks.owed().is_empty() && now_ns >= self.due_ns {
+            self.due_ns = now_ns + LOOK_NS;
+            self.look(now_ns, common, out);
+        }
+    }
+
+    #[cold]
+    fn look(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        common.drop_doubled();
+        let may_ask = |chunk: u32, node: u16| {
+            let flags = common.state.chunk(chunk).flags.load(Relaxed);
+            let held = flags & JOINED != 0 || common.streams(common.ranges.range_of(chunk));
+            held && flags & FORKED == 0 && common.is_alive(now_ns, node)
+        };
+        self.asked.retain(|one| may_ask(one.chunk, one.node));
+        for key in common.forks.owed().keys() {
+            let asked = |one: &Asked| (one.chunk, one.node) == (key.chunk, key.node);
+            if self.asked.len() == CHUNKS {
+                break;
+            }
+            if may_ask(key.chunk, key.node) && !self.asked.iter().any(asked) {
+                self.asked.push(Asked {
+                    chunk: key.chunk,
+                    node: key.node,
+                    asked_ns: 0,
+                    pieces: 0,
+                    came: vec![0.0; common.config.chunk_weights as usize],
+                });
+            }
+        }
+        self.ask(now_ns, common, out);
+    }
+
+    fn ask(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
+        let range_of = |one: &Asked| common.ranges.range_of(one.chunk);
+        let due = |one: &&mut Asked| one.asked_ns == 0 || now_ns - one.asked_ns >= AGAIN_NS;
+        let mut waiting: Vec<_> = self.asked.iter_mut().filter(due).collect();
+        while let Some(first) = waiting.first() {
+            let (node, range) = (first.node, range_of(first));
+            let same = |one: &&mut &mut Asked| (one.node, range_of(one)) == (node, range);
+            let mut list: Vec<_> = waiting.iter_mut().filter(same).collect();
+            list.truncate(wire::ASK_MAX);
+            let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
+            let epoch = common.promised(range);
+            let header = header::ask(common, range, epoch, &chunks, header::CONTESTED);
+            if !send_list(node, &header, &chunks, out) {
+                return;
+            }
+            list.iter_mut().for_each(|one| one.asked_ns = now_ns.max(1));
+            waiting.retain(|one| one.asked_ns != now_ns.max(1));
+        }
+    }
+
+    /// Takes a piece of what was asked for.
+    pub(super) fn handle(
+        &mut self,
+        common: &mut Common<'_>,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let header = &frame.header;
+        let asked = |one: &Asked| (one.chunk, one.node) == (header.chunk, header.sender);
+        let at = self.asked.iter().position(asked);
+        let nothing = header.content == Given::Nothing.content();
+        let wanted = nothing || header.content == Given::Contested.content();
+        let at = at.filter(|_| wanted).ok_or(DropReason::Late)?;
+        let one = &mut self.asked[at];
+        common.counters.restores_taken += 1;
+        let weights = common.config.piece(header.part);
+        let payload = frame.payload.as_chunks::<4>().0;
+        for (value, bytes) in one.came[weights].iter_mut().zip(payload) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+        one.pieces |= 1 << header.part;
+        if one.pieces == all_pieces(&common.config) {
+            let one = self.asked.swap_remove(at);
+            let seq = (!nothing).then_some(header.seq);
+            common.pay(one.chunk, one.node, seq, &one.came);
+        }
+        Ok(())
+    }
+}
+
+impl Common<'_> {
+    /// This node joins a chunk that it streamed, with deltas of `nodes` in its weights that may be
+    /// in those of the present master too. Before their numbers are overwritten.
+    pub(super) fn owe_all(&mut self, chunk: u32, nodes: &[u16]) {
+        let epoch = self.state.chunk(chunk).epoch.load(Relaxed);
+        let key = |node| OwedKey { chunk, node, epoch };
+        // A predecessor that was killed at this may have owed more.
+        for node in (0..self.config.places()).filter(|node| !nodes.contains(node)) {
+            if self.forks.owed().contains_key(&key(node)) {
+                self.forks.settle(key(node));
+            }
+        }
+        for node in nodes {
+            let owed = Owed {
+                seq: self.state.applied(chunk)[usize::from(*node)].load(Relaxed),
+                life: self.life(*node),
+            };
+            self.forks.owe(key(*node), owed);
+        }
+        self.look_if_kept();
+    }
+
+    /// What of `node` was contested, of a chunk: the delta `seq`, or nothing.
+    fn pay(&mut self, chunk: u32, node: u16, seq: Option<u8>, delta: &[f32]) {
+        let first = OwedKey {
+            chunk,
+            node,
+            epoch: 0,
+        };
+        let last = OwedKey {
+            epoch: u32::MAX,
+            ..first
+        };
+        let there = self.forks.owed().range(first..=last);
+        let there: Vec<(OwedKey, Owed)> = there.map(|(key, owed)| (*key, *owed)).collect();
+        for (key, owed) in there {
+            // Another number: this node never had it.
+            if Some(owed.seq) == seq {
+                self.take_out(key, delta);
+            } else {
+                self.forks.settle(key);
+            }
+        }
+    }
+
+    /// Takes a delta out of the weights: what leaves of this node has it no more.
+    fn take_out(&mut self, key: OwedKey, delta: &[f32]) {
+        let OwedKey { chunk, node, epoch } = key;
+        let (w, ..) = self.chunk_views(chunk);
+        let (own, journal) = (self.config.node, self.state.journal());
+        // What goes out is multiplied by the portion; what is streamed is not.
+        let portion = match self.streams(self.ranges.range_of(chunk)) {
+            true => 1.0,
+            false => self.portion(),
+        };
+        let values: Vec<f32> = delta.iter().map(|value| -value / portion).collect();
+        // Numbers of nodes fit into that of a delta: there are as many acks in a byte.
+        let number = node as u8;
+        let done = self.state.partial(chunk, own, number);
+        journal.begin_at(JournalOp::TakeOut, chunk, own, number, epoch, done);
+        kernels::apply_delta(w, values.as_bytes(), done, journal, self.writes());
+        self.note_taken_out(chunk, node, epoch);
+        journal.end();
+    }
+
+    /// A delta was taken out, all of it.
+    pub(super) fn note_taken_out(&mut self, chunk: u32, node: u16, epoch: u32) {
+        self.forks.settle(OwedKey { chunk, node, epoch });
+        self.state.forget_partial(chunk, self.config.node);
+    }
+
+    /// What was owed of nodes that lost their memory may count twice.
+    fn drop_doubled(&mut self) {
+        let lost = |(key, owed): (&OwedKey, &Owed)| {
+            let life = self.life(key.node);
+            (life != owed.life && life != 0 && owed.life != 0).then_some(*key)
+        };
+        let lost: Vec<OwedKey> = self.forks.owed().iter().filter_map(lost).collect();
+        for key in lost {
+            self.forks.settle(key);
+            self.counters.doubled_deltas += 1;
+            self.report(Report::Doubled { node: key.node });
+        }
+    }
+}
