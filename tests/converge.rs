@@ -233,7 +233,8 @@ fn no_solver_computes_from_older_weights_than_it_may() {
     let bound = train_into(&out, &[&slow[..], &bound].concat());
     let said = std::fs::read_to_string(out.join("node0-solver0.log")).expect("a log");
     assert!(
-        said.contains("waiting for node 1") && said.contains("--max-age allows 1"),
+        said.contains("waiting for node 1")
+            && said.contains("and 1 is the most that is allowed (max_age)"),
         "{said}"
     );
     // On a machine so busy that a node is not heard for two seconds, it is not waited for.

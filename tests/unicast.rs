@@ -205,10 +205,13 @@ fn an_address_that_cannot_be_is_refused() {
     for (host, words) in [
         (
             "no.such.host.invalid",
-            ["--join no.such.host.invalid", "HOST:PORT"],
+            ["`no.such.host.invalid`", "HOST:PORT", "(--join)"],
         ),
-        ("10.0.0.1:port", ["--join 10.0.0.1:port", "HOST:PORT"]),
-        ("[::1]:7000", ["--join [::1]:7000", "IPv4"]),
+        (
+            "10.0.0.1:port",
+            ["`10.0.0.1:port`", "HOST:PORT", "(--join)"],
+        ),
+        ("[::1]:7000", ["`[::1]:7000`", "IPv4", "(--join)"]),
     ] {
         let mut stream = hosts.stream_command(0, &["--join", host]);
         stream.stderr(Stdio::piped());

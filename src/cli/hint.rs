@@ -4,7 +4,10 @@
 //! them as their source.
 
 use anyhow::Error;
+use dogwild_net::verbs::VerbsError;
 
+use crate::device::DeviceError;
+use crate::node::{GpuError, JoinError, SolverError, StreamerError, TransportError};
 use crate::settings::ReadError;
 use crate::weights::{CreateError, OpenError, StateError};
 
@@ -15,7 +18,18 @@ pub(super) fn of(error: &Error) -> Option<&'static str> {
         let create = || cause.downcast_ref().and_then(of_create);
         let state = || cause.downcast_ref().and_then(of_state);
         let settings = || cause.downcast_ref().map(of_settings);
-        open.or_else(create).or_else(state).or_else(settings)
+        let streamer = || cause.downcast_ref().and_then(of_streamer);
+        let transport = || cause.downcast_ref().and_then(of_transport);
+        let join = || cause.downcast_ref().map(of_join);
+        let gpu = || cause.downcast_ref().and_then(of_gpu);
+        let device = || cause.downcast_ref().and_then(of_device);
+        let solver = || cause.downcast_ref().and_then(of_solver);
+        let data = open.or_else(create).or_else(state).or_else(settings);
+        let network = || streamer().or_else(transport).or_else(join);
+        data.or_else(network)
+            .or_else(gpu)
+            .or_else(device)
+            .or_else(solver)
     })
 }
 
@@ -63,11 +77,59 @@ fn of_settings(_: &ReadError) -> &'static str {
      node0-solver0-settings.json"
 }
 
+fn of_streamer(error: &StreamerError) -> Option<&'static str> {
+    match error {
+        StreamerError::Node { .. } => Some("--node, --nodes, --places"),
+        StreamerError::Masters { .. } => Some("--masters"),
+        StreamerError::Mtu { .. } => Some("--mtu"),
+        _ => None,
+    }
+}
+
+fn of_transport(error: &TransportError) -> Option<&'static str> {
+    match error {
+        TransportError::NoInterface(_) => Some("--iface NAME or --iface auto"),
+        TransportError::Auto(_) | TransportError::Verbs(VerbsError::Several { .. }) => {
+            Some("--iface NAME")
+        }
+        _ => None,
+    }
+}
+
+fn of_join(error: &JoinError) -> &'static str {
+    match error {
+        JoinError::Unknown { .. } | JoinError::NoIpv4 { .. } => "--join",
+        JoinError::NoRoute { .. } => "--join, --iface NAME",
+    }
+}
+
+fn of_gpu(error: &GpuError) -> Option<&'static str> {
+    match error {
+        GpuError::OtherModel { .. } => Some("--solver"),
+        _ => None,
+    }
+}
+
+fn of_solver(error: &SolverError) -> Option<&'static str> {
+    match error {
+        SolverError::Diverged { .. } => Some("--merge mean"),
+        _ => None,
+    }
+}
+
+fn of_device(error: &DeviceError) -> Option<&'static str> {
+    match error {
+        DeviceError::NotShared { .. } => Some("--device 0"),
+        DeviceError::Missing { .. } => Some("--device host"),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::job::BufferError;
-    use crate::node::{SolverError, StreamerError};
+    use crate::node::Transport;
 
     #[test]
     fn options_are_named_whichever_component_failed() {
@@ -107,5 +169,50 @@ mod tests {
         assert_eq!(of(&anyhow::anyhow!("anything else")), None);
         let missing = OpenError::NotFound { path: "/no".into() };
         assert_eq!(of(&missing.into()), None);
+    }
+
+    /// What stands in the middle of a chain keeps its cause.
+    #[test]
+    fn options_of_components_are_named() {
+        let join = || JoinError::NoIpv4 { text: "h".into() };
+        let host = DeviceError::NotShared {
+            device: "host".into(),
+        };
+        let diverged = SolverError::Diverged {
+            loss: f32::NAN,
+            iteration: 7,
+        };
+        let of_components: [(Error, &str); 6] = [
+            (
+                StreamerError::Masters {
+                    masters: 3,
+                    nodes: 2,
+                }
+                .into(),
+                "--masters",
+            ),
+            (
+                StreamerError::from(TransportError::from(join())).into(),
+                "--join",
+            ),
+            (
+                StreamerError::from(TransportError::NoInterface(Transport::PacketMmap)).into(),
+                "--iface NAME or --iface auto",
+            ),
+            (
+                TransportError::from(VerbsError::Several {
+                    existing: "a, b".into(),
+                })
+                .into(),
+                "--iface NAME",
+            ),
+            (GpuError::from(host).into(), "--device 0"),
+            (diverged.into(), "--merge mean"),
+        ];
+        for (error, options) in of_components {
+            assert_eq!(of(&error), Some(options));
+            let told = dogwild_lab::out::told(&*error);
+            assert!(!told.contains("--"), "{told}");
+        }
     }
 }

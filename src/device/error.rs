@@ -32,9 +32,7 @@ pub enum DeviceError {
         there: Vec<String>,
     },
     /// Its memory cannot be handed to other processes.
-    #[error(
-        "{device} has no memory that other processes can open: only CUDA devices have (--device 0)"
-    )]
+    #[error("{device} has no memory that other processes can open: only CUDA devices have")]
     NotShared {
         /// Name of the device.
         device: String,

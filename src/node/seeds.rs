@@ -1,4 +1,4 @@
-//! Addresses at which a node asks for the others: what `--join` names.
+//! Addresses at which a node asks for the others.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 pub enum JoinError {
     /// The name is not known, or the text is no address.
     #[error(
-        "--join {text}: {source}; give the host of any node of the job, and its port if that is not the job's: HOST or \
+        "cannot join at `{text}`: {source}; give the host of any node of the job, and its port if that is not the job's: HOST or \
          HOST:PORT"
     )]
     Unknown {
@@ -18,13 +18,15 @@ pub enum JoinError {
         source: io::Error,
     },
     /// The host has IPv6 addresses alone.
-    #[error("--join {text}: it has no IPv4 address, and the frames of a job travel over IPv4")]
+    #[error(
+        "cannot join at `{text}`: it has no IPv4 address, and the frames of a job travel over IPv4"
+    )]
     NoIpv4 {
         /// What was given.
         text: String,
     },
     /// No route leads there.
-    #[error("--join {address}: no route leads there ({source}); name an interface (--iface NAME)")]
+    #[error("cannot join at {address}: no route leads there ({source}); name an interface")]
     NoRoute {
         /// The address.
         address: SocketAddr,

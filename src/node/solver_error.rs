@@ -31,8 +31,8 @@ pub enum SolverError {
     Curve(#[from] CurveError),
     /// The loss is NaN or infinite.
     #[error(
-        "training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr or the momentum; with \
-         --merge sum, solvers on several nodes add to each other's momentum: use --merge mean"
+        "training has diverged: the loss is {loss} at iteration {iteration}. Lower base_lr or the momentum; where \
+         deltas are merged as a sum, solvers on several nodes add to each other's momentum: merge them as a mean"
     )]
     Diverged {
         /// Loss at which training stopped.

@@ -111,7 +111,7 @@ pub enum TransportError {
     #[error(transparent)]
     Udp(#[from] udp::UdpError),
     /// An address to join at cannot be used.
-    #[error(transparent)]
+    #[error("{0}")]
     Join(#[from] JoinError),
     /// The raw Ethernet transport says why.
     #[error(transparent)]
@@ -121,10 +121,7 @@ pub enum TransportError {
     AfXdp(#[from] af_xdp::AfXdpError),
     /// The verbs transport says why.
     #[error(transparent)]
-    Verbs(verbs::VerbsError),
-    /// Several RDMA ports could be used.
-    #[error("{0} (--iface NAME)")]
-    SeveralPorts(verbs::VerbsError),
+    Verbs(#[from] verbs::VerbsError),
     /// The key file says why.
     #[error(transparent)]
     Key(#[from] seal::KeyError),
@@ -143,20 +140,11 @@ pub enum TransportError {
     #[error(transparent)]
     Capture(#[from] capture::CaptureError),
     /// Raw Ethernet goes through one interface, which has to be named.
-    #[error("--transport {} needs --iface NAME or --iface auto (`ip link` lists them)", .0.name())]
+    #[error("{} needs an interface: name one, or auto (`ip link` lists them)", .0.name())]
     NoInterface(Transport),
-    /// `--iface auto` found none, or too many.
-    #[error("--iface auto: {0} (--iface NAME)")]
+    /// The choice among interfaces found none, or too many.
+    #[error("{0}")]
     Auto(#[from] iface::ChooseError),
-}
-
-impl From<verbs::VerbsError> for TransportError {
-    fn from(error: verbs::VerbsError) -> Self {
-        match error {
-            verbs::VerbsError::Several { .. } => Self::SeveralPorts(error),
-            error => Self::Verbs(error),
-        }
-    }
 }
 
 /// The name that asks for a choice.
@@ -372,7 +360,7 @@ mod tests {
         let auto = TransportSpec::of(Transport::Udp, Some(AUTO.into()));
         match auto.resolved() {
             Ok(spec) => assert_ne!(spec.iface.as_deref(), Some(AUTO)),
-            Err(error) => assert!(error.to_string().contains("--iface NAME"), "{error}"),
+            Err(error) => assert!(matches!(error, TransportError::Auto(_)), "{error}"),
         }
     }
 }

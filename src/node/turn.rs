@@ -83,8 +83,8 @@ impl Turn {
                 && let Some(often) = self.said.say(node, now_ns, 1)
             {
                 log::warn!(
-                    "waiting for node {node}: what is known of its range is {age} steps old, --max-age allows \
-                     {max_age}{}",
+                    "waiting for node {node}: what is known of its range is {age} steps old, and {max_age} is the most \
+                     that is allowed (max_age){}",
                     times(often)
                 );
             }

@@ -3,14 +3,15 @@
 //!
 //! Reads files of the repository; runs nothing. `source` finds and lexes them, `rust` holds the
 //! rules for source files, `arrows` who may name whom, `documents` what documents hold, `language`
-//! how they are written, `names` what things are called, `shipping` what a release holds, `support`
-//! what tests share.
+//! how they are written, `names` what things are called, `options` who may name options, `shipping`
+//! what a release holds, `support` what tests share.
 //! `DOGWILD_TIDY_ROOT` names another tree to look at.
 
 mod arrows;
 mod documents;
 mod language;
 mod names;
+mod options;
 mod rust;
 mod shipping;
 mod source;

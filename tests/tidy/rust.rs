@@ -244,47 +244,8 @@ fn programs_print_in_a_way_that_cannot_panic() {
     no_complaints(complaints);
 }
 
-/// Whether a line of source, a comment left out, has a command line's option in it: `--name`.
-fn names_an_option(line: &str) -> bool {
-    let line = line.trim_start();
-    let names = |(at, _): (usize, &str)| {
-        let before = line[..at].chars().next_back();
-        let after = line[at + 2..].chars().next();
-        after.is_some_and(|c| c.is_ascii_lowercase()) && before.is_none_or(|c| !c.is_alphanumeric())
-    };
-    !line.starts_with("//") && line.match_indices("--").any(names)
-}
-
-/// A program that embeds the stream may have no command line. `src/cli/hint.rs` and
-/// `src/node/streamer/kinds.rs` add the options.
-#[test]
-fn errors_of_the_stream_name_no_option() {
-    const LIBRARY: [&str; 3] = ["src/stream/", "src/weights/", "src/wire/"];
-    let mut complaints = Vec::new();
-    for file in files("rs") {
-        if file.is_test() || !LIBRARY.iter().any(|folder| file.path.starts_with(folder)) {
-            continue;
-        }
-        let product = file.text.lines().take(file.tests_begin() - 1);
-        for (i, _) in product
-            .enumerate()
-            .filter(|(_, line)| names_an_option(line))
-        {
-            complaints.push(format!(
-                "{}:{}: a message names an option: say it in words, and let src/cli/hint.rs add the option",
-                file.path,
-                i + 1
-            ));
-        }
-    }
-    no_complaints(complaints);
-}
-
 #[test]
 fn unsafe_and_words_are_matched_whole() {
-    assert!(names_an_option(r#"#[error("again with --fresh")]"#));
-    assert!(!names_an_option("    /// `--fresh` over it") && !names_an_option("i--j"));
-
     assert!(has_unsafe("#![allow(unsafe_code)]") && !has_unsafe("not_unsafe(x)"));
     assert!(has_word("unsafe {", "unsafe"));
     assert!(!has_word("allow(unsafe_code)", "unsafe"));

@@ -24,10 +24,10 @@ pub use stream::{CudaEvent, CudaStream};
 
 /// What to do about a missing driver.
 const GET_DRIVER: &str = "install NVIDIA's driver (Debian: apt install nvidia-driver libcuda1) and see that `nvidia-smi` \
-     lists the GPU; in a container, start it with `--gpus all`; --device host works without";
+     lists the GPU; in a container, start it with `--gpus all`; the host's own device works without";
 /// What to do about a missing compiler.
 const GET_NVRTC: &str = "install it (`pip install nvidia-cuda-nvrtc-cu12`, or NVIDIA's cuda-nvrtc package) and put the \
-     folder of libnvrtc.so.12 on LD_LIBRARY_PATH; --device host works without";
+     folder of libnvrtc.so.12 on LD_LIBRARY_PATH; the host's own device works without";
 
 /// A CUDA device. Clones are the same device.
 #[derive(Clone)]

@@ -76,7 +76,7 @@ pub enum GpuError {
         source: Damaged,
     },
     /// The device has failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Device(#[from] DeviceError),
     /// The device's solver: data, batches.
     #[error(transparent)]
@@ -85,7 +85,7 @@ pub enum GpuError {
     #[error(transparent)]
     Net(#[from] DeviceNetError),
     /// The buffer has other tensors than the model.
-    #[error("{path} is a buffer of another model than {model}: give --solver the model it was made for", path = path.display())]
+    #[error("{path} is a buffer of another model than {model}: train the model it was made for", path = path.display())]
     OtherModel {
         /// Path of the buffer.
         path: PathBuf,

@@ -16,7 +16,7 @@ pub enum StreamerError {
     #[error("{0}")]
     State(#[from] StateError),
     /// The transport cannot be opened.
-    #[error(transparent)]
+    #[error("{0}")]
     Transport(#[from] TransportError),
     /// Node, nodes and places do not fit.
     #[error(
@@ -32,7 +32,7 @@ pub enum StreamerError {
         places: u16,
     },
     /// More masters than nodes, or none.
-    #[error("--masters {masters} of {nodes} nodes: give 1 to {nodes}, the same on all nodes")]
+    #[error("{masters} masters of {nodes} nodes: give 1 to {nodes}, the same on all nodes")]
     Masters {
         /// Number of masters that was given.
         masters: u16,
@@ -40,7 +40,7 @@ pub enum StreamerError {
         nodes: u16,
     },
     /// The MTU holds no chunk.
-    #[error("frames of {mtu} bytes are too small for one chunk: raise --mtu")]
+    #[error("frames of {mtu} bytes are too small for one chunk: give a larger MTU")]
     Mtu {
         /// Bytes of a frame.
         mtu: usize,

@@ -77,7 +77,8 @@ impl Say {
         }
         if join.is_empty() {
             log::warn!(
-                "no other node is heard: where no multicast passes between hosts (clouds, routers), give all nodes the                  host of one of them (--join HOST)"
+                "no other node is heard: where no multicast passes between hosts (clouds, routers), give all nodes \
+                 the host of one of them (--join HOST)"
             );
         } else {
             log::warn!(

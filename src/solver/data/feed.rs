@@ -193,7 +193,7 @@ pub fn fetch(kind: &str, address: &str) -> Result<DataSet, DataError> {
     let header = receive_header(&mut stream).map_err(wrong)?;
     if header.kind != kind {
         return Err(wrong(format!(
-            "feeds {}, not {kind}: write --data {}@{address}",
+            "feeds {}, not {kind}: ask for {}@{address}",
             header.kind, header.kind
         )));
     }
@@ -210,7 +210,7 @@ fn connect(address: &str) -> Result<TcpStream, String> {
         };
         if Instant::now() >= end {
             return Err(format!(
-                "no feed answered within {} s ({error}): start `dogwild feed --data ... --listen` there",
+                "no feed answered within {} s ({error}): start `dogwild feed` for this data there",
                 PATIENCE.as_secs()
             ));
         }
