@@ -12,6 +12,8 @@ use super::outcome::codes;
 use super::restarts::{MOST, Restarts, WINDOW};
 use crate::node::{LINE_EVERY_ENV, is_code_of_signal};
 
+/// Time between two looks at components and counters.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time that components have to end by themselves.
 const GRACE: Duration = Duration::from_millis(700);
 

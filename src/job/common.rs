@@ -4,10 +4,10 @@
 use anyhow::Result;
 use serde::Serialize;
 
+use super::curves::rows;
 use super::experiment::Experiment;
 use super::plan::JobPlan;
 use super::reached::{Level, levels};
-use super::results::rows;
 use crate::solver::data::DataSet;
 use crate::solver::{NetSpec, SolverSpec};
 
@@ -40,7 +40,7 @@ pub struct Pictures {
     pub test: usize,
     /// Channels, height and width.
     pub shape: [usize; 3],
-    /// Classes.
+    /// Classes of pictures.
     pub classes: usize,
 }
 

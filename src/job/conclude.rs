@@ -1,11 +1,13 @@
 //! The end of a job, whatever ended it: weights first, then the report, then the old results go.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Error, Result, anyhow};
 
 use super::buffers::{Buffers, Saved};
 use super::children::Gone;
 use super::out::OutFolder;
-use super::outcome::{Ended, Facts, Outcome};
+use super::outcome::{Facts, Outcome};
 use super::results::write_results;
 use super::summary::Summary;
 use crate::node::Stop;
@@ -38,6 +40,50 @@ impl End {
             anyhow!("{}", why.trim_end())
         })
     }
+}
+
+/// A job that has ended and left its results.
+#[derive(Debug)]
+pub struct Ended {
+    /// What it reports.
+    pub summary: Summary,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Where its files are.
+    pub folder: PathBuf,
+    /// More about an end that is not the one asked for.
+    pub detail: Option<String>,
+}
+
+impl Ended {
+    /// An error if the job did not do what was asked.
+    ///
+    /// # Errors
+    /// What it did instead, with its exit code.
+    pub fn check(&self) -> Result<(), NotAsAsked> {
+        if self.outcome.as_asked() {
+            return Ok(());
+        }
+        let detail = self.detail.as_ref();
+        Err(NotAsAsked {
+            outcome: self.outcome,
+            text: format!(
+                "{}{}; what there is lies in {}",
+                self.outcome.words(),
+                detail.map_or(String::new(), |detail| format!(": {}", detail.trim_end())),
+                self.folder.display()
+            ),
+        })
+    }
+}
+
+/// A job that left its results, but did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct NotAsAsked {
+    /// How it ended.
+    pub outcome: Outcome,
+    text: String,
 }
 
 /// Saves the weights, writes what `summarise` makes of them, and frees the buffers. Components have

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::children::Component;
-use super::train::LOOK_EVERY;
+use super::children::{Component, LOOK_EVERY};
 use crate::poseidon::ANOTHER_FAILED;
 
 /// Time that members have to end after the first that blames another.

@@ -4,9 +4,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::progress::Path;
 use crate::watch::StreamMeter;
 use crate::weights::{Role, SharedWeights, SlotInfo};
+
+/// Which path keeps the nodes in step, for what is shown of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    /// Streamers, without waiting.
+    Stream,
+    /// The reliable path, step by step.
+    Poseidon,
+}
 
 /// What keeps the job of these buffers, one for each node, from its first iteration.
 pub(super) fn missing(buffers: &[SharedWeights], path: Path) -> String {

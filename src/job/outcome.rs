@@ -1,9 +1,11 @@
 //! How a job ends, in a word and as an exit code. The table for users is in `docs/guide/train.md`.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
-use super::summary::Summary;
 use crate::node::{Interrupted, signal_name};
+
+/// Time of all tests at the end of a job that did not end by itself: its user waits for the prompt.
+const LAST_TESTS: Duration = Duration::from_millis(500);
 
 /// Exit codes of programs besides those of signals (128 and the signal's number).
 pub mod codes {
@@ -111,48 +113,21 @@ impl Outcome {
     }
 }
 
-/// A job that has ended and left its results.
-#[derive(Debug)]
-pub struct Ended {
-    /// What it reports.
-    pub summary: Summary,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// Where its files are.
-    pub folder: PathBuf,
-    /// More about an end that is not the one asked for.
-    pub detail: Option<String>,
+/// How a job went, as far as those who watched its components know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    pub(super) outcome: Outcome,
+    pub(super) train_s: f64,
+    pub(super) restarts: u32,
+    pub(super) replicas_identical: bool,
 }
 
-impl Ended {
-    /// An error if the job did not do what was asked.
-    ///
-    /// # Errors
-    /// What it did instead, with its exit code.
-    pub fn check(&self) -> Result<(), NotAsAsked> {
-        if self.outcome.as_asked() {
-            return Ok(());
-        }
-        let detail = self.detail.as_ref();
-        Err(NotAsAsked {
-            outcome: self.outcome,
-            text: format!(
-                "{}{}; what there is lies in {}",
-                self.outcome.words(),
-                detail.map_or(String::new(), |detail| format!(": {}", detail.trim_end())),
-                self.folder.display()
-            ),
-        })
+/// Time for all tests at the end; none: as long as they take, on the whole test set.
+pub(super) fn last_tests(outcome: Outcome) -> Option<Duration> {
+    match outcome {
+        Outcome::Interrupted(_) | Outcome::Failed | Outcome::Diverged => Some(LAST_TESTS),
+        _ => None,
     }
-}
-
-/// A job that left its results, but did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-pub struct NotAsAsked {
-    /// How it ended.
-    pub outcome: Outcome,
-    text: String,
 }
 
 #[cfg(test)]

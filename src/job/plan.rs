@@ -1,23 +1,15 @@
 //! What a job is: a model, data and how long, on one of the two paths.
 //!
-//! Settings only, checked before. `dogwild train` makes a plan of its arguments, and [`run`] runs
-//! it.
+//! Settings only, checked before. `dogwild train` makes a plan of its arguments, and `run` runs it.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-
 use super::Experiment;
-use super::out::OutFolder;
-use super::outcome::Ended;
 use super::paces::Paces;
 use super::pauses::Pause;
-use super::poseidon::train_poseidon;
 use super::resume::Resume;
-use super::snapshots::SnapshotEvery;
+use super::snapshot_every::SnapshotEvery;
 use super::solvers::Solvers;
-use super::train::train;
-use crate::node::Stop;
 use crate::poseidon::Overlap;
 use crate::settings::{
     ClusterSettings, FaultSettings, FlowSettings, SlowSettings, TransportSettings,
@@ -48,7 +40,8 @@ pub struct JobPlan {
     pub seed: u64,
     /// Weights to start from.
     pub weights: Option<PathBuf>,
-    /// Folder that components write to: the working folder of the job's [`OutFolder`].
+    /// Folder that components write to: the working folder of the job's
+    /// [`OutFolder`](super::OutFolder).
     pub out: PathBuf,
     /// What keeps the replicas in step.
     pub path: PathPlan,
@@ -129,15 +122,3 @@ impl<P> Clone for PlanOf<'_, P> {
 }
 
 impl<P> Copy for PlanOf<'_, P> {}
-
-/// Runs the job, with its results in `out`. A signal ends it early.
-///
-/// # Errors
-/// It could not be started, or its weights or its report could not be written; the message says
-/// where the weights are.
-pub fn run(job: &JobPlan, out: OutFolder, stop: &Stop) -> Result<Ended> {
-    match &job.path {
-        PathPlan::Stream(own) => train(PlanOf { job, own }, out, stop),
-        PathPlan::Poseidon(own) => train_poseidon(PlanOf { job, own }, out, stop),
-    }
-}

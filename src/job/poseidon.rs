@@ -14,21 +14,20 @@ use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use super::buffers::{Buffers, session_name};
-use super::children::{Component, Ends, Gone, stop_all};
-use super::conclude::{End, conclude};
+use super::children::{Component, Ends, Gone, LOOK_EVERY, stop_all};
+use super::conclude::{End, Ended, conclude};
+use super::curves::node_curve;
 use super::fleet::{Dead, Fleet};
 use super::leftovers::before_a_job;
+use super::missing::Path;
 use super::out::OutFolder;
-use super::outcome::{Ended, Facts};
+use super::outcome::{Ending, Facts};
 use super::plan::{PlanOf, PoseidonPlan};
-use super::poseidon_summary::summarise;
-use super::progress::{self, Progress};
-use super::results::node_curve;
+use super::progress::Progress;
 use super::room;
 use super::settle::identical;
 use super::start::Start;
-use super::summary::Ending;
-use super::train::LOOK_EVERY;
+use super::summary::of_poseidon;
 use super::whole::write_whole;
 use super::{BufferPlan, make_buffer};
 use crate::node::{Stop, TEST_IMAGES};
@@ -143,7 +142,7 @@ pub(super) fn train_poseidon(
             restarts,
             replicas_identical: same == Some(true),
         };
-        summarise(plan, workers, set, ending)
+        of_poseidon(plan, workers, set, ending)
     })
 }
 
@@ -182,7 +181,7 @@ impl Watched<'_> {
     /// Starts everything, and watches until all have ended or a signal comes.
     fn run(&mut self, fleet: &mut Fleet, stop: &Stop) -> Result<()> {
         self.start(fleet, self.plan.own.resume, stop)?;
-        let mut progress = Progress::new(self.plan.job.iterations, progress::Path::Poseidon);
+        let mut progress = Progress::new(self.plan.job.iterations, Path::Poseidon);
         let result = self.watch(fleet, &mut progress, stop);
         progress.finish();
         result

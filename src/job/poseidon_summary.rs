@@ -4,13 +4,11 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
-use super::common::Pictures;
+use super::outcome::{Ending, last_tests};
 use super::plan::{PlanOf, PoseidonPlan};
-use super::results::last_tests;
-use super::summary::{Ending, PathSummary, Summary};
 use crate::node::{Tester, Transforms};
 use crate::poseidon::TrafficReport;
 use crate::solver::data::DataSet;
@@ -112,50 +110,47 @@ fn traffic(plan: PlanOf<'_, PoseidonPlan>, role: &str, index: u16) -> Option<Tra
     serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
 }
 
-pub(super) fn summarise(
-    plan: PlanOf<'_, PoseidonPlan>,
-    workers: &[SharedWeights],
-    set: DataSet,
-    ending: Ending,
-) -> Result<Summary> {
-    let pictures = Pictures::of(&set);
-    let transform = Transforms::of(&plan.job.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
-    let first = workers.first().context("no worker")?;
-    let found = tester.test_within(first.view(), last_tests(ending.outcome))?;
-    let per_worker: Vec<_> = (0..)
-        .zip(workers)
-        .map(|(index, shared)| WorkerSummary::read(index, shared, ending.train_s, plan))
-        .collect();
-    let servers = (0..plan.own.cluster.servers).map(|index| traffic(plan, "server", index));
-    let per_server: Vec<Option<TrafficReport>> = servers.collect();
-    let mut dropped_updates = vec![0; workers.len()];
-    for report in per_server.iter().flatten() {
-        let sums = dropped_updates.iter_mut().zip(&report.dropped_updates);
-        sums.for_each(|(sum, dropped)| *sum += dropped);
-    }
-    let own = PoseidonSummary {
-        sync: "poseidon".into(),
-        workers: plan.own.cluster.workers,
-        servers: plan.own.cluster.servers,
-        threads_per_worker: plan.own.threads,
-        cluster: plan.own.cluster_args.clone(),
-        worker: plan.own.worker_args.clone(),
-        bandwidth_bytes_per_s: plan.own.bandwidth_bytes_per_s,
-        images_per_s: per_worker.iter().map(|w| w.images_per_s).sum(),
-        test_accuracy: found.accuracy,
-        test_loss: found.loss,
-        test_images: found.images,
-        dropped_updates,
-        per_worker,
-        per_server,
-    };
-    let iterations = first.globals().iterations();
-    let path = PathSummary::Poseidon(own);
-    Summary::new(plan.job, pictures, ending, workers, iterations, path)
-}
-
 impl PoseidonSummary {
+    /// Reads counters and reports, and tests the weights of the first worker.
+    pub(super) fn of(
+        plan: PlanOf<'_, PoseidonPlan>,
+        workers: &[SharedWeights],
+        first: &SharedWeights,
+        set: DataSet,
+        ending: Ending,
+    ) -> Result<Self> {
+        let transform = Transforms::of(&plan.job.spec, &set.train).test;
+        let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
+        let found = tester.test_within(first.view(), last_tests(ending.outcome))?;
+        let per_worker: Vec<_> = (0..)
+            .zip(workers)
+            .map(|(index, shared)| WorkerSummary::read(index, shared, ending.train_s, plan))
+            .collect();
+        let servers = (0..plan.own.cluster.servers).map(|index| traffic(plan, "server", index));
+        let per_server: Vec<Option<TrafficReport>> = servers.collect();
+        let mut dropped_updates = vec![0; workers.len()];
+        for report in per_server.iter().flatten() {
+            let sums = dropped_updates.iter_mut().zip(&report.dropped_updates);
+            sums.for_each(|(sum, dropped)| *sum += dropped);
+        }
+        Ok(Self {
+            sync: "poseidon".into(),
+            workers: plan.own.cluster.workers,
+            servers: plan.own.cluster.servers,
+            threads_per_worker: plan.own.threads,
+            cluster: plan.own.cluster_args.clone(),
+            worker: plan.own.worker_args.clone(),
+            bandwidth_bytes_per_s: plan.own.bandwidth_bytes_per_s,
+            images_per_s: per_worker.iter().map(|w| w.images_per_s).sum(),
+            test_accuracy: found.accuracy,
+            test_loss: found.loss,
+            test_images: found.images,
+            dropped_updates,
+            per_worker,
+            per_server,
+        })
+    }
+
     /// How the workers were kept in step, in a few words.
     pub(super) fn how(&self) -> String {
         format!(

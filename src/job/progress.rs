@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::missing::missing;
+use super::missing::{Path, missing};
 use crate::watch::screen::{WIDTH_PLAIN, fit};
 use crate::watch::{SolverMeter, StreamMeter, SyncMeter};
 use crate::weights::{Role, SharedWeights, SlotInfo};
@@ -29,15 +29,6 @@ pub(super) struct Progress {
     last: Option<(Instant, u64, u64)>,
     /// Iterations and frames (bytes) per second, once there are two looks.
     rates: Option<[f64; 2]>,
-}
-
-/// Which path keeps the nodes in step, for what is shown of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Path {
-    /// Streamers.
-    Stream,
-    /// Poseidon.
-    Poseidon,
 }
 
 struct Bar {

@@ -1,21 +1,17 @@
 //! What a job leaves in its `--out` folder.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::outcome::Outcome;
+use super::curves::{node_curves, rows};
 use super::summary::Summary;
 use super::whole::write_whole;
 use crate::node::Positions;
 use crate::snapshot::SaveError;
-use crate::watch::curve::{Curve, CurveRow, CurveWriter, read_rows};
+use crate::watch::curve::{Curve, CurveWriter};
 use crate::weights::SharedWeights;
-
-/// Time of all tests at the end of a job that did not end by itself: its user waits for the prompt.
-const LAST_TESTS: Duration = Duration::from_millis(500);
 
 /// Writes the weights of `shared` to the folder `out`.
 pub(super) fn save_weights(
@@ -34,36 +30,6 @@ pub(super) fn save_weights(
     let mut positions = Positions::default();
     let weights = positions.of(shared);
     crate::snapshot::save(&path, shared.manifest(), weights, metadata.into())
-}
-
-/// Time for all tests at the end; none: as long as they take, on the whole test set.
-pub(super) fn last_tests(outcome: Outcome) -> Option<Duration> {
-    match outcome {
-        Outcome::Interrupted(_) | Outcome::Failed | Outcome::Diverged => Some(LAST_TESTS),
-        _ => None,
-    }
-}
-
-/// Where the solvers of a node that test write their rows.
-pub(super) fn node_curve(out: &Path, node: u16) -> PathBuf {
-    out.join(format!("node{node}-curve.csv"))
-}
-
-fn node_curves(out: &Path, nodes: u16) -> impl Iterator<Item = PathBuf> {
-    let files = (0..nodes).map(move |node| node_curve(out, node));
-    files.filter(|path| path.exists())
-}
-
-/// The rows of all nodes of a job, in order; a resumed job goes on with the curve of the run
-/// before.
-pub(super) fn rows(out: &Path, nodes: u16) -> Result<Vec<CurveRow>> {
-    let whole = Some(out.join("curve.csv")).filter(|path| path.exists());
-    let mut rows = Vec::new();
-    for path in node_curves(out, nodes).chain(whole) {
-        rows.extend(read_rows(&path)?);
-    }
-    rows.sort_by_key(|row| (row.iteration, row.node));
-    Ok(rows)
 }
 
 /// Writes the summary, and the rows of all nodes as one curve with its picture.

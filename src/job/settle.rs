@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::train::LOOK_EVERY;
+use super::children::LOOK_EVERY;
 use crate::node::Stop;
 use crate::watch::StreamMeter;
 use crate::weights::{Role, SharedWeights, kernels};

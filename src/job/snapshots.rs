@@ -4,8 +4,6 @@
 //! Invariants: neither the watch over the job nor a solver ever waits for a snapshot; what goes
 //! wrong is said and training goes on.
 
-mod every;
-mod record;
 mod shot;
 
 use std::path::Path;
@@ -15,18 +13,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-pub use every::SnapshotEvery;
-pub(super) use record::{CURVE, MANIFEST, NodeRecord, Record, SolverRecord, WEIGHTS, folders, hex};
-use record::{FORMAT, Reason};
-use shot::{Shot, remove_unfinished};
+use self::shot::{Shot, remove_unfinished};
 
+use super::curves::node_curve;
 use super::plan::{PlanOf, StreamPlan};
-use super::results::node_curve;
+use super::snapshot_every::SnapshotEvery;
+use super::snapshot_record::{FORMAT, HOME, Reason, Record, hex};
 use crate::solver::data::DataSet;
 use crate::weights::{Expect, SharedWeights};
 
-/// The folder of the snapshots in that of the results.
-pub(super) const HOME: &str = "snapshots";
 /// Longest time between two, if they take no time and no other is asked for: what a power cut
 /// costs.
 const TIME_BETWEEN: Duration = Duration::from_secs(60);

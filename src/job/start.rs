@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use dogwild_lab::Lab;
 
 use super::children::{Component, Ends};
+use super::curves::node_curve;
 use super::plan::{PlanOf, StreamPlan};
-use super::results::node_curve;
 use crate::node::TEST_IMAGES;
 use crate::settings::{
     FlowSettings, Settings, SolverSettings, StreamSettings, TesterSettings, to_json,

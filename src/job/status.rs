@@ -46,7 +46,7 @@ pub struct ComponentStatus {
 /// A range of the weights, as this buffer's streamer knows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RangeStatus {
-    /// Which.
+    /// Its number.
     pub range: u16,
     /// The node that streams it; null: none is known.
     pub node: Option<u16>,

@@ -9,12 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::common::Pictures;
+use super::outcome::{Ending, last_tests};
 use super::plan::{PlanOf, StreamPlan};
-use super::results::last_tests;
 use super::resume::Resume;
 use super::solvers::Solvers;
-use super::summary::{Ending, PathSummary, Summary};
 use super::warnings::Warning;
 use crate::node::{TestResult, Tester, Transforms};
 use crate::solver::data::DataSet;
@@ -48,7 +46,7 @@ pub struct StreamSummary {
 /// One node of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeSummary {
-    /// Index.
+    /// Index of the node.
     pub node: u16,
     /// Share of right answers on all test pictures, with this node's weights at the end.
     pub test_accuracy: f32,
@@ -85,50 +83,12 @@ pub struct NodeSummary {
 /// A distribution of ages, µs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Ages {
-    /// Median.
+    /// The median.
     pub p50: u64,
     /// 99th percentile.
     pub p99: u64,
-    /// Longest.
+    /// The longest.
     pub max: u64,
-}
-
-pub(super) fn summarise(
-    plan: PlanOf<'_, StreamPlan>,
-    nodes: &[SharedWeights],
-    set: DataSet,
-    ending: Ending,
-    warnings: Vec<Warning>,
-) -> Result<Summary> {
-    let pictures = Pictures::of(&set);
-    let transform = Transforms::of(&plan.job.spec, &set.train).test;
-    let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
-    let time = last_tests(ending.outcome).map(|time| time / u32::from(plan.own.nodes));
-    let mut per_node = Vec::new();
-    let mut same: Option<TestResult> = None;
-    for (node, shared) in (0..).zip(nodes) {
-        // Equal weights give equal answers: test once.
-        let found = match same {
-            Some(found) if ending.replicas_identical => found,
-            _ => tester.test_within(shared.view(), time)?,
-        };
-        same = Some(found);
-        per_node.push(NodeSummary::read(node, shared, ending.train_s, found));
-    }
-    let iterations = per_node.iter().map(|node| node.iterations).sum();
-    let own = StreamSummary {
-        nodes: plan.own.nodes,
-        solvers_per_node: plan.own.solvers.clone(),
-        transport: plan.own.transport.transport.name().to_owned(),
-        lab: plan.own.lab.is_some(),
-        deltas: plan.own.stream.deltas_name().to_owned(),
-        rate_bytes_per_s: plan.own.stream.rate_bytes_per_s,
-        resumed_from_iteration: plan.own.resume.as_ref().map(Resume::iterations),
-        warnings,
-        per_node,
-    };
-    let path = PathSummary::Stream(own);
-    Summary::new(plan.job, pictures, ending, nodes, iterations, path)
 }
 
 impl NodeSummary {
@@ -214,6 +174,41 @@ fn mean_loss(solvers: &[&SlotInfo]) -> f32 {
 }
 
 impl StreamSummary {
+    /// Reads counters and warnings, and tests the weights of `nodes`.
+    pub(super) fn of(
+        plan: PlanOf<'_, StreamPlan>,
+        nodes: &[SharedWeights],
+        set: DataSet,
+        ending: Ending,
+        warnings: Vec<Warning>,
+    ) -> Result<Self> {
+        let transform = Transforms::of(&plan.job.spec, &set.train).test;
+        let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
+        let time = last_tests(ending.outcome).map(|time| time / u32::from(plan.own.nodes));
+        let mut per_node = Vec::new();
+        let mut same: Option<TestResult> = None;
+        for (node, shared) in (0..).zip(nodes) {
+            // Equal weights give equal answers: test once.
+            let found = match same {
+                Some(found) if ending.replicas_identical => found,
+                _ => tester.test_within(shared.view(), time)?,
+            };
+            same = Some(found);
+            per_node.push(NodeSummary::read(node, shared, ending.train_s, found));
+        }
+        Ok(Self {
+            nodes: plan.own.nodes,
+            solvers_per_node: plan.own.solvers.clone(),
+            transport: plan.own.transport.transport.name().to_owned(),
+            lab: plan.own.lab.is_some(),
+            deltas: plan.own.stream.deltas_name().to_owned(),
+            rate_bytes_per_s: plan.own.stream.rate_bytes_per_s,
+            resumed_from_iteration: plan.own.resume.as_ref().map(Resume::iterations),
+            warnings,
+            per_node,
+        })
+    }
+
     /// How the nodes were kept in step, in a few words.
     pub(super) fn how(&self) -> String {
         format!(

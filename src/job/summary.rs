@@ -2,15 +2,17 @@
 //!
 //! Every field is documented in `docs/reference/summary-json.md`; units are in the names.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::common::{Common, Pictures};
-use super::outcome::Outcome;
-use super::plan::JobPlan;
+use super::outcome::Ending;
+use super::plan::{JobPlan, PlanOf, PoseidonPlan, StreamPlan};
 use super::poseidon_summary::PoseidonSummary;
 use super::stream_summary::StreamSummary;
 use super::title::title;
+use super::warnings::Warning;
+use crate::solver::data::DataSet;
 use crate::watch::screen::Columns;
 use crate::weights::SharedWeights;
 
@@ -50,15 +52,6 @@ pub enum PathSummary {
     Poseidon(PoseidonSummary),
 }
 
-/// How a job went, as far as those who watched its components know.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ending {
-    pub(super) outcome: Outcome,
-    pub(super) train_s: f64,
-    pub(super) restarts: u32,
-    pub(super) replicas_identical: bool,
-}
-
 impl PathSummary {
     /// Replicas of the weights: nodes, or workers.
     pub fn nodes(&self) -> u16 {
@@ -90,7 +83,7 @@ impl PathSummary {
 
 impl Summary {
     /// Of a job that made `iterations`; its replicas are `nodes`.
-    pub(super) fn new(
+    fn new(
         plan: &JobPlan,
         set: Pictures,
         ending: Ending,
@@ -119,4 +112,40 @@ impl Summary {
         };
         title(&self.common, &how)
     }
+}
+
+/// Of a job whose nodes streamed.
+///
+/// # Errors
+/// Its model cannot be tested on `set`, or the rows of its nodes cannot be read.
+pub(super) fn of_stream(
+    plan: PlanOf<'_, StreamPlan>,
+    nodes: &[SharedWeights],
+    set: DataSet,
+    ending: Ending,
+    warnings: Vec<Warning>,
+) -> Result<Summary> {
+    let pictures = Pictures::of(&set);
+    let own = StreamSummary::of(plan, nodes, set, ending, warnings)?;
+    let iterations = own.per_node.iter().map(|node| node.iterations).sum();
+    let path = PathSummary::Stream(own);
+    Summary::new(plan.job, pictures, ending, nodes, iterations, path)
+}
+
+/// Of a job on the reliable path, each of whose workers made as many iterations.
+///
+/// # Errors
+/// As [`of_stream`].
+pub(super) fn of_poseidon(
+    plan: PlanOf<'_, PoseidonPlan>,
+    workers: &[SharedWeights],
+    set: DataSet,
+    ending: Ending,
+) -> Result<Summary> {
+    let pictures = Pictures::of(&set);
+    let first = workers.first().context("no worker")?;
+    let own = PoseidonSummary::of(plan, workers, first, set, ending)?;
+    let iterations = first.globals().iterations();
+    let path = PathSummary::Poseidon(own);
+    Summary::new(plan.job, pictures, ending, workers, iterations, path)
 }

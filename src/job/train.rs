@@ -2,35 +2,32 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use dogwild_lab::{Lab, process};
 
 use super::buffers::{Buffers, session_name};
-use super::children::{Component, stop_all};
-use super::conclude::{End, conclude};
+use super::children::{Component, LOOK_EVERY, stop_all};
+use super::conclude::{End, Ended, conclude};
 use super::leftovers::before_a_job;
+use super::missing::Path;
 use super::out::OutFolder;
-use super::outcome::{Ended, Facts, Outcome};
+use super::outcome::{Ending, Facts, Outcome};
 use super::pauses::{Order, Pauses};
 use super::plan::{PlanOf, StreamPlan};
-use super::progress::{self, Progress};
+use super::progress::Progress;
 use super::resume::Resume;
 use super::room;
 use super::settle::settle;
 use super::snapshots::Snapshots;
 use super::start::{start_solver, start_streamer, start_tester};
-use super::stream_summary::summarise;
-use super::summary::Ending;
+use super::summary::of_stream;
 use super::warnings::Warnings;
 use super::{BufferPlan, make_buffer};
 use crate::node::Stop;
 use crate::solver::data::DataSet;
 use crate::weights::Existing;
-
-/// Time between two looks at components and counters.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The processes of a node.
 #[derive(Default)]
@@ -166,7 +163,7 @@ pub(super) fn train(plan: PlanOf<'_, StreamPlan>, out: OutFolder, stop: &Stop) -
             restarts,
             replicas_identical: identical == Some(true),
         };
-        summarise(plan, nodes, set, ending, warnings)
+        of_stream(plan, nodes, set, ending, warnings)
     })
 }
 
@@ -189,7 +186,7 @@ fn run(
     let seen = (snapshots, &mut course.warnings);
     watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
     if !stop.load(Relaxed) {
-        let mut progress = Progress::new(plan.job.iterations, progress::Path::Stream);
+        let mut progress = Progress::new(plan.job.iterations, Path::Stream);
         let settled = settle(&buffers.nodes, stop, |lacking| {
             let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
             progress.waiting(&format!("the last deliveries: {}", lacking.join("; ")));
@@ -233,7 +230,7 @@ fn watch(
     (snapshots, warnings): (&mut Snapshots, &mut Warnings),
     train_s: &mut f64,
 ) -> Result<()> {
-    let mut progress = Progress::new(plan.job.iterations, progress::Path::Stream);
+    let mut progress = Progress::new(plan.job.iterations, Path::Stream);
     let before = buffers.iterations();
     let mut started = Instant::now();
     let mut pauses = Pauses::new(&plan.own.pauses);

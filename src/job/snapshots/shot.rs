@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result};
 
-use super::record::{
+use super::super::snapshot_record::{
     CURVE, FileRecord, MANIFEST, NodeRecord, Reason, Record, SolverRecord, WEIGHTS, aside, folders,
 };
 use crate::node::Positions;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::record::{FileRecord, NodeRecord, Reason};
+use super::super::snapshot_record::{FileRecord, MANIFEST, NodeRecord, Reason, WEIGHTS, folders};
 use super::*;
 use crate::job::Solvers;
 

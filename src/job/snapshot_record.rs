@@ -15,23 +15,25 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Version of the format.
-pub(in crate::job) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 /// The record's own file.
-pub(in crate::job) const MANIFEST: &str = "manifest.json";
+pub(super) const MANIFEST: &str = "manifest.json";
 /// The weights.
-pub(in crate::job) const WEIGHTS: &str = "weights.safetensors";
+pub(super) const WEIGHTS: &str = "weights.safetensors";
 /// Rows of the learning curve up to the snapshot.
-pub(in crate::job) const CURVE: &str = "curve.csv";
+pub(super) const CURVE: &str = "curve.csv";
+/// The folder of the snapshots in that of the results.
+pub(super) const HOME: &str = "snapshots";
 /// End of the name of a snapshot that another one of the same iteration is replacing.
 const REPLACED: &str = ".old";
 
 /// Why a snapshot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::job) enum Reason {
+pub(super) enum Reason {
     /// The solver file's `snapshot`.
     SolverFile,
-    /// `--snapshot-every`.
+    /// What `--snapshot-every` asks for.
     SnapshotEvery,
     /// Time had passed.
     Time,
@@ -41,91 +43,91 @@ pub(in crate::job) enum Reason {
 
 impl Reason {
     /// True if it stays when newer ones come, as Caffe's do.
-    pub(in crate::job) fn stays(self) -> bool {
+    pub(super) fn stays(self) -> bool {
         self == Self::SolverFile
     }
 }
 
 /// The manifest of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::job) struct Record {
-    /// [`FORMAT`].
-    pub(in crate::job) format: u32,
+pub(super) struct Record {
+    /// The version of the format: [`FORMAT`].
+    pub(super) format: u32,
     /// Version of the program.
-    pub(in crate::job) dogwild: String,
+    pub(super) dogwild: String,
     /// Why it was taken.
-    pub(in crate::job) reason: Reason,
+    pub(super) reason: Reason,
     /// One more than that of the snapshot before it: which of two is newer.
-    pub(in crate::job) sequence: u64,
+    pub(super) sequence: u64,
     /// The model as it was named.
-    pub(in crate::job) model: String,
+    pub(super) model: String,
     /// Names and shapes of its tensors, as a hash.
-    pub(in crate::job) fingerprint: String,
+    pub(super) fingerprint: String,
     /// Where the pictures came from.
-    pub(in crate::job) data: String,
+    pub(super) data: String,
     /// Training pictures.
-    pub(in crate::job) train_images: usize,
+    pub(super) train_images: usize,
     /// Seed of weights and pictures.
-    pub(in crate::job) seed: u64,
-    /// Nodes.
-    pub(in crate::job) nodes: u16,
+    pub(super) seed: u64,
+    /// Nodes of the job.
+    pub(super) nodes: u16,
     /// Solvers on each node.
-    pub(in crate::job) solvers_per_node: Solvers,
+    pub(super) solvers_per_node: Solvers,
     /// Iterations of the cluster.
-    pub(in crate::job) iterations: u64,
+    pub(super) iterations: u64,
     /// Iterations that the job was asked for; 0: no end.
-    pub(in crate::job) iterations_asked: u64,
+    pub(super) iterations_asked: u64,
     /// Each node.
-    pub(in crate::job) per_node: Vec<NodeRecord>,
+    pub(super) per_node: Vec<NodeRecord>,
     /// Every file but this one, by name.
-    pub(in crate::job) files: BTreeMap<String, FileRecord>,
+    pub(super) files: BTreeMap<String, FileRecord>,
     /// xxh3 of this record, with nothing in this field.
-    pub(in crate::job) xxh3: String,
+    pub(super) xxh3: String,
 }
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::job) struct NodeRecord {
-    /// Index.
-    pub(in crate::job) node: u16,
+pub(super) struct NodeRecord {
+    /// Index of the node.
+    pub(super) node: u16,
     /// Iterations of its solvers.
-    pub(in crate::job) iterations: u64,
+    pub(super) iterations: u64,
     /// Its solvers that have begun.
-    pub(in crate::job) solvers: Vec<SolverRecord>,
+    pub(super) solvers: Vec<SolverRecord>,
 }
 
 /// One solver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::job) struct SolverRecord {
+pub(super) struct SolverRecord {
     /// Index on its node.
-    pub(in crate::job) solver: u32,
+    pub(super) solver: u32,
     /// Its own iterations.
-    pub(in crate::job) iterations: u64,
+    pub(super) iterations: u64,
     /// Pictures of its share handed out: its place in the data.
-    pub(in crate::job) cursor: u64,
+    pub(super) cursor: u64,
     /// Time it has trained, ns.
-    pub(in crate::job) elapsed_ns: u64,
+    pub(super) elapsed_ns: u64,
     /// Its smoothed loss, as f32 bits; 0: none.
-    pub(in crate::job) loss_bits: u64,
+    pub(super) loss_bits: u64,
     /// What it knows of the rise of its loss.
     #[serde(default)]
-    pub(in crate::job) caution: [u64; Caution::WORDS],
+    pub(super) caution: [u64; Caution::WORDS],
     /// Its momentum.
-    pub(in crate::job) file: String,
+    pub(super) file: String,
 }
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::job) struct FileRecord {
-    /// Length.
-    pub(in crate::job) bytes: u64,
+pub(super) struct FileRecord {
+    /// Length of the file.
+    pub(super) bytes: u64,
     /// xxh3 of its bytes, hexadecimal.
-    pub(in crate::job) xxh3: String,
+    pub(super) xxh3: String,
 }
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::job) enum RecordError {
+pub(super) enum RecordError {
     /// The system refuses.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -154,7 +156,7 @@ pub(in crate::job) enum RecordError {
 
 impl Record {
     /// The text of the file, with its checksum.
-    pub(in crate::job) fn text(&self) -> serde_json::Result<String> {
+    pub(super) fn text(&self) -> serde_json::Result<String> {
         let mut sealed = self.clone();
         sealed.xxh3 = sealed.sum()?;
         Ok(serde_json::to_string_pretty(&sealed)? + "\n")
@@ -167,7 +169,7 @@ impl Record {
     }
 
     /// Reads the record of the snapshot `folder`.
-    pub(in crate::job) fn read(folder: &Path) -> Result<Self, RecordError> {
+    pub(super) fn read(folder: &Path) -> Result<Self, RecordError> {
         let path = folder.join(MANIFEST);
         let text = match fs::read(&path) {
             Ok(text) => text,
@@ -192,7 +194,7 @@ impl Record {
     }
 
     /// Reads every file that the record names and compares length and checksum.
-    pub(in crate::job) fn check_files(&self, folder: &Path) -> Result<(), RecordError> {
+    pub(super) fn check_files(&self, folder: &Path) -> Result<(), RecordError> {
         for (name, expected) in &self.files {
             let path = folder.join(name);
             match FileRecord::of(&path) {
@@ -212,7 +214,7 @@ impl Record {
     }
 
     /// Longest time that one of the solvers has trained, ns.
-    pub(in crate::job) fn elapsed_ns(&self) -> u64 {
+    pub(super) fn elapsed_ns(&self) -> u64 {
         let solvers = self.per_node.iter().flat_map(|node| &node.solvers);
         solvers.map(|solver| solver.elapsed_ns).max().unwrap_or(0)
     }
@@ -220,7 +222,7 @@ impl Record {
 
 impl FileRecord {
     /// Reads the file at `path`.
-    pub(in crate::job) fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let (mut sum, mut bytes) = (Xxh3::new(), 0);
         let mut part = vec![0; 1 << 18];
@@ -238,12 +240,12 @@ impl FileRecord {
     }
 }
 
-pub(in crate::job) fn hex(number: u64) -> String {
+pub(super) fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
 
 /// The folders in `home` that have the name of a snapshot, complete or not.
-pub(in crate::job) fn folders(home: &Path) -> Vec<PathBuf> {
+pub(super) fn folders(home: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(home).into_iter().flatten().flatten();
     let is_snapshot = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -256,7 +258,7 @@ pub(in crate::job) fn folders(home: &Path) -> Vec<PathBuf> {
 }
 
 /// The name under which a snapshot steps aside for another one of the same iteration.
-pub(in crate::job) fn aside(folder: &Path) -> PathBuf {
+pub(super) fn aside(folder: &Path) -> PathBuf {
     let mut name = folder.as_os_str().to_owned();
     name.push(REPLACED);
     name.into()
