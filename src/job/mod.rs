@@ -56,6 +56,7 @@ pub use pauses::Pause;
 pub use plan::{JobPlan, PathPlan, PoseidonPlan, StreamPlan};
 pub use poseidon_summary::{PoseidonSummary, WorkerSummary};
 pub use precision::Load;
+pub use progress::iterations_of;
 pub use reached::{Level, Reached};
 pub use resume::{Resume, last_run};
 pub use run::run;

@@ -199,6 +199,17 @@ fn count(iterations: u64, target: u64) -> String {
     }
 }
 
+/// The iterations that a line of progress says are done, with or without a target: what a program
+/// that starts `dogwild train` may read from it.
+pub fn iterations_of(line: &str) -> Option<u64> {
+    let (word, rest) = line.split_once(' ')?;
+    match word.split_once('/') {
+        Some((done, target)) => target.parse::<u64>().ok().and(done.parse().ok()),
+        None if rest.starts_with("iterations") => word.parse().ok(),
+        None => None,
+    }
+}
+
 fn stream_sum(slots: &[SlotInfo], meter: StreamMeter) -> u64 {
     let streams = slots.iter().filter(|slot| slot.role == Role::Stream);
     streams.map(|slot| meter.of(&slot.meters)).sum()
@@ -287,6 +298,19 @@ mod tests {
             for word in ["12345678/30000000", "loss 0.123", "accuracy 98.8 %", "it/s"] {
                 assert!(line.contains(word), "{line}");
             }
+            assert_eq!(iterations_of(&line), Some(12_345_678));
+        }
+        let endless = fit(&[count(284, 0), "loss 0.123".to_owned()], 80);
+        assert_eq!(iterations_of(&endless), Some(284));
+        for other in [
+            "waiting for node 1",
+            "1/2",
+            "1/x  y",
+            "a/2 b",
+            "284 it/s",
+            "[INFO] 1/2",
+        ] {
+            assert_eq!(iterations_of(other), None, "{other}");
         }
     }
 

@@ -10,8 +10,7 @@ use crate::experiment::cells::{Cells, cells};
 use crate::experiment::{Experiment, read};
 use crate::report;
 use crate::report::input::{CellRuns, Study};
-use crate::results::Folder;
-use crate::run::version;
+use crate::results::{Folder, version};
 
 /// Arguments of `dogwild-study report`.
 #[derive(Debug, clap::Args)]

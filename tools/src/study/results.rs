@@ -5,6 +5,7 @@
 //! so the files of a run in virtual time are the same bytes each time.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -105,6 +106,26 @@ pub(crate) struct Made {
     /// Version and commit of the program.
     pub(crate) dogwild: String,
     pub(crate) setting: Setting,
+}
+
+impl Made {
+    /// With `setting`, by this build.
+    pub(crate) fn with(setting: &Setting) -> Self {
+        Self {
+            dogwild: version(),
+            setting: setting.clone(),
+        }
+    }
+}
+
+/// Version and commit of this program. Asked for once: the machine is looked at with it.
+pub(crate) fn version() -> String {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let found = dogwild::job::Experiment::new(serde_json::Map::new());
+        let commit = found.commit.map(|commit| format!(" ({commit})"));
+        format!("{}{}", found.dogwild, commit.unwrap_or_default())
+    });
+    VERSION.clone()
 }
 
 impl Run {

@@ -2,8 +2,8 @@
 //! report.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -118,24 +118,6 @@ impl Task<'_> {
     }
 }
 
-/// What a cell's runs are made with.
-pub(crate) fn made(cell: &Cell) -> Made {
-    Made {
-        dogwild: version(),
-        setting: cell.setting.clone(),
-    }
-}
-
-/// Version and commit of this program. Asked for once: the machine is looked at with it.
-pub(crate) fn version() -> String {
-    static VERSION: LazyLock<String> = LazyLock::new(|| {
-        let found = dogwild::job::Experiment::new(serde_json::Map::new());
-        let commit = found.commit.map(|commit| format!(" ({commit})"));
-        format!("{}{}", found.dogwild, commit.unwrap_or_default())
-    });
-    VERSION.clone()
-}
-
 /// The runs that are not there yet, seed by seed: so that the first figures of all cells come
 /// early.
 fn missing<'a>(
@@ -148,7 +130,7 @@ fn missing<'a>(
     for seed in &experiment.seeds {
         for (cell, cost) in chosen.cells.iter().zip(costs) {
             let there = folder.read(&cell.id, *seed)?;
-            let made = made(cell);
+            let made = Made::with(&cell.setting);
             match there {
                 Some(kept) if kept.made == made => continue,
                 Some(kept) => {
@@ -239,25 +221,55 @@ impl Work<'_> {
 
     fn make(&self, task: &Task<'_>) -> Result<Run> {
         let setting = &task.cell.setting;
-        let told = AtomicUsize::new(0);
-        let whole = task.cost.as_millis() as u64;
-        let tell = |iterations: u64| {
-            let share = iterations as f64 / setting.stop.iterations as f64;
-            let now = (whole as f64 * share.min(1.0)) as usize;
-            let before = told.swap(now, Relaxed);
-            self.bar.inc(now.saturating_sub(before) as u64);
-        };
-        let run = engine::run(setting, self.files, task.seed, &tell);
-        self.bar
-            .inc(whole.saturating_sub(told.load(Relaxed) as u64));
+        let share = Share::new(&self.bar, task.cost, setting.stop.iterations);
+        let run = engine::run(setting, self.files, task.seed, &|done| share.tell(done));
+        share.finish();
         let kept = Kept {
-            made: made(task.cell),
+            made: Made::with(&task.cell.setting),
             run: run?,
         };
         self.folder
             .write(&task.cell.id, &kept)
             .context("the run is lost")?;
         Ok(kept.run)
+    }
+}
+
+/// One run's share of the bar.
+struct Share<'a> {
+    bar: &'a ProgressBar,
+    /// Of the bar, for the whole run.
+    whole: u64,
+    /// Where the run ends at the latest.
+    iterations: u64,
+    /// Of the bar, so far.
+    told: AtomicU64,
+}
+
+impl<'a> Share<'a> {
+    fn new(bar: &'a ProgressBar, cost: Duration, iterations: u64) -> Self {
+        Self {
+            bar,
+            whole: cost.as_millis() as u64,
+            iterations,
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// The run has done so many iterations. It never goes back: processes count apart.
+    fn tell(&self, done: u64) {
+        let share = done as f64 / self.iterations as f64;
+        self.advance((self.whole as f64 * share.min(1.0)) as u64);
+    }
+
+    /// The run has ended, wherever it stopped.
+    fn finish(&self) {
+        self.advance(self.whole);
+    }
+
+    fn advance(&self, now: u64) {
+        let before = self.told.fetch_max(now, Relaxed);
+        self.bar.inc(now.saturating_sub(before));
     }
 }
 
@@ -268,4 +280,31 @@ fn bar(total: Duration) -> ProgressBar {
     bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_moves_the_bar_as_far_as_it_has_come() {
+        let bar = ProgressBar::hidden();
+        let share = Share::new(&bar, Duration::from_secs(60), 200);
+        let after = |done: u64| {
+            share.tell(done);
+            bar.position()
+        };
+        // A quarter; a process that counts less takes nothing back; more than all is all.
+        assert_eq!(
+            [50, 20, 100, 1_000].map(after),
+            [15_000, 15_000, 30_000, 60_000]
+        );
+        share.finish();
+        assert_eq!(bar.position(), 60_000);
+        // One that stops early leaves nothing undone.
+        let early = Share::new(&bar, Duration::from_secs(10), 200);
+        early.tell(20);
+        early.finish();
+        assert_eq!(bar.position(), 70_000);
+    }
 }

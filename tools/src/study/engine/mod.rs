@@ -12,7 +12,8 @@ use anyhow::Result;
 use crate::experiment::{Engine, Setting};
 use crate::results::Run;
 
-/// Makes a run; engines that can tell each test as it is made.
+/// Makes a run, and tells how many iterations are done: virtual time with each test, processes as
+/// they print it.
 ///
 /// # Errors
 /// The run cannot be made.
@@ -29,7 +30,7 @@ fn made(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64)) -> Resu
             let tell = |look: &sim::Look| tell(look.point.iterations);
             sim::run(setting, files, seed, false, &tell)
         }
-        Engine::Loopback | Engine::Lab => train::run(setting, files, seed),
+        Engine::Loopback | Engine::Lab => train::run(setting, files, seed, tell),
         Engine::Program => program::run(setting, files, seed, tell),
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! It prints a JSON object a line for each test: `step` (of all processes together, or of each,
 //! as the program counts), `samples`, `seconds` and `accuracy`. `test_seconds`, if it is there, is
-//! that part of `seconds` in which training stood still for tests. Lines that are not such objects
-//! are for people. Or it prints one JSON document, of which `figures_from` says where figures are.
-//! It ends with code 0. Invariant: it ends with this process, however that ends.
+//! that part of `seconds` in which training stood still for tests. An object with `step` alone says
+//! how far it is. Lines that are not such objects are for people. Or it prints one JSON document:
+//! `figures_from` says where its figures are. It ends with code 0. Invariant: it ends with this
+//! process, however that ends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -30,6 +31,12 @@ struct Line {
     test_seconds: f64,
     accuracy: f64,
     loss: Option<f64>,
+}
+
+/// A line between two tests.
+#[derive(Deserialize)]
+struct Step {
+    step: u64,
 }
 
 /// What a line at the end may say.
@@ -181,10 +188,12 @@ impl Said {
     fn take(&mut self, line: &str, tell: &dyn Fn(u64)) {
         let last: Last = serde_json::from_str(line).unwrap_or_default();
         self.diverged |= last.diverged;
+        if let Ok(Step { step }) = serde_json::from_str(line) {
+            tell(step);
+        }
         let Ok(test) = serde_json::from_str::<Line>(line) else {
             return;
         };
-        tell(test.step);
         self.points.push(Point {
             iterations: test.step,
             samples: test.samples,
@@ -245,4 +254,38 @@ fn arguments(setting: &Setting, data: &str, seed: u64) -> Result<Vec<String>> {
         }
     };
     setting.command.iter().map(fill).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// The program waits for what is told of its first line: told at its end, it would fail.
+    #[test]
+    fn a_run_is_followed_while_it_prints() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let heard = folder.path().join("heard");
+        let script = format!(
+            "echo for people; echo '{{\"step\": 3}}'
+            for i in $(seq 600); do [ ! -e {0} ] || break; sleep 0.1; done
+            [ -e {0} ] || exit 7
+            echo '{{\"step\": 5, \"samples\": 50, \"seconds\": 1, \"accuracy\": 0.5}}'",
+            heard.display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("sh");
+        let steps = Mutex::new(Vec::new());
+        let tell = |step| {
+            steps.lock().expect("one thread").push(step);
+            std::fs::write(&heard, "").expect("written");
+        };
+        let said = listen(&mut child, &tell).expect("it ends well");
+        assert_eq!(steps.into_inner().expect("one thread"), [3, 5]);
+        // A step alone is no test.
+        let tests: Vec<u64> = said.points.iter().map(|point| point.iterations).collect();
+        assert_eq!(tests, [5]);
+    }
 }

@@ -5,10 +5,12 @@
 //! the rate of links, on loopback each node does (`--pace`). Losses are made by the seeded fault
 //! wrapper at each receiver.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use dogwild::job::iterations_of;
 use dogwild::node::train_batch;
 use dogwild::settings::FlowSettings;
 use dogwild::stream::Merge;
@@ -33,7 +35,7 @@ struct Row {
 ///
 /// # Errors
 /// `dogwild train` cannot be started, or fails: with its message.
-pub(crate) fn run(setting: &Setting, files: &Files, seed: u64) -> Result<Run> {
+pub(crate) fn run(setting: &Setting, files: &Files, seed: u64, tell: &dyn Fn(u64)) -> Result<Run> {
     let scratch = Scratch::new("dogwild-study")?;
     let out = scratch.file("out");
     let mut command = Command::new(program()?);
@@ -45,25 +47,26 @@ pub(crate) fn run(setting: &Setting, files: &Files, seed: u64) -> Result<Run> {
         command.args(["--fault-seed", &seed.wrapping_mul(1000).to_string()]);
     }
     command.arg("--out").arg(&out);
-    let output = command
+    // On the reliable path each worker counts its own.
+    let workers = u64::from(setting.nodes.count);
+    let each = setting.poseidon.as_ref().map_or(1, |_| workers);
+    let mut child = command
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
         .context("cannot start dogwild train")?;
-    let code = output.status.code().unwrap_or(-1);
+    let said = child.stderr.take().context("its errors are a pipe")?;
+    let said = follow(said, &|iterations| tell(iterations * each));
+    let status = child.wait().context("dogwild train does not end")?;
+    let code = status.code().unwrap_or(-1);
     if !WITH_SUMMARY.contains(&code) {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "`dogwild train` ended with {}:\n{}",
-            output.status,
-            said.trim_end()
-        );
+        bail!("`dogwild train` ended with {status}:\n{}", said.trim_end());
     }
     let text = std::fs::read_to_string(out.join("summary.json"))
         .context("dogwild train has left no summary.json")?;
     let summary: Value = serde_json::from_str(&text).context("summary.json is not JSON")?;
     let batch = train_batch(&files.model(&setting.model.solver)?.net)? as u64;
-    let workers = u64::from(setting.nodes.count);
-    let each = setting.poseidon.as_ref().map_or(1, |_| workers);
     let points = points(&out.join("curve.csv"), batch, each)?;
     let ended = match code {
         3 => Ended::Diverged,
@@ -80,6 +83,20 @@ pub(crate) fn run(setting: &Setting, files: &Files, seed: u64) -> Result<Run> {
             None => figures(setting, &summary),
         },
     })
+}
+
+/// Reads what it writes, line by line, and tells how far it says that it is.
+fn follow(said: impl Read, tell: &dyn Fn(u64)) -> String {
+    let mut all = String::new();
+    for line in BufReader::new(said).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        if let Some(iterations) = iterations_of(&line) {
+            tell(iterations);
+        }
+        all += &line;
+        all.push('\n');
+    }
+    all
 }
 
 fn reached(setting: &Setting, points: &[Point]) -> bool {
@@ -340,5 +357,41 @@ fn figures(setting: &Setting, summary: &Value) -> Figures {
         frames_lost: (there > 0.0).then(|| lost / there),
         utilisation: made,
         ..Figures::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// What is told must come before the process writes on: told at its end, this fails.
+    #[test]
+    fn a_run_is_followed_while_it_writes() {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let (told, tells) = mpsc::channel();
+        let writing = std::thread::spawn(move || {
+            let minute = std::time::Duration::from_secs(60);
+            let mut heard = Vec::new();
+            for line in [
+                "waiting for node 1",
+                "40/200  loss 0.5",
+                "",
+                "80/200  loss 0.4",
+            ] {
+                writeln!(writer, "{line}").expect("it is read");
+                if line.starts_with(['4', '8']) {
+                    heard.push(tells.recv_timeout(minute));
+                }
+            }
+            heard
+        });
+        let all = follow(reader, &|iterations| {
+            told.send(iterations).expect("it is heard")
+        });
+        assert_eq!(writing.join().expect("it ends"), [Ok(40), Ok(80)]);
+        assert!(all.starts_with("waiting for node 1\n40/200"), "{all}");
     }
 }

@@ -62,7 +62,7 @@ const HEAD: [&str; 7] = [
 enum Seeds {
     /// So many, from 1 on.
     Count(u32),
-    /// These.
+    /// The numbers themselves.
     List(Vec<u64>),
 }
 
