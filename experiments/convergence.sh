@@ -45,7 +45,7 @@ row() {
   thin-30) thin --loss 30% ;;
   # Bursts of ten frames, a tenth of all lost.
   thin-bursts) thin --loss-burst 0.0111,0.1 ;;
-  # Two nodes beside one, to 98 %.
+  # Two nodes compared with one, to 98 %.
   to-98-1) repeat --seeds 5 -- --nodes 1 --data "$mnist" --test-every 100 --test-images 0 --target-accuracy 98% ;;
   to-98-2) repeat --seeds 5 -- --nodes 2 --data "$mnist" --test-every 100 --test-images 0 --target-accuracy 98% ;;
   # Steps a second: two trainings that know nothing of each other; two nodes; two behind 100 Mbit/s.

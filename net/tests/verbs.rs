@@ -28,7 +28,7 @@ fn say(link: &mut Link, text: &[u8]) {
 }
 
 /// The next frame, if one comes within this time.
-fn hear(link: &mut Link, within: Duration) -> Option<Vec<u8>> {
+fn receive(link: &mut Link, within: Duration) -> Option<Vec<u8>> {
     let mut heard = None;
     while link.rx.wait(within).expect("wait") {
         let got = link
@@ -58,7 +58,7 @@ fn the_adapter_reads_lent_words_when_it_sends() {
     assert!(!one.tx.has_read(ticket));
     words[32].store(7777, Relaxed);
     one.tx.flush().expect("flush");
-    let frame = hear(&mut two, SOON).expect("a frame");
+    let frame = receive(&mut two, SOON).expect("a frame");
     assert_eq!(frame.len(), 4 + 4 * 32);
     assert_eq!(frame[4..8], 7777u32.to_le_bytes());
     assert_eq!(frame[128..], 63u32.to_le_bytes());
@@ -80,8 +80,8 @@ fn another_key_is_not_heard() {
     };
     let (mut one, mut same, mut other) = (with_key(1), with_key(1), with_key(2));
     say(&mut one, b"a secret of two");
-    assert!(hear(&mut same, SOON).is_some());
-    assert_eq!(hear(&mut other, Duration::from_millis(50)), None);
+    assert!(receive(&mut same, SOON).is_some());
+    assert_eq!(receive(&mut other, Duration::from_millis(50)), None);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl FromStr for Compute {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Reliable path (--sync poseidon)")]
 pub struct ClusterArgs {
-    /// Workers
+    /// Workers of the cluster
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: u16,
     /// Servers, each with a share of the KV pairs

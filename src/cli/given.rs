@@ -23,7 +23,7 @@ pub trait Flags: clap::Args {
 /// The arguments of a component: its flags, or `--settings FILE` alone.
 #[derive(Debug)]
 pub enum Given<A> {
-    /// Flags.
+    /// The flags of the component.
     Flags(A),
     /// A file of settings; `-`: standard input.
     File(PathBuf),

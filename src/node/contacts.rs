@@ -48,7 +48,7 @@ pub(super) struct Contacts {
 impl Contacts {
     /// Takes note that a valid frame of `node` came from `source`.
     #[inline]
-    pub(super) fn hear(
+    pub(super) fn note_source(
         &mut self,
         now_ns: u64,
         node: u16,

@@ -119,7 +119,7 @@ impl<'a> StreamLoop<'a> {
             let mut port = Port::new(tx.as_mut(), rate.as_mut());
             if let Some(sender) = streamer.handle_frame(now_ns, bytes, &mut port) {
                 tx.learn(sender, source);
-                contacts.hear(now_ns, sender, source, streamer);
+                contacts.note_source(now_ns, sender, source, streamer);
                 *taken += 1;
                 if bytes[KIND_AT] == Kind::Contacts as u8
                     && let Ok(frame) = Frame::parse(bytes)

@@ -12,7 +12,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::error::ModelError;
 use super::filler::Filler;
-use super::layers::{Layer, Shape};
+use super::layers::{Blob, Layer, Shape};
 use super::net_spec::{NetSpec, ParamSpec, Phase, TransformSpec};
 use crate::weights::WeightsView;
 use builder::Builder;
@@ -20,14 +20,6 @@ use dogwild_kernels::Buffer;
 
 /// Tensors begin at multiples of this many weights: one cache line, one AVX-512 vector.
 pub const TENSOR_ALIGN: usize = 16;
-
-/// Values of one blob for the whole batch, and the gradient of the loss with respect to them.
-pub(crate) struct Blob {
-    pub(crate) shape: Shape,
-    pub(crate) data: Buffer,
-    /// Empty if nothing below it learns.
-    pub(crate) diff: Buffer,
-}
 
 /// A parameter tensor: where it lies in the shared buffer and how it is learned.
 #[derive(Debug, Clone, PartialEq)]

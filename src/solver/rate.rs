@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "lr_policy", rename_all = "lowercase")]
 pub enum LrPolicy {
-    /// `base_lr`.
+    /// Always `base_lr`.
     Fixed,
     /// `base_lr * gamma ^ floor(iteration / stepsize)`.
     Step {

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use super::net::Net;
 use super::spec::SolverSpec;
-use super::update::{CHUNK, TensorStep, gradient_scale, update};
+use super::update::{CHUNK, Squares, TensorStep, gradient_scale, update};
 use crate::weights::{WeightsView, kernels};
 
 /// Longest step that a stride may make, as a share of the length of all weights.
@@ -112,7 +112,7 @@ pub fn update_in_cluster(
             &mut squares,
         );
     }
-    let stride = squares.stride(cluster);
+    let stride = cluster.stride_of(squares);
     for tensor in net.parameters() {
         let all = tensor.offset..tensor.offset + tensor.len;
         walk(w, history, all, stride, cluster);
@@ -120,29 +120,18 @@ pub fn update_in_cluster(
     stride
 }
 
-/// Sums of squares over all weights.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Squares {
-    /// Of the weights.
-    pub(super) weights: f64,
-    /// Of the step.
-    pub(super) step: f64,
-}
-
-impl Squares {
-    /// The stride in `cluster`.
-    pub(super) fn stride(self, cluster: &Cluster) -> f32 {
-        let longest = LONGEST / f64::from(cluster.crew);
-        let limit = longest * (self.weights / self.step).sqrt();
+impl Cluster {
+    /// How many steps a solver takes at once whose step and weights have these squares.
+    pub(super) fn stride_of(&self, squares: Squares) -> f32 {
+        let longest = LONGEST / f64::from(self.crew);
+        let limit = longest * (squares.weights / squares.step).sqrt();
         // A step of nothing, or of what is not finite, has no limit to obey.
         if limit.is_nan() {
             return 1.0;
         }
-        (limit as f32).min(1.0 / cluster.portion).max(1.0)
+        (limit as f32).min(1.0 / self.portion).max(1.0)
     }
-}
 
-impl Cluster {
     /// The parts of the weights `all` and how often a step is taken off each: `stride` times, but
     /// its portion where this node is the master.
     pub(super) fn parts(&self, all: Range<usize>, stride: f32) -> Vec<(Range<usize>, f32)> {

@@ -9,11 +9,19 @@ use pulp::Arch;
 
 use super::net::{Net, Tensor};
 use super::spec::{Regularization, SolverSpec};
-use super::stride::Squares;
 use crate::weights::{WeightsView, kernels};
 
 /// Weights per chunk: four arrays of it fit the first-level cache.
 pub(super) const CHUNK: usize = 1024;
+
+/// Sums of squares over all weights.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Squares {
+    /// Of the weights.
+    pub(super) weights: f64,
+    /// Of the step.
+    pub(super) step: f64,
+}
 
 /// Adds one step to the shared weights.
 ///

@@ -208,7 +208,7 @@ fn a_link_with_no_room_for_a_seal_sends_nothing() {
     }
 }
 
-/// `DOGWILD_HOSTILE_FRAMES` sets how many; issue 3 asks for 100 million once.
+/// `DOGWILD_HOSTILE_FRAMES` sets how many; docs/measurements has a run of 100 million.
 #[test]
 fn hostile_frames_are_all_refused_and_harm_nothing() {
     let count: u64 = std::env::var("DOGWILD_HOSTILE_FRAMES")

@@ -287,7 +287,7 @@ pub(super) struct SendWr {
     pub(super) num_sge: c_int,
     pub(super) opcode: u32,
     pub(super) send_flags: c_uint,
-    /// Big-endian.
+    /// Its bytes are big-endian.
     pub(super) imm_data: u32,
     pub(super) ah: *mut Ah,
     pub(super) remote_qpn: u32,
@@ -305,7 +305,7 @@ pub(super) struct Wc {
     opcode: u32,
     vendor_err: u32,
     pub(super) byte_len: u32,
-    /// Big-endian.
+    /// Its bytes are big-endian.
     pub(super) imm_data: u32,
     qp_num: u32,
     src_qp: u32,

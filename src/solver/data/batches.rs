@@ -94,7 +94,7 @@ pub enum BatchesError {
         pixels: usize,
         /// Number of labels.
         labels: usize,
-        /// c·h·w.
+        /// Values of an image: c·h·w.
         image_len: usize,
     },
     /// The transform does not fit the images.

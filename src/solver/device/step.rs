@@ -4,7 +4,8 @@ use super::DeviceNet;
 use crate::device::kernels::{self, StepFactors};
 use crate::device::{Device, DeviceError, Event, Memory, Stream};
 use crate::solver::spec::{Regularization, SolverSpec};
-use crate::solver::stride::{Cluster, Squares};
+use crate::solver::stride::Cluster;
+use crate::solver::update::Squares;
 
 /// Threads that sum squares.
 pub(super) const SUMS: usize = 4096;
@@ -29,7 +30,7 @@ impl<D: Device> DeviceNet<D> {
         self.velocity(spec, stream, weights, rate, if alone { 1.0 } else { 0.0 })?;
         let mut stride = 1.0;
         if !alone {
-            stride = self.squares(stream, weights)?.stride(cluster);
+            stride = cluster.stride_of(self.squares(stream, weights)?);
             for tensor in &self.tensors {
                 let all = tensor.offset..tensor.offset + tensor.len;
                 for (part, factor) in cluster.parts(all, stride) {

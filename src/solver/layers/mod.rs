@@ -19,13 +19,20 @@ use std::ops::Range;
 use pulp::Arch;
 
 use super::filler::Filler;
-use super::net::Blob;
 use super::net_spec::LayerOp;
 use crate::weights::WeightsView;
-use dogwild_kernels::BLOCK;
+use dogwild_kernels::{BLOCK, Buffer};
 
 /// Channels, height, width of one image.
 pub(crate) type Shape = [usize; 3];
+
+/// Values of one blob for the whole batch, and the gradient of the loss with respect to them.
+pub(crate) struct Blob {
+    pub(crate) shape: Shape,
+    pub(crate) data: Buffer,
+    /// Empty if nothing below it learns.
+    pub(crate) diff: Buffer,
+}
 
 /// What all layers of one pass see.
 #[derive(Clone, Copy)]

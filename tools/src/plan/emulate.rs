@@ -24,7 +24,7 @@ pub(crate) use members::Part;
 enum WayArg {
     /// Servers, and nothing is sent before the backward pass has ended
     PsNoOverlap,
-    /// Servers
+    /// Servers for all layers
     Ps,
     /// Factors to all others, where a layer has them
     Sfb,
