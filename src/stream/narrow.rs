@@ -121,7 +121,7 @@ impl Config {
     pub(super) fn payload_len(&self, header: &Header) -> usize {
         let weights = match (header.kind, header.part) {
             (Kind::Restore, part) => self.piece(part).len(),
-            (Kind::Position, part @ 1..) => self.piece(part - 1).len(),
+            (Kind::Position | Kind::Check, part @ 1..) => self.piece(part - 1).len(),
             _ => self.chunk_weights as usize,
         };
         header.dtype.payload_len(weights)

@@ -160,6 +160,17 @@ pub enum Report {
         /// Weights of a chunk.
         chunk_weights: u32,
     },
+    /// What is held of a chunk was not what its master had sent, and was set right.
+    Differs {
+        /// The master.
+        node: u16,
+        /// Index of the first weight that differed.
+        first_weight: u64,
+        /// How many there were in its chunk.
+        weights: u32,
+        /// Weights of a chunk.
+        chunk_weights: u32,
+    },
     /// Weights of the own range were NaN or infinite.
     Healed {
         /// This node.
@@ -214,6 +225,7 @@ impl Report {
             Self::Abandoned { range } => (14, range),
             Self::Joined { node } => (15, node),
             Self::Left { node } => (16, node),
+            Self::Differs { node, .. } => (17, node),
         }
     }
 
@@ -231,6 +243,7 @@ impl Report {
             | Self::Iterations { .. }
             | Self::Restored { .. }
             | Self::Abandoned { .. }
+            | Self::Differs { .. }
             | Self::Resync { .. } => Severity::Warning,
             _ => Severity::Error,
         }
@@ -246,6 +259,11 @@ impl Report {
                 ..
             }
             | Self::RefusedSum {
+                first_weight,
+                chunk_weights,
+                ..
+            }
+            | Self::Differs {
                 first_weight,
                 chunk_weights,
                 ..
