@@ -332,6 +332,14 @@ fn missing(slots: &[SlotInfo], components: &[ComponentStatus], ready: bool) -> V
             "positions do not come of the range of node(s)",
         );
         add(StreamMeter::StillNodes, "solvers stand still on node(s)");
+        let differing = StreamMeter::DifferingChunks.of(&slot.meters);
+        if differing > 0 {
+            missing.push(format!(
+                "{} held {differing} chunk(s) that differed from what their masters had sent; they were set right \
+                 (its log names them)",
+                slot.role
+            ));
+        }
     }
     missing
 }

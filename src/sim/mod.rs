@@ -115,6 +115,11 @@ impl Fleet {
         &lives.memories[lives.now.load(Relaxed)]
     }
 
+    /// What all nodes agree on.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The weights of `node`.
     pub fn weights(&self, node: u16) -> WeightsView<'_> {
         WeightsView::of(&self.memory(node).weights)

@@ -5,6 +5,7 @@
 //! and decides nothing. Invariant: the numbers of a chunk (version, sequence number, flags) and its
 //! weights fit each other once [`Common::new`] has returned, whatever killed the predecessor.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
@@ -22,7 +23,7 @@ use super::{Config, Counters, Deltas, Merge, Ranges, Report};
 use crate::weights::{
     ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes, kernels,
 };
-use crate::wire::{NodeSeen, Stay, flags};
+use crate::wire::{Dtype, NodeSeen, Stay, flags};
 
 /// Bits of [`ChunkState::flags`].
 pub(super) mod chunk_flags {
@@ -94,6 +95,9 @@ pub(super) struct Common<'a> {
     pub(super) trained: Trained,
     /// Something came up that the next hello should say soon.
     pub(super) tell_soon: bool,
+    /// Chunks of which epoch and version are known, but not whether what is held is that position
+    /// to the last bit: it came from a replica, or was taken in part by a killed predecessor.
+    pub(super) inexact: BTreeMap<u32, (u32, u32)>,
     stay: Stay,
     weights: WeightsView<'a>,
     local_iterations: u64,
@@ -133,6 +137,7 @@ impl<'a> Common<'a> {
             shares: Shares::new(config.nodes),
             trained: Trained::default(),
             tell_soon: false,
+            inexact: BTreeMap::new(),
             stay: Stay::Stays,
             local_iterations: 0,
             portion: Portion::new(config.nodes),
@@ -141,6 +146,10 @@ impl<'a> Common<'a> {
             config,
         };
         common.finish_interrupted();
+        if common.config.precision != Dtype::F32 {
+            // Which were off by a rounding is not known any more.
+            (0..common.config.chunks).for_each(|chunk| common.note_inexact(chunk));
+        }
         common.finish_handovers();
         common.count_held();
         for (peer, node) in common.peers.iter_mut().zip(0..) {
@@ -179,11 +188,19 @@ impl<'a> Common<'a> {
                     kernels::put_back(last, sent, was.progress, journal);
                 }
                 self.finish(state, &was);
+                self.note_inexact(pending.chunk);
             }
         }
         // Last: a streamer killed before this line leaves the journal open, and the next streamer
         // does the same once more.
         journal.end();
+    }
+
+    /// Notes that what is held of a chunk need not be the position that its numbers say.
+    pub(super) fn note_inexact(&mut self, chunk: u32) {
+        let state = self.state.chunk(chunk);
+        let held = (state.epoch.load(Relaxed), state.version.load(Relaxed));
+        self.inexact.insert(chunk, held);
     }
 
     /// Stores the numbers of a chunk whose recovered work is `was`, as the killed streamer would

@@ -39,6 +39,12 @@ pub struct Counters {
     pub restores_taken: u64,
     /// Times that a chunk and its master did not agree, and were made to.
     pub resyncs: u64,
+    /// Positions sent a second time, for slaves to compare.
+    pub checks_sent: u64,
+    /// Chunks compared with what their masters sent.
+    pub chunks_checked: u64,
+    /// Those of them that differed, and were set right.
+    pub differing_chunks: u64,
     /// Ranges taken from a node that was silent, or back from one that had taken them.
     pub takeovers: u64,
     /// Chunks that were streamed here and, as another had begun them, became this node's delta.

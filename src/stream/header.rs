@@ -73,6 +73,18 @@ pub(super) fn position_part(
     }
 }
 
+/// A check, which says once more what the position of `was` said.
+#[cold]
+pub(super) fn check(common: &Common<'_>, was: &Header) -> Header {
+    Header {
+        kind: Kind::Check,
+        flags: common.ready_flag(),
+        acks: 0,
+        iterations: common.local_iterations(),
+        ..*was
+    }
+}
+
 /// Delta number `seq`, which answers the position of `answered`.
 #[inline]
 pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtype) -> Header {

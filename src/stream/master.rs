@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
+use super::checks::Checks;
 use super::common::Common;
 use super::heal::{Healed, Keeping, heal, note_healed, note_refused_sum};
 use super::lease::Turn;
@@ -34,6 +35,7 @@ pub(super) struct Master {
     keeping: Keeping,
     /// What was published, where payloads are narrow.
     parts: Parts,
+    checks: Checks,
     /// The ticket of each chunk's last position.
     tickets: Vec<u64>,
     /// Whether a killed predecessor left deltas added in part.
@@ -54,6 +56,7 @@ impl Master {
             sparse: Sparse::new(config, chunks),
             keeping: Keeping::default(),
             parts: Parts::new(config, chunks),
+            checks: Checks::default(),
             tickets: vec![0; config.chunks as usize],
             partials: common.state.has_partials(),
             values: Vec::new(),
@@ -72,7 +75,9 @@ impl Master {
     #[cold]
     fn begin_turns(&mut self, common: &Common<'_>) {
         let (cursor, tickets) = (self.cursor, std::mem::take(&mut self.tickets));
+        let checks = std::mem::take(&mut self.checks).begin_turns();
         *self = Self::new(common);
+        self.checks = checks;
         // What the adapter has yet to read does not depend on whose range it is in.
         self.tickets = tickets;
         if self.turn.len() > 0 {
@@ -113,7 +118,12 @@ impl Master {
             if common.config.sparse {
                 self.skip_resting(now_ns, common);
             }
-            if !self.send_position(common, self.cursor, out) {
+            let went = if self.cursor == self.checks.at() {
+                self.send_and_check(common, out)
+            } else {
+                self.send_position(common, self.cursor, out)
+            };
+            if !went {
                 return sent;
             }
             common.shares.own_sent();
@@ -129,7 +139,8 @@ impl Master {
         for _ in 0..self.sparse.chunks() {
             let (w, _, published) = common.chunk_views(self.cursor);
             let own = self.own(self.cursor);
-            if !self.sparse.lets_wait(own, w, published) {
+            let checked = self.cursor == self.checks.at();
+            if checked || !self.sparse.lets_wait(own, w, published) {
                 return;
             }
             self.next_turn(now_ns, common);
@@ -144,7 +155,24 @@ impl Master {
         if self.cursor <= before {
             common.counters.cycles += 1;
             self.keeping.begin_pass(now_ns);
+            self.checks.begin_pass(now_ns, &common.config, &self.turn);
         }
+    }
+
+    /// As [`send_position`](Self::send_position), of a chunk that is checked.
+    #[cold]
+    #[inline(never)]
+    fn send_and_check(&mut self, common: &mut Common<'_>, out: &mut impl Outbox) -> bool {
+        let has_read = out.has_read(self.tickets[self.cursor as usize]);
+        let Some(mut out) = self.checks.begin(common, has_read, out) else {
+            return false;
+        };
+        let went = self.send_position(common, self.cursor, &mut out);
+        if went {
+            self.checks
+                .note_went(&common.config, &self.turn, &out.frame);
+        }
+        went
     }
 
     fn send_position(

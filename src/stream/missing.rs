@@ -135,6 +135,7 @@ pub(super) fn join_replica(common: &mut Common<'_>, frame: &Frame<'_>) {
     state.epoch.store(header.epoch, Relaxed);
     let ack = frame.acks[usize::from(common.config.node)];
     note_taken(state, header.chunk_version, Some(ack), false);
+    common.note_inexact(header.chunk);
     let lease = &mut common.leases[usize::from(header.range)];
     lease.joined_chunks += 1;
     lease.by_replica = true;

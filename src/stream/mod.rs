@@ -13,8 +13,8 @@
 //! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
 //! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
 //! `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed, `replicas`
-//! answers.
-//! `leave` has what a node does before it ends. `lease` has what is known of each range; `epochs`,
+//! answers. `checks` finds replicas that differ from what their master sent. `leave` has what a node
+//! does before it ends. `lease` has what is known of each range; `epochs`,
 //! `lives` and `silence` which frames count and who lives; `handover` and `forks` what becomes of
 //! weights when the master changes; `reach` who hears whom by multicast. What they share is lent to
 //! them (`common`); all headers are made in `header`.
@@ -26,6 +26,7 @@
 mod age;
 mod balance;
 mod begun;
+mod checks;
 mod claims;
 mod common;
 mod counters;

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Config;
 use super::common::Common;
 use super::common::chunk_flags::{JOINED, OUTSTANDING};
+use super::pieces::all_pieces;
 use crate::weights::kernels::{self, Rounding, STEP_BLOCK};
 use crate::weights::{BLOCK, WeightsView};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
@@ -122,7 +123,7 @@ impl Config {
     pub(super) fn payload_len(&self, header: &Header) -> usize {
         let weights = match (header.kind, header.part) {
             (Kind::Restore, part) => self.piece(part).len(),
-            (Kind::Position, part @ 1..) => self.piece(part - 1).len(),
+            (Kind::Position | Kind::Check, part @ 1..) => self.piece(part - 1).len(),
             _ => self.chunk_weights as usize,
         };
         header.dtype.payload_len(weights)
@@ -137,6 +138,9 @@ struct Seen {
     exact: bool,
     /// The portion that the outstanding delta was multiplied by; 0: not known.
     portion: f32,
+    /// Pieces of the position that is held that may be off by a rounding, one bit each: they were
+    /// found without what was outstanding.
+    rough: u8,
 }
 
 impl Seen {
@@ -144,6 +148,7 @@ impl Seen {
         content: 0,
         exact: false,
         portion: 0.0,
+        rough: 0,
     };
 }
 
@@ -272,13 +277,27 @@ impl Narrow {
         if !fine {
             return Err(DropReason::NonFinite);
         }
+        let came = header.part.checked_sub(1).map_or(0, |piece| 1 << piece);
         if let Some(seen) = self.seen.get_mut(header.chunk as usize) {
+            let before = seen.unwrap_or(Seen::NOTHING);
+            let rough = match (known, before.exact) {
+                (false, _) => 0,
+                (true, true) => before.rough,
+                (true, false) => all_pieces(&common.config),
+            };
             *seen = Some(Seen {
                 content: header.content,
-                ..seen.unwrap_or(Seen::NOTHING)
+                rough: rough & !came,
+                ..before
             });
         }
         Ok(())
+    }
+
+    /// Whether the position of a chunk that is held may be off by a rounding.
+    pub(super) fn is_rough(&self, chunk: u32) -> bool {
+        let seen = self.seen.get(chunk as usize).copied().flatten();
+        seen.is_some_and(|seen| seen.rough != 0)
     }
 
     fn is_exact(&self, chunk: u32) -> bool {

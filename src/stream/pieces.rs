@@ -70,5 +70,6 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
     note_acks(common, frame);
     state.epoch.store(header.epoch, Relaxed);
     take_unanswered(common, header, bytes, ack);
+    common.note_inexact(header.chunk);
     false
 }

@@ -170,6 +170,17 @@ pub enum Report {
         /// Weights of a chunk.
         chunk_weights: u32,
     },
+    /// What is held of a chunk was not what its master had sent, and was set right.
+    Differs {
+        /// The master.
+        node: u16,
+        /// Index of the first weight that differed.
+        first_weight: u64,
+        /// How many there were in its chunk.
+        weights: u32,
+        /// Weights of a chunk.
+        chunk_weights: u32,
+    },
     /// Weights of the own range were NaN or infinite.
     Healed {
         /// This node.
@@ -226,6 +237,7 @@ impl Report {
             Self::Left { node } => (16, node),
             Self::Doubled { node } => (17, node),
             Self::NotKept { .. } => (18, 0),
+            Self::Differs { node, .. } => (19, node),
         }
     }
 
@@ -245,6 +257,7 @@ impl Report {
             | Self::Abandoned { .. }
             | Self::Doubled { .. }
             | Self::NotKept { .. }
+            | Self::Differs { .. }
             | Self::Resync { .. } => Severity::Warning,
             _ => Severity::Error,
         }
@@ -260,6 +273,11 @@ impl Report {
                 ..
             }
             | Self::RefusedSum {
+                first_weight,
+                chunk_weights,
+                ..
+            }
+            | Self::Differs {
                 first_weight,
                 chunk_weights,
                 ..

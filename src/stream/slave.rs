@@ -154,6 +154,9 @@ impl Slave {
         let taken = position
             .map(|()| self.take_position(now_ns, common, frame, values.as_bytes(), ack, out));
         self.values = values;
+        if taken.is_ok() && self.narrow.is_rough(header.chunk) {
+            common.note_inexact(header.chunk);
+        }
         taken
     }
 

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::begun::{self, Begun};
+use super::checks;
 use super::claims::ClaimWindows;
 use super::common::{Common, Peer};
 use super::header::{self, Given};
@@ -132,6 +133,7 @@ impl<'a> Streamer<'a> {
                 begun::handle(&mut self.common, &frame)?
             }
             Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
+            Kind::Check => checks::handle(&mut self.common, &frame)?,
             // For the program around: see `reach`.
             Kind::Contacts => {}
         }

@@ -21,6 +21,7 @@ macro_rules! storms {
     )*};
 }
 
+mod checks;
 mod finite;
 mod lives;
 mod masters;

@@ -170,6 +170,12 @@ meters! {
         WindowFrames = "window_frames",
         /// Nodes to which copies of frames to all go, because multicast does not reach them.
         CopyNodes = "copy_nodes",
+        /// Positions sent a second time, for slaves to compare.
+        ChecksSent = "checks_sent",
+        /// Chunks compared with what their masters sent.
+        ChunksChecked = "chunks_checked",
+        /// Those of them that differed, and were set right.
+        DifferingChunks = "differing_chunks",
     }
 }
 

@@ -43,11 +43,13 @@ pub enum Kind {
     Offer = 6,
     /// Node to a node: at which addresses others are.
     Contacts = 7,
+    /// Master to all slaves: a position that went before, for those who hold it to compare.
+    Check = 8,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Position,
         Self::Delta,
         Self::Hello,
@@ -55,6 +57,7 @@ impl Kind {
         Self::Ask,
         Self::Offer,
         Self::Contacts,
+        Self::Check,
     ];
 
     #[inline]
@@ -65,7 +68,10 @@ impl Kind {
     /// Whether its payload is weights.
     #[inline]
     pub fn has_weights(self) -> bool {
-        matches!(self, Self::Position | Self::Delta | Self::Restore)
+        matches!(
+            self,
+            Self::Position | Self::Delta | Self::Restore | Self::Check
+        )
     }
 }
 
@@ -183,8 +189,9 @@ pub struct Header {
     /// Of a position in a job that is not f32: low half of the version under which these very
     /// weights were sent first. Of a restore: 0 a replica, 1 a base, 2 what is contested, 3 none.
     pub content: u16,
-    /// Of a position: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Of an ask:
-    /// 0 which replicas are there, 1 and 2 send me replicas, 3 bases, 4 what is contested. Else 0.
+    /// Of a position or check: 0 the whole chunk, k piece k - 1 of it. Of a restore: the piece. Of
+    /// an ask: 0 which replicas are there, 1 and 2 send me replicas, 3 bases, 4 what is contested.
+    /// Else 0.
     pub part: u8,
     /// Of a delta: how long the position that it answers may have lain unread at the slave, in
     /// units of [`HELD_UNIT_NS`], rounded up; 255: so long or longer. Else 0.
@@ -362,7 +369,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let codes = (0usize..6, any::<bool>(), any::<u8>(), any::<u8>());
+        let codes = (0..Kind::ALL.len(), any::<bool>(), any::<u8>(), any::<u8>());
         let ids = (any::<u64>(), any::<u32>(), any::<u16>(), any::<u16>());
         let chunk = (any::<u32>(), any::<u32>(), any::<u64>(), 1u32..600);
         (codes, ids, chunk).prop_map(|(codes, ids, chunk)| {

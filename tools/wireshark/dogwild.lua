@@ -7,7 +7,7 @@
 local dogwild = Proto("dogwild", "dogwild frame")
 
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore", [5] = "ask",
-  [6] = "offer", [7] = "contacts" }
+  [6] = "offer", [7] = "contacts", [8] = "check" }
 local stays = { [0] = "stays", [1] = "leaves", [2] = "is gone" }
 local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
 local VERSION, HEADER, SEAL, HELLO, SEEN, MAX_PAYLOAD = 2, 48, 32, 52, 12, 65536

@@ -124,6 +124,9 @@ impl Loop<'_> {
             (StreamMeter::WaitedNs, self.waited_ns),
             (StreamMeter::RefusedSums, counters.refused_sums),
             (StreamMeter::RefusedClaims, counters.refused_claims),
+            (StreamMeter::ChecksSent, counters.checks_sent),
+            (StreamMeter::ChunksChecked, counters.chunks_checked),
+            (StreamMeter::DifferingChunks, counters.differing_chunks),
             (StreamMeter::HeldBack, self.stream.held_back() + sent.paced),
         ];
         for (meter, total) in totals {

@@ -51,6 +51,17 @@ impl Report {
                 "the chunk at weight {first_weight} and its master, node {node}, did not agree on what was taken; it \
                  goes on from the master's count (a node lost its memory or was away for long, or frames are forged)"
             ),
+            Self::Differs {
+                node,
+                first_weight,
+                weights,
+                ..
+            } => write!(
+                f,
+                "{weights} weight(s) held of a chunk of node {node} were not what it had sent, the first is weight \
+                 {first_weight}; set right (memory or the streamer's state file is damaged, or frames are \
+                 forged)"
+            ),
             Self::Healed {
                 first_weight,
                 weights,

@@ -149,6 +149,9 @@ impl Run<'_, '_> {
             }
         }
         self.wait("equal", |_| identical());
+        let living = (0..nodes).filter_map(|node| self.world.streamer(node));
+        let differing: u64 = living.map(|one| one.counters().differing_chunks).sum();
+        assert_eq!(differing, 0, "seed {}: a false difference", self.seed);
         let w = self.fleet.weights(0);
         for i in 0..self.certain.len() {
             let (have, least) = (w.load(i), self.certain[i]);

@@ -231,4 +231,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "            let held = seen.exact || outstanding;",
         new: "            let held = seen.exact && (outstanding || true);",
     },
+    Mutant {
+        name: "what is outstanding is no part of what is held",
+        file: "checks.rs",
+        old: "        last == ahead\n",
+        new: "        last == pos\n",
+    },
+    Mutant {
+        name: "what differs stays as it is",
+        file: "checks.rs",
+        old: "    last.store(i, wanted);",
+        new: "    let _ = wanted;",
+    },
+    Mutant {
+        name: "weights are left where what was taken is wrong",
+        file: "checks.rs",
+        old: "        let moves = both.is_finite() && is_less(both, alone);",
+        new: "        let moves = both.is_nan() && is_less(both, alone);",
+    },
 ];
