@@ -5,6 +5,7 @@
 //! and decides nothing. Invariant: the numbers of a chunk (version, sequence number, flags) and its
 //! weights fit each other once [`Common::new`] has returned, whatever killed the predecessor.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
@@ -94,6 +95,9 @@ pub(super) struct Common<'a> {
     pub(super) trained: Trained,
     /// Something came up that the next hello should say soon.
     pub(super) tell_soon: bool,
+    /// What the next masters have asked for, and were given, since this node leaves: parts of asks,
+    /// and chunks.
+    pub(super) asked: BTreeSet<(u8, u32)>,
     stay: Stay,
     weights: WeightsView<'a>,
     local_iterations: u64,
@@ -133,6 +137,7 @@ impl<'a> Common<'a> {
             shares: Shares::new(config.nodes),
             trained: Trained::default(),
             tell_soon: false,
+            asked: BTreeSet::new(),
             stay: Stay::Stays,
             local_iterations: 0,
             portion: Portion::new(config.nodes),

@@ -13,10 +13,10 @@
 //! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
 //! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
 //! `pull`), `missing`, `begun`, `rejoin` and `unsure` ask for what is needed, `replicas` answers.
-//! `leave` has what a node does before it ends. `lease` has what is known of each range; `epochs`,
-//! `lives` and `silence` which frames count and who lives; `handover` and `forks` what becomes of
-//! weights when the master changes; `reach` who hears whom by multicast. What they share is lent to
-//! them (`common`); all headers are made in `header`.
+//! `leave` has what a node does before it ends, `remains` how far it is. `lease` has what is known
+//! of each range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and
+//! `forks` what becomes of weights when the master changes; `reach` who hears whom by multicast.
+//! What they share is lent to them (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
 //! and slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and
@@ -50,6 +50,7 @@ mod range;
 mod rate;
 mod reach;
 mod rejoin;
+mod remains;
 mod replicas;
 mod report;
 mod restore;
@@ -74,6 +75,7 @@ pub use counters::Counters;
 pub use map::{RangeSeen, ranges_seen};
 pub use positions::copy_positions;
 pub use range::Ranges;
+pub use remains::Remains;
 pub use report::{Difference, Report, Severity};
 pub use streamer::Streamer;
 

@@ -22,6 +22,7 @@ macro_rules! storms {
 }
 
 mod finite;
+mod leave;
 mod lives;
 mod masters;
 mod members;
