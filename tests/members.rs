@@ -253,6 +253,10 @@ fn numbers_that_do_not_fit_are_refused_and_named() {
             &["--node", "0", "--min-nodes", "3"],
             &["--min-nodes", "3 of 2"],
         ),
+        (
+            &["--node", "0", "--quorum", "17"],
+            &["--quorum", "17 of 16 places"],
+        ),
     ] {
         let mut stream = dogwild();
         stream.args(["stream", "--nodes", "2"]).args(args);

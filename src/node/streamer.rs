@@ -50,6 +50,8 @@ pub struct StreamJob {
     pub places: u16,
     /// Nodes that begin a new job; `None`: all.
     pub min_nodes: Option<u16>,
+    /// Nodes that must be heard, this one included, for solvers to go on; `None`: any number.
+    pub quorum: Option<u16>,
     /// Whether it gives its ranges to other nodes when it is told to end.
     pub hand_over: bool,
     /// Those of them that master a range: the first so many; `None`: all.
@@ -129,6 +131,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         budget: Budget::new(),
         join: (transport.transport == Transport::Udp && transport.leaves_the_host())
             .then_some(transport.join),
+        quorum: job.quorum.unwrap_or(0),
         hand_over: job.hand_over,
         leaving: Leaving::default(),
         stream: StreamLoop::new(streamer, link, job.rate_bytes_per_s),
@@ -243,6 +246,8 @@ struct Loop<'a> {
     budget: Budget,
     /// Where others are asked for; `None`: they are on this host, or on this link.
     join: Option<Vec<String>>,
+    /// Nodes that solvers want to be heard; 0: any number.
+    quorum: u16,
     /// Whether it leaves the job before it ends, and how long it does.
     hand_over: bool,
     leaving: Leaving,
