@@ -420,6 +420,8 @@ fn roles_that_cannot_be_are_refused() {
         (["--masters", "3"], "give 1 to 2"),
         (["--places", "1"], "--places 1 for 2"),
         (["--min-nodes", "3"], "--min-nodes 3 of 2"),
+        (["--quorum", "3"], "--quorum 3 of 2 nodes: give 1 to 2"),
+        (["--quorum", "60%"], "--quorum 0.6 of 2 nodes"),
         (["--masters", "0"], "--masters"),
     ] {
         let said = refusal(&args);

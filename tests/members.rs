@@ -7,7 +7,7 @@ mod support;
 
 use std::process::Stdio;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::hosts::Hosts;
 use support::output::{assert_says, refused, said};
@@ -179,6 +179,51 @@ fn who_leaves_alone_keeps_what_it_has() {
     job.wait_for_sum();
 }
 
+/// A node whose link is so slow that it takes longer than ten seconds to give its ranges away is
+/// waited for, and says for whom it waits. A second signal ends it at once; what is left then goes
+/// when it is started again.
+#[test]
+#[ignore = "long: a slow link"]
+fn who_leaves_slowly_is_waited_for() {
+    let mut job = Job::begin("slow");
+    job.add();
+    job.wait_for_sum();
+    job.streams.remove(0).1.kill();
+    let slow = |job: &Job, log: &str| {
+        let options = [&SUM[..], &["--rate", "100KB"]].concat();
+        let command = job.hosts.stream_command(0, &options);
+        Process::start(&mut job.hosts.logged(command, log))
+    };
+    let mut first = slow(&job, "first");
+    let heard = |log: &str| job.hosts.log(log).contains("all nodes are heard");
+    wait_for("node 0 to hear node 1", || heard("first"));
+    wait_for("node 0 to have its ranges", || {
+        job.hosts.mastered(0) > 100_000
+    });
+    first.signal("TERM");
+    wait_for("a word of what is left", || {
+        let said = job.hosts.log("first");
+        said.contains("leaving for") && said.contains("node 1 has yet to take or confirm")
+    });
+    first.signal("TERM");
+    assert_eq!(first.wait().code(), Some(143), "{}", job.hosts.log("first"));
+    let mut second = slow(&job, "second");
+    wait_for("node 0 to hear node 1 again", || heard("second"));
+    wait_for("node 0 to have its ranges again", || {
+        job.hosts.mastered(0) > 100_000
+    });
+    job.hosts.add_one(0);
+    job.added += 1;
+    let began = Instant::now();
+    second.signal("TERM");
+    let status = second.wait();
+    let (took, said) = (began.elapsed(), job.hosts.log("second"));
+    assert!(status.success(), "{status}\n{said}");
+    assert_says(&said, &["all that was added here is with other nodes"]);
+    assert!(took > Duration::from_secs(10), "not slow at all: {took:?}");
+    job.wait_for_sum();
+}
+
 /// Three of four nodes begin, because they may; the fourth comes when all is learnt already.
 #[test]
 fn a_job_begins_without_a_node_that_may_be_missing() {
@@ -207,6 +252,10 @@ fn numbers_that_do_not_fit_are_refused_and_named() {
         (
             &["--node", "0", "--min-nodes", "3"],
             &["--min-nodes", "3 of 2"],
+        ),
+        (
+            &["--node", "0", "--quorum", "17"],
+            &["--quorum", "17 of 16 places"],
         ),
     ] {
         let mut stream = dogwild();

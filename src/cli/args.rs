@@ -243,6 +243,14 @@ pub fn share_f32(text: &str) -> Result<f32, String> {
     share(text).map(|share| share as f32)
 }
 
+/// A share, or a whole number above 1.
+pub fn share_or_count(text: &str) -> Result<f64, String> {
+    match text.parse::<u16>() {
+        Ok(count @ 2..) => Ok(count.into()),
+        _ => share(text),
+    }
+}
+
 /// Steps per second, above 0.
 pub fn steps_per_s(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

@@ -82,8 +82,9 @@ pub struct ClusterArgs {
     /// Whether a step waits for all workers, or goes on without the last
     #[arg(long, value_enum, default_value = "wait")]
     pub stragglers: StragglersArg,
-    /// Share of the workers that make a step with --stragglers drop
-    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "75%", value_parser = args::share)]
+    /// Share of the workers that make a step with --stragglers drop. With --sync stream: solvers of
+    /// a node wait while it hears fewer nodes, itself included [default there: they go on alone]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE|NODES", default_value = "75%", value_parser = args::share_or_count)]
     pub quorum: f64,
     /// Iterations between checkpoints; 0: none
     #[arg(long, value_name = "N", default_value_t = 0)]

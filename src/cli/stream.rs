@@ -8,7 +8,7 @@ use super::args::{FaultArgs, TransportArgs};
 use super::given::{Flags, Given};
 use super::stream_args::StreamArgs;
 use crate::node::{run_streamer, stop_on_signals};
-use crate::settings::StreamSettings;
+use crate::settings::{FlowSettings, StreamSettings};
 
 /// Arguments of `dogwild stream`.
 pub type Args = Given<StreamFlags>;
@@ -29,6 +29,10 @@ pub struct StreamFlags {
     /// this host itself may be one [default port: the job's]
     #[arg(long, value_name = "HOST[:PORT]")]
     join: Vec<String>,
+    /// Solvers of this node wait while fewer nodes are heard, this one included [default: they go
+    /// on alone]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    quorum: Option<u16>,
     #[command(flatten)]
     transport: TransportArgs,
     #[command(flatten)]
@@ -48,7 +52,10 @@ impl Flags for StreamFlags {
             hand_over: true,
             transport: self.transport.settings(),
             join: self.join,
-            stream: self.stream.settings()?,
+            stream: FlowSettings {
+                quorum: self.quorum,
+                ..self.stream.settings()?
+            },
             faults: self.fault.settings(),
         })
     }

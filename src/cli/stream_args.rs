@@ -28,6 +28,10 @@ pub struct StreamArgs {
     /// Nodes that begin a new job; with fewer it waits [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub min_nodes: Option<u16>,
+    /// `dogwild stream` and `train` have it by flags of their own: of `train` it is the reliable
+    /// path's too.
+    #[arg(skip)]
+    pub quorum: Option<u16>,
     /// Nodes that master a part of the weights, the first so many; the same on all nodes [default:
     /// all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
@@ -133,6 +137,7 @@ impl StreamArgs {
             merge: self.merge.into(),
             places: self.places,
             min_nodes: self.min_nodes,
+            quorum: self.quorum,
             masters: self.masters,
             precision: self.precision.dtype()?,
             sparse: self.sparse,

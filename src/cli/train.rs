@@ -41,7 +41,7 @@ const CURVE_TESTS: u64 = 20;
 pub(super) struct Args {
     /// Number of nodes, each with its own buffer
     #[arg(long, group = STREAM_GROUP, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_NODES)))]
-    nodes: u16,
+    pub(super) nodes: u16,
     /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node:
     /// 0,1,1 (a node without solvers only masters its part of the weights)
     #[arg(long, group = STREAM_GROUP, value_name = "N|N,N...", default_value = "1")]
@@ -121,9 +121,10 @@ pub(super) struct Args {
 }
 
 impl Explicit<Args> {
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(mut self) -> Result<()> {
         let stop = stop_on_signals()?;
         self.args.sync.check(&self)?;
+        self.args.stream.quorum = self.quorum()?;
         let chosen = self.has("transport");
         self.args.run(chosen, &stop)
     }

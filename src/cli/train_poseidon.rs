@@ -35,6 +35,8 @@ pub(super) const STREAM_GROUP: &str = "stream-path";
 pub(super) const POSEIDON_GROUP: &str = "poseidon-path";
 /// Though in a group of the stream, the reliable path has it too.
 const BOTH: &str = "--key-file";
+/// In a group of the reliable path; on the stream it is a number of nodes.
+const QUORUM: &str = "--quorum";
 
 /// Arguments of the reliable path.
 #[derive(Clone, Debug, clap::Args, Serialize)]
@@ -68,12 +70,27 @@ impl Sync {
             Self::Poseidon => (&STREAM_ONLY, "poseidon", "stream"),
         };
         let mut flags = foreign.iter().flat_map(|group| given.flags_of(group));
-        match flags.find(|flag| flag != BOTH) {
+        match flags.find(|flag| flag != BOTH && (self == Self::Poseidon || flag != QUORUM)) {
             Some(flag) => {
                 bail!("{flag} means nothing with --sync {own}; it belongs to --sync {other}")
             }
             None => Ok(()),
         }
+    }
+}
+
+impl Explicit<Args> {
+    /// The nodes that must be heard for solvers to go on, on the stream.
+    pub(super) fn quorum(&self) -> Result<Option<u16>> {
+        if self.args.sync != Sync::Stream || !self.has("quorum") {
+            return Ok(None);
+        }
+        let (given, nodes) = (self.args.poseidon.cluster.quorum, self.args.nodes);
+        ensure!(
+            given.fract() == 0.0 && (1.0..=f64::from(nodes)).contains(&given),
+            "{QUORUM} {given} of {nodes} nodes: give 1 to {nodes}"
+        );
+        Ok(Some(given as u16))
     }
 }
 

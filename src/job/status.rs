@@ -99,7 +99,7 @@ impl Status {
             local_iterations: globals.local_iterations.load(Relaxed),
             target_iterations: globals.target_iterations.load(Relaxed),
             ready,
-            missing: missing(&slots, &components, ready),
+            missing: missing(&slots, &components, ready, globals.lacks_quorum()),
             ranges: ranges(shared),
             components,
         }
@@ -294,7 +294,12 @@ fn nodes_of(mask: u64) -> String {
     nodes.join(", ")
 }
 
-fn missing(slots: &[SlotInfo], components: &[ComponentStatus], ready: bool) -> Vec<String> {
+fn missing(
+    slots: &[SlotInfo],
+    components: &[ComponentStatus],
+    ready: bool,
+    lacks_quorum: Option<(u64, u64)>,
+) -> Vec<String> {
     let mut missing = Vec::new();
     let runs = |role: Role| slots.iter().any(|slot| slot.role == role && slot.alive);
     let ran = |role: Role| slots.iter().any(|slot| slot.role == role);
@@ -304,14 +309,20 @@ fn missing(slots: &[SlotInfo], components: &[ComponentStatus], ready: bool) -> V
     if !runs(Role::Solver) && !runs(Role::Gpu) {
         missing.push("no solver runs on this buffer (dogwild solver)".to_owned());
     }
+    if let Some((heard, quorum)) = lacks_quorum {
+        missing.push(format!(
+            "solvers wait: {heard} of the {quorum} nodes of --quorum are heard, this one included"
+        ));
+    }
     for one in components {
+        let waits = lacks_quorum.is_some() && one.component.starts_with("solver");
         match one.state {
             "died" => missing.push(format!("{} died (process {})", one.component, one.pid)),
             "stopped" => missing.push(format!(
                 "{} is stopped (kill -CONT {} lets it go on)",
                 one.component, one.pid
             )),
-            "runs" if one.heartbeat_s_ago > BEAT_S => missing.push(format!(
+            "runs" if one.heartbeat_s_ago > BEAT_S && !waits => missing.push(format!(
                 "{} has given no sign of life for {:.0} s",
                 one.component, one.heartbeat_s_ago
             )),
@@ -385,7 +396,12 @@ mod tests {
             local_iterations: u64::from(u32::MAX),
             target_iterations: u64::from(u32::MAX),
             ready: false,
-            missing: missing(std::slice::from_ref(&slot), &components, false),
+            missing: missing(
+                std::slice::from_ref(&slot),
+                &components,
+                false,
+                Some((1, 255)),
+            ),
             ranges: (0..255)
                 .map(|range| RangeStatus {
                     range,

@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
     /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`,
-    /// `solver_stands_still`, `replicas_differ`, `streamer_stands_still`, `loss_rose`.
+    /// `solver_stands_still`, `no_quorum`, `replicas_differ`, `streamer_stands_still`, `loss_rose`.
     pub what: &'static str,
     /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica
     /// differs.
@@ -81,6 +81,11 @@ impl Warnings {
         self.solvers.resize_with(nodes.len(), SolverWatch::default);
         let now_ns = self.start.elapsed().as_nanos() as u64 + 1;
         for (node, shared) in (0..).zip(nodes) {
+            if let Some((heard, quorum)) = shared.globals().lacks_quorum() {
+                let text =
+                    format!("solvers wait: {heard} of {quorum} nodes are heard, says node {node}");
+                self.add("no_quorum", node, text, 0);
+            }
             for trouble in self.solvers[usize::from(node)].look(shared, now_ns) {
                 let text = format!("node {node}: {}", trouble.what.name_of(trouble.who));
                 self.add(trouble.what.name(), node, text, trouble.seconds);

@@ -258,7 +258,8 @@ impl SolverWatch {
     pub(crate) fn look(&mut self, shared: &SharedWeights, now_ns: u64) -> Vec<Trouble> {
         use std::sync::atomic::Ordering::Relaxed;
         let mut troubles = Vec::new();
-        let ready = shared.globals().ready.load(Relaxed) != 0;
+        let globals = shared.globals();
+        let ready = globals.ready.load(Relaxed) != 0 && globals.lacks_quorum().is_none();
         let slots = shared.slots();
         let solvers = slots
             .iter()
@@ -298,6 +299,8 @@ impl Solver {
         }
         self.stopped_ns = None;
         if !ready {
+            // It waits as it is to.
+            (self.beat.moved_ns, self.cpu.moved_ns) = (now_ns, now_ns);
             return None;
         }
         let still = self.beat.too_long_ns(now_ns)?;

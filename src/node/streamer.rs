@@ -5,16 +5,17 @@
 
 mod error;
 mod kinds;
+mod leaving;
 mod publish;
 mod say;
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use dogwild_net::{Link, ReceiveStats};
 
 pub use self::error::StreamerError;
+use self::leaving::Leaving;
 use self::publish::Health;
 use self::say::Say;
 use super::budget::Budget;
@@ -33,8 +34,6 @@ const BATCH_OF_A_NAP: usize = 16;
 const SPIN_NS: u64 = 100_000;
 /// Time between two publications of the counters, ns.
 const PUBLISH_EVERY_NS: u64 = 50_000_000;
-/// A node that leaves waits so long for others to take its ranges and what it added, ns.
-const LEAVE_NS: u64 = 10_000_000_000;
 /// Time between two looks at the oldest chunk, where solvers wait for it, ns.
 const TELL_EVERY_NS: u64 = 2_000_000;
 
@@ -51,6 +50,8 @@ pub struct StreamJob {
     pub places: u16,
     /// Nodes that begin a new job; `None`: all.
     pub min_nodes: Option<u16>,
+    /// Nodes that must be heard, this one included, for solvers to go on; `None`: any number.
+    pub quorum: Option<u16>,
     /// Whether it gives its ranges to other nodes when it is told to end.
     pub hand_over: bool,
     /// Those of them that master a range: the first so many; `None`: all.
@@ -130,8 +131,9 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         budget: Budget::new(),
         join: (transport.transport == Transport::Udp && transport.leaves_the_host())
             .then_some(transport.join),
+        quorum: job.quorum.unwrap_or(0),
         hand_over: job.hand_over,
-        left_ns: None,
+        leaving: Leaving::default(),
         stream: StreamLoop::new(streamer, link, job.rate_bytes_per_s),
     };
     let result = runner.run(stop, || slot.heartbeat());
@@ -244,9 +246,11 @@ struct Loop<'a> {
     budget: Budget,
     /// Where others are asked for; `None`: they are on this host, or on this link.
     join: Option<Vec<String>>,
-    /// Whether it leaves the job before it ends, and since when it does, ns.
+    /// Nodes that solvers want to be heard; 0: any number.
+    quorum: u16,
+    /// Whether it leaves the job before it ends, and how long it does.
     hand_over: bool,
-    left_ns: Option<u64>,
+    leaving: Leaving,
 }
 
 impl Loop<'_> {
@@ -293,51 +297,6 @@ impl Loop<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether this node may end now that it is told to: others have its ranges, and what was added
-    /// to its buffer.
-    fn may_end(&mut self) -> Result<bool, StreamerError> {
-        if !self.hand_over || self.shared.globals().stop.load(Relaxed) != 0 {
-            return Ok(true);
-        }
-        let now = self.stream.now_ns();
-        let Some(since) = self.left_ns else {
-            log::info!(
-                "leaving: other nodes take what this one streams (a second signal ends it at once)"
-            );
-            self.stream.streamer_mut().leave();
-            self.left_ns = Some(now);
-            return Ok(false);
-        };
-        let streamer = self.stream.streamer();
-        if streamer.has_left() {
-            let delivered = streamer.has_delivered();
-            // The last goodbye may still wait for its batch to be full.
-            self.stream.flush()?;
-            log::info!(
-                "left: {}",
-                if delivered {
-                    "all that was added here is with other nodes"
-                } else {
-                    "no other node is there to take what this one has, so it stays in its buffer"
-                }
-            );
-            return Ok(true);
-        }
-        if now.saturating_sub(since) < LEAVE_NS {
-            return Ok(false);
-        }
-        log::warn!(
-            "ending although not all is with other nodes, or a silent node may need what this one keeps: {} weights \
-             are still streamed here; start this streamer again on the same buffer, and the rest is delivered",
-            streamer
-                .streamed_weights()
-                .iter()
-                .map(Range::len)
-                .sum::<usize>()
-        );
-        Ok(true)
     }
 
     /// Positions of a step.

@@ -1,4 +1,5 @@
-//! When a solver's next step may begin: its pace, and how old the weights it reads may be.
+//! When a solver's next step may begin: its pace, how old the weights it reads may be, and how many
+//! nodes must be heard.
 //!
 //! Sleeps in short naps, so that the end of the job is not waited for. Invariant: each long wait is
 //! logged, and all waits are counted.
@@ -14,8 +15,10 @@ use crate::weights::SharedWeights;
 const NAP_NS: u64 = 50_000_000;
 /// Sleep between two looks at the age of the weights, ns.
 const LOOK_NS: u64 = 1_000_000;
-/// A wait for younger weights that is longer is said, ns.
+/// A wait for other nodes that is longer is said, ns.
 const LONG_NS: u64 = 1_000_000_000;
+/// Stands for no node, but for as many as are to be heard.
+const QUORUM: u64 = u64::MAX;
 
 /// What a solver waits for.
 pub(super) struct Turn {
@@ -46,7 +49,7 @@ impl Turn {
     }
 
     /// Waits until the next step may begin, or the job has `finished`. Gives the time that was
-    /// waited for other nodes' weights, ns.
+    /// waited for other nodes, ns.
     pub(super) fn wait(
         &mut self,
         shared: &SharedWeights,
@@ -61,7 +64,33 @@ impl Turn {
             // What was missed is not made up for.
             self.next_ns = self.next_ns.max(clock.now_ns()) + (1e9 / steps_per_s) as u64;
         }
-        self.wait_for_others(shared, clock, finished)
+        let waited_ns = self.wait_for_quorum(shared, clock, &finished);
+        waited_ns + self.wait_for_others(shared, clock, finished)
+    }
+
+    fn wait_for_quorum(
+        &mut self,
+        shared: &SharedWeights,
+        clock: &Clock,
+        finished: impl Fn() -> bool,
+    ) -> u64 {
+        let began_ns = clock.now_ns();
+        while let Some((heard, quorum)) = shared.globals().lacks_quorum() {
+            if finished() {
+                break;
+            }
+            let now_ns = clock.now_ns();
+            if now_ns - began_ns > LONG_NS
+                && let Some(often) = self.said.say(QUORUM, now_ns, 1)
+            {
+                log::warn!(
+                    "waiting for other nodes: {heard} of the {quorum} of --quorum are heard, this one included{}",
+                    times(often)
+                );
+            }
+            std::thread::sleep(Duration::from_nanos(LOOK_NS));
+        }
+        clock.now_ns() - began_ns
     }
 
     fn wait_for_others(

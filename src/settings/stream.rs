@@ -57,6 +57,8 @@ pub struct FlowSettings {
     pub places: Option<u16>,
     /// Nodes that begin a new job; with fewer it waits. None: all `nodes`.
     pub min_nodes: Option<u16>,
+    /// Nodes that must be heard, this one included, for solvers to go on; none: any number.
+    pub quorum: Option<u16>,
     /// Nodes that master a part of the weights, the first so many; none: all. The same everywhere.
     pub masters: Option<u16>,
     /// How weights travel: `f32`, `bf16` or `int8`. The same everywhere.
@@ -79,6 +81,7 @@ impl Default for FlowSettings {
             merge: Merge::Mean,
             places: None,
             min_nodes: None,
+            quorum: None,
             masters: None,
             precision: Dtype::F32,
             sparse: false,
@@ -130,6 +133,10 @@ impl Settings for StreamSettings {
             let what = format!("{least} of {nodes} nodes: give 1 to {nodes}");
             return Err(SettingsError::new("stream.min_nodes", what));
         }
+        if let Some(quorum) = self.stream.quorum.filter(|n| !(1..=places).contains(n)) {
+            let what = format!("{quorum} of {places} places: give 1 to {places} nodes");
+            return Err(SettingsError::new("stream.quorum", what));
+        }
         self.transport.validate()?;
         let transport = self.transport.transport;
         if !self.join.is_empty() && transport != Transport::Udp {
@@ -157,6 +164,7 @@ impl StreamSettings {
             nodes: self.nodes,
             places: self.stream.places_of(self.nodes),
             min_nodes: self.stream.min_nodes,
+            quorum: self.stream.quorum,
             hand_over: self.hand_over,
             masters: self.stream.masters,
             transport: TransportSpec {

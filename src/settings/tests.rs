@@ -51,7 +51,7 @@ prop_compose! {
         deltas in prop_oneof![Just(Deltas::ExactlyOnce), Just(Deltas::FireAndForget)],
         merge in prop_oneof![Just(Merge::Mean), Just(Merge::Sum)],
         (places, min_nodes) in (option::of(Just(255u16)), option::of(Just(1u16))),
-        masters in option::of(Just(1u16)),
+        (masters, quorum) in (option::of(Just(1u16)), option::of(Just(1u16))),
         precision in prop_oneof![Just(Dtype::F32), Just(Dtype::Bf16), Just(Dtype::Int8)],
         sparse in any::<bool>(),
         rate_bytes_per_s in option::of(1e3..1e12),
@@ -59,7 +59,7 @@ prop_compose! {
         atomic in any::<bool>(),
     ) -> FlowSettings {
         FlowSettings {
-            deltas, merge, places, min_nodes, masters, precision, sparse, rate_bytes_per_s,
+            deltas, merge, places, min_nodes, quorum, masters, precision, sparse, rate_bytes_per_s,
             window_bytes, atomic,
         }
     }
@@ -346,6 +346,8 @@ fn a_value_that_cannot_be_is_refused_by_its_field() {
             r#""node": 0, "stream": {"window_bytes": 0}"#,
             "stream.window_bytes",
         ),
+        (r#""node": 0, "stream": {"quorum": 17}"#, "stream.quorum"),
+        (r#""node": 0, "stream": {"quorum": 0}"#, "stream.quorum"),
         (r#""node": 0, "faults": {"loss": 10}"#, "faults.loss"),
         (r#""node": 0, "faults": {"corrupt": -1}"#, "faults.corrupt"),
         (

@@ -5,7 +5,7 @@
 //! and decides nothing. Invariant: the numbers of a chunk (version, sequence number, flags) and its
 //! weights fit each other once [`Common::new`] has returned, whatever killed the predecessor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
@@ -98,6 +98,9 @@ pub(super) struct Common<'a> {
     /// Chunks of which epoch and version are known, but not whether what is held is that position
     /// to the last bit: it came from a replica, or was taken in part by a killed predecessor.
     pub(super) inexact: BTreeMap<u32, (u32, u32)>,
+    /// What the next masters have asked for, and were given, since this node leaves: parts of asks,
+    /// and chunks.
+    pub(super) asked: BTreeSet<(u8, u32)>,
     stay: Stay,
     weights: WeightsView<'a>,
     local_iterations: u64,
@@ -138,6 +141,7 @@ impl<'a> Common<'a> {
             trained: Trained::default(),
             tell_soon: false,
             inexact: BTreeMap::new(),
+            asked: BTreeSet::new(),
             stay: Stay::Stays,
             local_iterations: 0,
             portion: Portion::new(config.nodes),

@@ -6,14 +6,16 @@
 //! nothing under way. What it keeps of a fork, for a node that is silent, keeps it too. Then it
 //! says that it is gone, so that no node waits for it or looks for it.
 //!
-//! Invariant: it ends by itself only with nothing of its own under way to a master that lives.
-//! Solvers of its buffer must have stopped; what they add meanwhile is waited for too.
+//! Invariant: it ends by itself only with nothing of its own under way, unless no node is there to
+//! take it. Solvers of its buffer must have stopped; what they add meanwhile is waited for too.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, OUTSTANDING};
+use super::remains::{Nearer, Remains};
 use crate::wire::{NodeSeen, Stay};
 
 /// Hellos that say that this node is gone.
@@ -24,11 +26,14 @@ const LOOKED_AT: u32 = 64;
 /// How far a node that leaves is.
 #[derive(Debug, Default)]
 pub(super) struct Leave {
-    /// Chunks before this one had nothing under way.
-    clean: u32,
+    /// Chunks before this one were looked at.
+    seen: u32,
+    /// Those of them that had something under way when they were looked at last.
+    under_way: VecDeque<u32>,
     /// Nothing was left to deliver when it went.
     delivered: bool,
     goodbyes: u32,
+    nearer: Nearer,
 }
 
 impl Leave {
@@ -46,14 +51,38 @@ impl Leave {
             // Ranges stay with the last one; the files remember all.
             common.set_stay(Stay::Gone);
         } else if common.stay() == Stay::Leaves && common.streamed_ranges().next().is_none() {
-            let end = common.config.chunks.min(self.clean + LOOKED_AT);
-            let under_way = (self.clean..end).find(|chunk| common.is_under_way(now_ns, *chunk));
-            self.clean = under_way.unwrap_or(end);
-            if self.clean == common.config.chunks && !common.keeps_for_silent(now_ns) {
+            self.look(common);
+            let all_seen = self.seen == common.config.chunks;
+            if all_seen && self.under_way.is_empty() && !common.keeps_for_silent(now_ns) {
                 self.delivered = true;
                 common.set_stay(Stay::Gone);
             }
         }
+        let left = (common.config.chunks - self.seen) as usize + self.under_way.len();
+        self.nearer.poll(now_ns, common, left, self.goodbyes);
+    }
+
+    /// Looks at the next chunks, and again at those that had something under way.
+    fn look(&mut self, common: &Common<'_>) {
+        for _ in 0..self.under_way.len().min(LOOKED_AT as usize) {
+            let again = self.under_way.pop_front();
+            let again = again.filter(|chunk| common.is_under_way(*chunk));
+            self.under_way.extend(again);
+        }
+        let end = common.config.chunks.min(self.seen + LOOKED_AT);
+        let under_way = (self.seen..end).filter(|chunk| common.is_under_way(*chunk));
+        self.under_way.extend(under_way);
+        self.seen = end;
+    }
+
+    /// What is left to do before this node may go.
+    pub(super) fn remains(&self, now_ns: u64, common: &Common<'_>) -> Remains {
+        Remains::of(now_ns, common, &self.under_way)
+    }
+
+    /// Whether this node got no nearer to its end for so long that it never may.
+    pub(super) fn has_stalled(&self, common: &Common<'_>) -> bool {
+        self.nearer.has_stalled(common)
     }
 
     /// Notes that a hello went.
@@ -127,21 +156,20 @@ impl Common<'_> {
 
     /// Whether a silent node may come back and need what only this one keeps of a fork.
     fn keeps_for_silent(&self, now_ns: u64) -> bool {
-        let silent = |node: u16| {
-            let heard = self.peers[usize::from(node)].heard_ns != 0;
-            heard && !self.is_alive(now_ns, node)
-        };
-        self.forks.keeps_any() && self.members().any(silent)
+        self.forks.keeps_any() && self.silent(now_ns).next().is_some()
     }
 
-    /// Whether a living master lacks something of what this node did to a chunk.
-    fn is_under_way(&self, now_ns: u64, chunk: u32) -> bool {
-        let Some(master) = self.owner(self.ranges.range_of(chunk)) else {
-            return false;
-        };
-        if !self.is_alive(now_ns, master) {
-            return false;
-        }
+    /// Members that were heard, and are not any more.
+    pub(super) fn silent(&self, now_ns: u64) -> impl Iterator<Item = u16> {
+        let heard = |node: &u16| self.peers[usize::from(*node)].heard_ns != 0;
+        self.members()
+            .filter(heard)
+            .filter(move |node| !self.is_alive(now_ns, *node))
+    }
+
+    /// Whether the master of a chunk lacks something of what this node did to it. If it is silent,
+    /// another will stream the chunk, and lack it too.
+    fn is_under_way(&self, chunk: u32) -> bool {
         let flags = self.state.chunk(chunk).flags.load(Relaxed);
         let outstanding = flags & OUTSTANDING != 0 && self.exactly_once();
         flags & FORKED != 0 || outstanding || self.has_new(chunk)

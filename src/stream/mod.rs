@@ -14,7 +14,7 @@
 //! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
 //! `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed, `replicas`
 //! answers. `checks` finds replicas that differ from what their master sent. `leave` has what a node
-//! does before it ends. `lease` has what is known of each range; `epochs`,
+//! does before it ends, `remains` how far it is. `lease` has what is known of each range; `epochs`,
 //! `lives` and `silence` which frames count and who lives; `handover` and `forks` what becomes of
 //! weights when the master changes; `reach` who hears whom by multicast. What they share is lent to
 //! them (`common`); all headers are made in `header`.
@@ -53,6 +53,7 @@ mod range;
 mod rate;
 mod reach;
 mod rejoin;
+mod remains;
 mod replicas;
 mod report;
 mod restore;
@@ -77,6 +78,7 @@ pub use counters::Counters;
 pub use map::{RangeSeen, ranges_seen};
 pub use positions::copy_positions;
 pub use range::Ranges;
+pub use remains::Remains;
 pub use report::{Difference, Report, Severity};
 pub use streamer::Streamer;
 

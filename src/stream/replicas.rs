@@ -18,6 +18,7 @@ use zerocopy::IntoBytes;
 use super::common::Common;
 use super::common::chunk_flags::JOINED;
 use super::header::Given;
+use super::remains::GIVEN;
 use super::{Outbox, To, epochs, header};
 use crate::wire::{self, DropReason, Frame, Header, Held};
 
@@ -87,6 +88,7 @@ impl Replicas {
         if part == header::LIST {
             return self.note_wanted(common, frame, Given::Replica);
         }
+        common.note_asked(part, header.chunk);
         let chunks = block_of(common, header);
         let held: Vec<Held> = chunks.map(|chunk| held(common, chunk)).collect();
         offer(common, header, header.epoch, &held, out);
@@ -106,6 +108,7 @@ impl Replicas {
                 return Err(DropReason::Foreign);
             }
             if header.part == header::LIST {
+                common.note_asked(header.part, chunk);
                 common.note_given(chunk, header.sender);
             }
             let there = match given {
@@ -145,6 +148,9 @@ impl Replicas {
                 self.piece = 0;
                 self.queue.pop_front();
                 self.queued.remove(&wanted);
+                if wanted.2 == Given::Replica {
+                    common.note_asked(GIVEN, wanted.1);
+                }
             }
         }
         sent

@@ -25,7 +25,7 @@ use super::slave::Slave;
 use super::strangers;
 use super::takeover::Takeover;
 use super::unsure::Unsure;
-use super::{Config, Counters, Outbox, Ranges, Report};
+use super::{Config, Counters, Outbox, Ranges, Remains, Report};
 use crate::weights::{StreamState, WeightsView};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 
@@ -299,6 +299,17 @@ impl<'a> Streamer<'a> {
     /// because there is no other.
     pub fn has_delivered(&self) -> bool {
         self.leave.has_delivered()
+    }
+
+    /// What is left to do before a node that leaves may go.
+    pub fn remains(&self, now_ns: u64) -> Remains {
+        self.leave.remains(now_ns, &self.common)
+    }
+
+    /// Whether a node that leaves has come no nearer to its end for twenty times the shortest
+    /// silence: it may as well end with what it has.
+    pub fn has_stalled(&self) -> bool {
+        self.leave.has_stalled(&self.common)
     }
 
     /// Whether this node has left: nothing more is to be sent. A node without others, to which

@@ -23,6 +23,7 @@ macro_rules! storms {
 
 mod checks;
 mod finite;
+mod leave;
 mod lives;
 mod masters;
 mod members;

@@ -200,7 +200,8 @@ meters! {
         StrideBits = "stride_bits",
         /// Times that steps were halved because the loss rose.
         Halvings = "halvings",
-        /// Time spent waiting for younger weights of other nodes (`--max-age`), ns.
+        /// Time spent waiting for other nodes: for younger weights (`--max-age`), or for so many as
+        /// are to be heard (`--quorum`), ns.
         WaitedNs = "waited_ns",
     }
 }

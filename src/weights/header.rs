@@ -168,7 +168,12 @@ pub struct Globals {
     pub oldest_step: AtomicU64,
     /// How long the cluster has trained, as far as frames have told, ns. Written by the streamer.
     pub remote_trained_ns: AtomicU64,
-    _streamer: [AtomicU64; 3],
+    /// Nodes that must be heard, this one included, for solvers to go on; 0: any number. Written by
+    /// the streamer.
+    pub quorum: AtomicU64,
+    /// Nodes that are heard, this one included, if there is a quorum. Written by the streamer.
+    pub heard_nodes: AtomicU64,
+    _streamer: [AtomicU64; 1],
     /// The weights that this node masters, in runs: the first, and the one behind the last; both 0:
     /// none. Written by the streamer.
     pub own_ranges: [[AtomicU64; 2]; OWN_RANGES],
@@ -206,6 +211,14 @@ impl Globals {
         use std::sync::atomic::Ordering::Relaxed;
         let local = self.local_trained_ns.load(Relaxed);
         local.max(self.remote_trained_ns.load(Relaxed))
+    }
+
+    /// Nodes that are heard, and those that solvers wait for, where those are more.
+    pub fn lacks_quorum(&self) -> Option<(u64, u64)> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let heard = self.heard_nodes.load(Relaxed);
+        let quorum = self.quorum.load(Relaxed);
+        (heard < quorum).then_some((heard, quorum))
     }
 
     /// What this node's deltas are multiplied by, above 0, at most 1.

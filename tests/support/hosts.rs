@@ -21,11 +21,18 @@ pub(crate) struct Hosts {
     pub(crate) folder: TempDir,
     nodes: u16,
     session: String,
+    data: String,
 }
 
 impl Hosts {
     pub(crate) fn new(name: &str, nodes: u16) -> Self {
+        Self::with_data(name, nodes, DATA)
+    }
+
+    /// The same on other pictures.
+    pub(crate) fn with_data(name: &str, nodes: u16, data: &str) -> Self {
         Self {
+            data: data.to_owned(),
             nodes,
             folder: shm_folder(),
             session: format!("{name}-{}", std::process::id()),
@@ -49,7 +56,7 @@ impl Hosts {
                 "--nodes",
                 &self.nodes.to_string(),
                 "--data",
-                DATA,
+                &self.data,
                 "--session",
                 &self.session,
             ])
@@ -84,10 +91,16 @@ impl Hosts {
     }
 
     pub(crate) fn solver(&self, node: u16) -> Process {
-        self.start(&["solver", "--data", DATA, "--test-every", "0"], node)
+        Process::start(&mut self.solver_command(node, &[]))
     }
 
-    /// The same, and what it says can be read at its end.
+    /// A solver, to be started elsewhere, or with more arguments.
+    pub(crate) fn solver_command(&self, node: u16, more: &[&str]) -> Command {
+        let solver = ["solver", "--data", &self.data, "--test-every", "0"];
+        self.command(&[&solver[..], more].concat(), node)
+    }
+
+    /// The same as `stream_with`, and what it says can be read at its end.
     pub(crate) fn stream_told(&self, node: u16, more: &[&str]) -> Process {
         Process::start(self.stream_command(node, more).stderr(Stdio::piped()))
     }
@@ -166,6 +179,21 @@ impl Hosts {
         meter.expect("the meter")[1].as_u64().expect("a count")
     }
 
+    /// A command whose messages go to the end of the log `name` of this job.
+    pub(crate) fn logged(&self, mut command: Command, name: &str) -> Command {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join(name));
+        command.stderr(log.expect("a log"));
+        command
+    }
+
+    /// What is in the log `name`.
+    pub(crate) fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
     /// A file with a key to seal frames with.
     pub(crate) fn key_file(&self) -> String {
         let path = self.folder.path().join("key");
@@ -180,7 +208,7 @@ impl Hosts {
         runs.iter().map(ExactSizeIterator::len).sum()
     }
 
-    fn open(&self, node: u16) -> SharedWeights {
+    pub(crate) fn open(&self, node: u16) -> SharedWeights {
         SharedWeights::open(&self.buffer(node), &Expect::default()).expect("a buffer")
     }
 

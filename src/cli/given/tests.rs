@@ -41,7 +41,7 @@ fn flags_and_their_settings_in_a_file_start_the_same_component() {
     same::<StreamFlags>(
         "--buffer b --node 2 --nodes 3 --transport packet_mmap --iface eth0 --mtu 9000 --port 5 \
          --no-segmentation --key-file k --pace 1Mbit --capture c --deltas fire-and-forget \
-         --merge sum --masters 2 --precision int8 --sparse --rate 64MB --window max --atomic \
+         --merge sum --masters 2 --quorum 3 --precision int8 --sparse --rate 64MB --window max --atomic \
          --loss 7% --loss-burst 0.01,0.3 --corrupt 0.1 --duplicate 0.2 --reorder 0.3 --delay 1.5 \
          --fault-seed 18446744073709551615",
     );

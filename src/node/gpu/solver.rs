@@ -15,6 +15,7 @@ use super::super::ready::wait_until_ready;
 use super::super::solver::{cluster, smoothed};
 use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
+use super::super::turn::Turn;
 use super::GpuError;
 use crate::device::{Device, Stream};
 use crate::solver::data::{self, Batches, Shard, Source};
@@ -122,8 +123,11 @@ impl<D: Device> DeviceSolver<D> {
             std::thread::sleep(Duration::from_millis(1));
         }
         let clock = Clock::start();
+        let mut turn = Turn::new(None, None, at.shared);
         let mut mean = None;
         while !finished() {
+            let waited_ns = turn.wait(at.shared, &clock, finished);
+            SolverMeter::WaitedNs.add(slot.meters(), waited_ns);
             let start = clock.now_ns();
             let (loss, rate, stride, images) = self.step(at)?;
             mean = Some(smoothed(mean, loss));

@@ -31,6 +31,7 @@ impl Loop<'_> {
     pub(super) fn publish(&mut self, now: u64) {
         self.published_ns = now;
         self.publish_globals();
+        self.publish_heard(now);
         self.publish_counters();
         for report in self.stream.streamer_mut().take_reports() {
             self.say.report(&report, now);
@@ -80,6 +81,24 @@ impl Loop<'_> {
         globals
             .ready
             .store(u32::from(self.stream.streamer().ready()), Relaxed);
+    }
+
+    /// Tells solvers whether so many nodes are heard as they are to wait for.
+    fn publish_heard(&self, now: u64) {
+        let globals = self.shared.globals();
+        let heard = 1 + self.hears(now, true).count() as u64;
+        globals.heard_nodes.store(heard, Relaxed);
+        globals.quorum.store(self.quorum.into(), Relaxed);
+    }
+
+    /// The other nodes of the job that are heard, or those that are not.
+    fn hears(&self, now: u64, heard: bool) -> impl Iterator<Item = u16> {
+        let streamer = self.stream.streamer();
+        let hears = move |node: &u16| {
+            let at_ns = streamer.peer(*node).heard_ns;
+            at_ns != 0 && now.saturating_sub(at_ns) < SILENT_NS
+        };
+        streamer.others().filter(move |node| hears(node) == heard)
     }
 
     fn publish_counters(&mut self) {
@@ -221,6 +240,15 @@ impl Loop<'_> {
         {
             self.say.alone(join, now);
         }
+        let lacking = globals.lacks_quorum();
+        let lacking = lacking.map(|(heard, quorum)| {
+            let silent: Vec<String> = self.hears(now, false).map(|node| node.to_string()).collect();
+            format!(
+                "solvers wait: {heard} of the {quorum} nodes of --quorum are heard, this one included; silent: {}",
+                if silent.is_empty() { "none that is known".to_owned() } else { silent.join(", ") }
+            )
+        });
+        self.say.quorum(lacking, now);
         let silent = troubles.iter().any(|one| one.what == What::Silent);
         self.say.troubles(troubles, now);
         if !self.said_ready && self.stream.streamer().ready() {

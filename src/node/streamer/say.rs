@@ -22,6 +22,7 @@ enum Key {
     Sealed(Source),
     Links,
     Alone,
+    Quorum(bool),
 }
 
 /// Writes the log of one streamer.
@@ -33,6 +34,7 @@ pub(super) struct Say {
     every_ns: Option<u64>,
     line_ns: u64,
     troubles: Vec<Trouble>,
+    lacks_quorum: bool,
     before: Totals,
 }
 
@@ -54,6 +56,7 @@ impl Say {
             every_ns: line_every().map(|every| every.as_nanos() as u64),
             line_ns: 0,
             troubles: Vec::new(),
+            lacks_quorum: false,
             before: Totals::default(),
         }
     }
@@ -110,6 +113,20 @@ impl Say {
             }
         }
         self.troubles = troubles;
+    }
+
+    /// For whom solvers wait, `None`: they go on.
+    pub(super) fn quorum(&mut self, lacking: Option<String>, now_ns: u64) {
+        let over = self.lacks_quorum && lacking.is_none();
+        self.lacks_quorum = lacking.is_some();
+        if let Some(lacking) = lacking
+            && self.repeat.say(Key::Quorum(true), now_ns, 1).is_some()
+        {
+            log::warn!("{lacking}");
+        }
+        if over && self.repeat.say(Key::Quorum(false), now_ns, 1).is_some() {
+            log::info!("as many nodes are heard as --quorum asks for: solvers go on");
+        }
     }
 
     /// Frames whose seal is not of our key.

@@ -304,6 +304,7 @@ impl Setting {
         let later = [
             ("stream.places", stream.places),
             ("stream.min_nodes", stream.min_nodes),
+            ("stream.quorum", stream.quorum),
         ];
         for (field, value) in later {
             ensure!(

@@ -1,0 +1,148 @@
+//! How long a node that leaves stays: as long as that brings it nearer to its end, and no longer.
+
+use super::takeover::{Run, quick, with_run};
+use super::*;
+use crate::sim::Limit;
+
+const MS: u64 = 1_000_000;
+/// After so long without a step nearer a node gives up: twenty silences of [`quick`].
+const PATIENCE_NS: u64 = 800 * MS;
+
+/// A job of `nodes` that as many may join.
+fn open(nodes: u16, seed: u64) -> Config {
+    Config {
+        later: nodes,
+        chunks: 23,
+        ..quick(nodes, seed)
+    }
+}
+
+/// Whether node 0 has come to an end: all is with others, or it gives up.
+fn is_over(run: &Run<'_, '_>) -> bool {
+    let zero = run.world.streamer(0);
+    zero.is_some_and(|one| one.has_left() || one.has_stalled())
+}
+
+fn zero<'r>(run: &'r Run<'_, '_>) -> &'r Streamer<'r> {
+    run.world.streamer(0).expect("node 0 is there")
+}
+
+/// Each step of the way takes a tenth of a second, and all of them more than the patience.
+#[test]
+fn who_gets_nearer_stays() {
+    let slow = Faults {
+        delay_ns: 100 * MS,
+        // Else a delta answers a version that is long gone.
+        limit: Some(Limit {
+            bytes_per_s: 1e6,
+            burst_bytes: 1_000,
+            known_frame_bytes: 192,
+        }),
+        ..Faults::default()
+    };
+    with_run(0, &open(2, 0), slow, |run| {
+        run.work(&[0, 1], 500);
+        let began_ns = run.world.now_ns();
+        run.world.leave(0);
+        run.wait("over", is_over);
+        let took_ns = run.world.now_ns() - began_ns;
+        let (left, remains) = (zero(run).has_left(), zero(run).remains(run.world.now_ns()));
+        assert!(left, "gave up after {took_ns} ns: {remains}");
+        assert!(zero(run).has_delivered());
+        assert!(took_ns > 3 * PATIENCE_NS / 2, "only {took_ns} ns");
+        run.world.kill(0);
+        run.living.retain(|node| *node != 0);
+        run.settle();
+    });
+}
+
+/// The others do not hear a node that leaves: it hears them, and that they take its ranges, and
+/// says what they lack when it gives up.
+#[test]
+fn who_gets_no_nearer_gives_up_and_says_what_is_left() {
+    with_run(0, &open(3, 0), Faults::default(), |run| {
+        run.work(&[0, 1, 2], 500);
+        for other in 1..3 {
+            run.world.set_way(
+                0,
+                other,
+                Faults {
+                    drop: 1.0,
+                    ..Faults::default()
+                },
+            );
+        }
+        run.work(&[0, 1, 2], 500);
+        run.world.leave(0);
+        run.wait("over", is_over);
+        assert!(!zero(run).has_left() && !zero(run).has_delivered());
+        let remains = zero(run).remains(run.world.now_ns());
+        let chunks: usize = remains.lacking.iter().map(|(_, chunks)| chunks).sum();
+        assert!(remains.ranges > 0 || chunks > 0, "{remains:?}");
+        let said = remains.to_string();
+        let named = |(node, _): &(u16, usize)| said.contains(&format!("node {node} has yet"));
+        assert!(remains.lacking.iter().all(named), "{said}");
+        // It gives up by itself, and would not have waited for ever.
+        (0..3).for_each(|other| run.world.set_way(0, other, Faults::default()));
+        run.wait("left after all", |run| zero(run).has_left());
+        run.world.kill(0);
+        run.living.retain(|node| *node != 0);
+        run.settle();
+    });
+}
+
+/// A node that is stopped while it leaves has not waited in that time.
+#[test]
+fn time_in_which_it_stood_still_does_not_count() {
+    with_run(0, &open(2, 0), Faults::default(), |run| {
+        run.work(&[0, 1], 500);
+        run.world.leave(0);
+        steps(run.world, 5);
+        run.world.pause(0);
+        let until_ns = run.world.now_ns() + 2 * PATIENCE_NS;
+        while run.world.now_ns() < until_ns {
+            run.world.step();
+        }
+        run.world.go_on(0);
+        for _ in 0..1_000 {
+            run.world.step();
+            assert!(!zero(run).has_stalled(), "it was away, and did not wait");
+        }
+        run.wait("over", is_over);
+        let remains = zero(run).remains(run.world.now_ns());
+        assert!(zero(run).has_left(), "gave up: {remains}");
+        run.world.kill(0);
+        run.living.retain(|node| *node != 0);
+        run.settle();
+    });
+}
+
+storms! {
+    a_master_that_dies_meanwhile_takes_nothing_along: 8 of 60;
+}
+
+/// While a node leaves, one of those that take its ranges is killed. What the node added is with
+/// the rest when it ends.
+fn a_master_that_dies_meanwhile_takes_nothing_along(seeds: Range<u64>) {
+    for seed in seeds {
+        with_run(seed, &open(4, seed), storm(seed % 41), |run| {
+            run.work(&[0, 1, 2, 3], 500);
+            run.settle();
+            run.work(&[0, 2, 3], 20);
+            run.world.leave(0);
+            let until = (seed * 37 % 400) as usize;
+            run.work(&[2, 3], until);
+            run.world.kill(1);
+            run.living = vec![0, 2, 3];
+            run.wait("over", is_over);
+            let remains = zero(run).remains(run.world.now_ns());
+            assert!(
+                remains.ranges == 0 && remains.lacking.is_empty(),
+                "seed {seed}: {remains}"
+            );
+            run.world.kill(0);
+            run.living = vec![2, 3];
+            run.settle();
+        });
+    }
+}
