@@ -77,6 +77,7 @@ impl Peer {
 }
 
 /// What the parts of a streamer share.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Common<'a> {
     pub(super) config: Config,
     pub(super) ranges: Ranges,

@@ -63,7 +63,7 @@ struct Asked {
 }
 
 /// The chunks that this node streamed and another has begun.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rejoin {
     range: u16,
     epoch: u32,

@@ -265,7 +265,7 @@ impl Report {
 }
 
 /// Reports that were not taken yet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reports(Vec<Report>);
 
 /// More keys than this are not kept between two looks at the queue.

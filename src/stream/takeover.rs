@@ -22,7 +22,7 @@ const GRACE_NS: u64 = 3_000_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
 /// What this node waits for before it begins a range.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Takeover {
     due_ns: u64,
     /// When the first of the others told what it holds, ns; 0: none has.

@@ -21,6 +21,7 @@ macro_rules! storms {
     )*};
 }
 
+mod explore;
 mod finite;
 mod lives;
 mod masters;
