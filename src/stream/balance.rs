@@ -19,7 +19,7 @@ const PATIENCE: u64 = 4;
 const DOUBLED_MAX: u32 = 6;
 
 /// What this node waits for before it takes ranges of living nodes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Balance {
     /// Since when it has less than its share, ns; 0: it has not.
     since_ns: u64,

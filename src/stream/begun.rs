@@ -29,7 +29,7 @@ const AGAIN_NS: u64 = 50_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
 /// Blocks that were asked for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Begun {
     /// When, ns, by their first chunk.
     asked: BTreeMap<u32, u64>,

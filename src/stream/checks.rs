@@ -36,14 +36,14 @@ const ROUND_NS: u64 = if cfg!(test) {
 const NONE: u32 = u32::MAX;
 
 /// A position that went, to go again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Went {
     header: Header,
     payload: Vec<u8>,
 }
 
 /// The master's half: which chunks are checked, and what went of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Checks {
     /// The chunk of the block whose turn comes next in this pass.
     at: u32,

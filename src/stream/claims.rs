@@ -127,7 +127,7 @@ impl Claims {
 }
 
 /// When claims are looked at next.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ClaimWindows {
     due_ns: u64,
 }

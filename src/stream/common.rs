@@ -37,6 +37,8 @@ pub(super) mod chunk_flags {
     pub(in super::super) const FORKED: u8 = 16;
     /// It is known how the present master began the chunk, of which another's position is held.
     pub(in super::super) const SURE: u8 = 32;
+    /// What this node did apart has yet to arrive: it counts as it is, not by the portion.
+    pub(in super::super) const WHOLE: u8 = 64;
 }
 
 /// What is known of another node.
@@ -78,6 +80,7 @@ impl Peer {
 }
 
 /// What the parts of a streamer share.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Common<'a> {
     pub(super) config: Config,
     pub(super) ranges: Ranges,
@@ -314,6 +317,17 @@ impl<'a> Common<'a> {
         }
     }
 
+    /// What the delta of a chunk that is under way, or else the next one, is multiplied by.
+    #[inline]
+    pub(super) fn scale(&self, chunk: u32) -> f32 {
+        let flags = self.state.chunk(chunk).flags.load(Relaxed);
+        if flags & chunk_flags::WHOLE == 0 {
+            self.portion()
+        } else {
+            1.0
+        }
+    }
+
     pub(super) fn report(&mut self, report: Report) {
         self.reports.push(report);
     }
@@ -344,6 +358,9 @@ pub(super) fn note_taken(state: &ChunkState, version: u32, seq: Option<u8>, outs
     } else {
         0
     };
-    state.flags.store(chunk_flags::JOINED | flag, Relaxed);
+    let whole = state.flags.load(Relaxed) & chunk_flags::WHOLE;
+    state
+        .flags
+        .store(chunk_flags::JOINED | flag | whole, Relaxed);
     state.version.store(version, Relaxed);
 }

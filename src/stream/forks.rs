@@ -118,7 +118,7 @@ impl OwedKey {
 }
 
 /// What this node keeps for those whose ranges others have begun.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Forks<'a> {
     file: &'a ForkFile,
     /// Why something could not be kept in the file.
@@ -410,7 +410,7 @@ impl Common<'_> {
             return;
         }
         let (_, _, sent) = self.chunk_views(chunk);
-        let portion = self.portion();
+        let portion = self.scale(chunk);
         let master = owner(state.epoch.load(Relaxed));
         let contested = Contested {
             master,

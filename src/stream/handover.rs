@@ -56,7 +56,7 @@ impl<'a> Common<'a> {
     /// Own work counts by the node's portion in the weights that it streams, as it would have at
     /// another master.
     fn fold(&self, chunk: u32) {
-        let portion = self.portion();
+        let portion = self.scale(chunk);
         if portion >= 1.0 {
             return;
         }

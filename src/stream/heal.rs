@@ -24,7 +24,7 @@ const KEEP_NS_MIN: u64 = 1_000_000_000;
 const KEEP_NS_MAX: u64 = 10_000_000_000;
 
 /// When values to go back to are taken.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Keeping {
     /// The present pass over the range takes them.
     now: bool,

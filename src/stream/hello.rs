@@ -15,7 +15,7 @@ const HELLO_NOW_NS: u64 = 2_000_000;
 const HELLO_LATER_NS: u64 = 500_000_000;
 
 /// When the next hello is due.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Hellos {
     due_ns: u64,
     last_ns: u64,

@@ -24,7 +24,7 @@ const GOODBYES: u32 = 4;
 const LOOKED_AT: u32 = 64;
 
 /// How far a node that leaves is.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Leave {
     /// Chunks before this one were looked at.
     seen: u32,

@@ -24,6 +24,7 @@ use crate::wire::{self, DropReason, Dtype, Frame, Header};
 const MAX_DELTA_LAG: u32 = 128;
 
 /// What a master knows beyond the state file.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Master {
     /// The chunks that are streamed, as of so many changes.
     turn: Turn,
@@ -396,4 +397,13 @@ impl Master {
 fn note_position_sent(common: &mut Common<'_>, state: &ChunkState, version: u32) {
     state.version.store(version, Relaxed);
     common.counters.positions_sent += 1;
+}
+
+#[cfg(test)]
+impl Master {
+    /// What it keeps beyond the state file, where nothing limits the window.
+    pub(super) fn kept(&self, common: &Common<'_>) -> impl std::fmt::Debug {
+        let turns = common.turns.wrapping_sub(self.turns);
+        (&self.turn, self.cursor, turns)
+    }
 }

@@ -27,7 +27,7 @@ struct Asked {
 }
 
 /// What was asked for, and of whom.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Missing {
     /// Who was asked, and for what.
     node: u16,

@@ -53,7 +53,7 @@ pub(super) struct Part {
 }
 
 /// The master's half: what was published of each chunk of the own range. Empty in f32.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Parts(Vec<Option<Published>>);
 
 impl Parts {
@@ -154,7 +154,7 @@ impl Seen {
 
 /// The slave's half: what was taken of each chunk's content, and buffers for a delta that goes.
 /// Empty in f32.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Narrow {
     /// Per chunk.
     seen: Vec<Option<Seen>>,

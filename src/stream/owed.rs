@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::IntoBytes;
 
 use super::common::Common;
-use super::common::chunk_flags::{FORKED, JOINED};
+use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
 use super::forks::{Owed, OwedKey};
 use super::header::Given;
 use super::pieces::{all_pieces, send_list};
@@ -30,7 +30,7 @@ const LOOK_NS: u64 = 5_000_000;
 const CHUNKS: usize = 256;
 
 /// A delta that was asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
     chunk: u32,
     node: u16,
@@ -41,7 +41,7 @@ struct Asked {
 }
 
 /// What this node asks for of what it owes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Debts {
     asked: Vec<Asked>,
     due_ns: u64,
@@ -185,9 +185,12 @@ impl Common<'_> {
         let (w, ..) = self.chunk_views(chunk);
         let (own, journal) = (self.config.node, self.state.journal());
         // What goes out is multiplied by the portion; what is streamed is not.
-        let portion = match self.streams(self.ranges.range_of(chunk)) {
-            true => 1.0,
-            false => self.portion(),
+        let state = self.state.chunk(chunk);
+        let under_way = state.flags.load(Relaxed) & OUTSTANDING != 0;
+        let portion = match (self.streams(self.ranges.range_of(chunk)), under_way) {
+            (true, _) => 1.0,
+            (false, true) => self.portion(),
+            (false, false) => self.scale(chunk),
         };
         let values: Vec<f32> = delta.iter().map(|value| -value / portion).collect();
         // Numbers of nodes fit into that of a delta: there are as many acks in a byte.

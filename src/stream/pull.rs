@@ -92,7 +92,7 @@ impl Own {
 }
 
 /// A restore that is going on.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Going {
     pub(super) range: u16,
     /// The epoch that it will stream in.

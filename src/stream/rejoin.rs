@@ -6,10 +6,11 @@
 //! Then
 //!
 //! ```text
-//! last = base + contested deltas that are in w       (in a mean: w - (w - that) / portion)
+//! last = base + contested deltas that are in w
 //! ```
 //!
-//! and the chunk is joined, as if the base was the last position that came. Of a slave that is
+//! and the chunk is joined, as if the base was the last position that came. In a mean the delta that
+//! leaves then is not multiplied by the portion: what a master does counts as it is. Of a slave that is
 //! silent, or does not say, the delta is *owed*: it is in `w`, and is taken out when that slave is
 //! back ([`owed`](super::owed)).
 //!
@@ -18,7 +19,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::common::chunk_flags::{FORKED, SURE};
+use super::common::chunk_flags::{FORKED, SURE, WHOLE};
 use super::common::{Common, note_taken};
 use super::epochs::owner;
 use super::forks::Base;
@@ -67,7 +68,7 @@ struct Asked {
 }
 
 /// The chunks that this node streamed and another has begun.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rejoin {
     range: u16,
     epoch: u32,
@@ -333,17 +334,8 @@ impl Asked {
         let Some(base) = &self.base else {
             return;
         };
-        let (w, last, _) = common.chunk_views(self.chunk);
-        let portion = common.portion();
-        let values: Vec<f32> = (0..w.len())
-            .map(|i| match portion {
-                // Exactly.
-                1.0 => base.weights[i],
-                // What goes out is multiplied by it, and solvers here stepped by it.
-                portion => w.load(i) - (w.load(i) - base.weights[i]) / portion,
-            })
-            .collect();
-        kernels::copy_in(last, &values);
+        let (_, last, _) = common.chunk_views(self.chunk);
+        kernels::copy_in(last, &base.weights);
         common.owe_all(self.chunk, &self.mute);
         let applied = common.state.applied(self.chunk);
         for (kept, ack) in applied.iter().zip(&base.acks) {
@@ -353,7 +345,7 @@ impl Asked {
         state.epoch.store(base.epoch, Relaxed);
         let ack = base.acks[usize::from(common.config.node)];
         note_taken(state, base.version, Some(ack), false);
-        state.flags.fetch_or(SURE, Relaxed);
+        state.flags.fetch_or(SURE | WHOLE, Relaxed);
         common.forks.apart.remove(&self.chunk);
         let lease = &mut common.leases[usize::from(range)];
         lease.forked_chunks -= 1;

@@ -86,7 +86,7 @@ impl fmt::Display for Remains {
 }
 
 /// The furthest that a node that leaves has come, and for how long it came no further.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Nearer {
     /// Ranges with the nodes that began to take them: each once.
     heirs: BTreeSet<(u16, u16)>,

@@ -29,7 +29,7 @@ const QUEUE_MAX: usize = 1024;
 type Wanted = (u16, u32, Given);
 
 /// What others asked for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Replicas {
     queue: VecDeque<Wanted>,
     queued: BTreeSet<Wanted>,

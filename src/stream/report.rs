@@ -26,37 +26,37 @@ pub enum Severity {
 pub enum Difference {
     /// Number of nodes.
     Nodes {
-        /// There.
+        /// What that node has.
         theirs: u16,
-        /// Here.
+        /// What this node has.
         ours: u16,
     },
     /// Number of node numbers.
     Places {
-        /// There.
+        /// What that node has.
         theirs: u16,
-        /// Here.
+        /// What this node has.
         ours: u16,
     },
     /// Number of nodes that master a range.
     Masters {
-        /// There.
+        /// What that node has.
         theirs: u16,
-        /// Here.
+        /// What this node has.
         ours: u16,
     },
     /// Fingerprint of the model: names, shapes and offsets of tensors.
     Model {
-        /// There.
+        /// What that node has.
         theirs: u64,
-        /// Here.
+        /// What this node has.
         ours: u64,
     },
     /// Weights of a chunk, which follow from the MTU.
     ChunkWeights {
-        /// There.
+        /// What that node has.
         theirs: u32,
-        /// Here.
+        /// What this node has.
         ours: u32,
     },
 }
@@ -73,27 +73,27 @@ pub enum Report {
     },
     /// A node of this session has another model, chunk size or number of nodes.
     OtherShape {
-        /// Which.
+        /// Index of the node.
         node: u16,
         /// In what.
         difference: Difference,
     },
     /// A node of this session trains on other data.
     OtherData {
-        /// Which.
+        /// Index of the node.
         node: u16,
         /// Hash of its data's kind, shape and classes.
         theirs: u64,
-        /// Ours.
+        /// That of this node.
         ours: u64,
     },
     /// A node of this new job began with other weights.
     OtherFirstWeights {
-        /// Which.
+        /// Index of the node.
         node: u16,
         /// Hash of its first weights.
         theirs: u64,
-        /// Ours.
+        /// That of this node.
         ours: u64,
     },
     /// Another process has our own index.
@@ -108,17 +108,17 @@ pub enum Report {
     },
     /// A node has joined the job.
     Joined {
-        /// Which.
+        /// Index of the node.
         node: u16,
     },
     /// A node has left the job, with nothing of its own under way.
     Left {
-        /// Which.
+        /// Index of the node.
         node: u16,
     },
     /// A node has lost its memory and begins again.
     NewLife {
-        /// Which.
+        /// Index of the node.
         node: u16,
     },
     /// The own range was lost, and is back.
@@ -205,7 +205,7 @@ pub enum Report {
     },
     /// A node's frames claim more iterations than it can have made.
     Iterations {
-        /// Which.
+        /// Index of the node.
         node: u16,
         /// What was claimed.
         claimed: u64,
@@ -297,7 +297,7 @@ impl Report {
 }
 
 /// Reports that were not taken yet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reports(Vec<Report>);
 
 /// More keys than this are not kept between two looks at the queue.

@@ -18,7 +18,7 @@ use super::{Outbox, Report};
 use crate::wire::{self, DropReason, Frame};
 
 /// The ranges that this node is about to stream, and how far that is.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Restore {
     going: Vec<Going>,
 }

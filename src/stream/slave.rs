@@ -20,6 +20,7 @@ use crate::weights::kernels;
 use crate::wire::{DropReason, Dtype, Frame, Header};
 
 /// What a slave knows beyond the state file.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Slave {
     narrow: Narrow,
     /// When each foreign chunk was taken, ns; 0: never.
@@ -238,5 +239,25 @@ impl Slave {
         note_taken(state, header.chunk_version, Some(ack), false);
         self.narrow.note_exact(header.chunk);
         common.leases[usize::from(header.range)].joined_chunks += 1;
+    }
+}
+
+#[cfg(test)]
+impl Slave {
+    /// What it keeps beyond the state file, where payloads are f32, but for statistics.
+    pub(super) fn kept(&self, common: &Common<'_>) -> impl std::fmt::Debug {
+        let taken_ns = (0..common.config.chunks).map(|chunk| {
+            let streams = common.streams(common.ranges.range_of(chunk));
+            (!streams).then(|| self.taken_ns[chunk as usize])
+        });
+        let turns = self.turns.map(|turns| common.turns.wrapping_sub(turns));
+        (taken_ns.collect::<Vec<_>>(), &self.own, turns)
+    }
+
+    /// Makes statistics small: tests keep many copies.
+    pub(super) fn forget_statistics(&mut self) {
+        let small = || Histogram::new_with_bounds(1, 2, 0).expect("bounds are constant");
+        self.ages_us = small();
+        (self.age_steps.local, self.age_steps.cluster) = (small(), small());
     }
 }

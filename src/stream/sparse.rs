@@ -13,7 +13,7 @@ use crate::weights::kernels::{self, STEP_BLOCK};
 const PASSES_MOST: u8 = 7;
 
 /// What moves in the own range. Empty where chunks go in turn.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sparse {
     /// Passes that each chunk was left out since it went.
     waited: Vec<u8>,

@@ -30,6 +30,7 @@ use crate::weights::{StreamState, WeightsView};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 
 /// One node's end of the stream. See the module for the order of calls.
+#[cfg_attr(test, derive(Clone))]
 pub struct Streamer<'a> {
     pub(super) common: Common<'a>,
     master: Master,
@@ -378,5 +379,19 @@ impl<'a> Streamer<'a> {
     /// say): one report for each [`Report::key`], the newest.
     pub fn take_reports(&mut self) -> impl Iterator<Item = Report> + use<> {
         self.common.take_reports()
+    }
+}
+
+#[cfg(test)]
+impl Streamer<'_> {
+    /// What its parts keep beyond the state file and [`Common`], for tests that compare states.
+    pub(super) fn kept(&self) -> impl std::fmt::Debug {
+        let asks = (&self.restore, &self.begun, &self.rejoin, &self.missing);
+        let turns = (
+            self.master.kept(&self.common),
+            self.slave.kept(&self.common),
+        );
+        let others = (&self.replicas, &self.unsure, &self.hellos, &self.leave);
+        (&self.takeover, asks, others, turns)
     }
 }

@@ -12,18 +12,19 @@
 //! In a narrower payload ([`narrow`](super::narrow)) `sent` is what of `new` it can say, and `last
 //! = pos + sent`.
 //!
-//! What goes out is multiplied by the node's portion ([`Common::portion`]; 1 in a sum). Nothing
+//! What goes out is multiplied by the node's portion ([`Common::scale`]; 1 in a sum, and for what a
+//! node did apart). Nothing
 //! here depends on it: the walk ahead counts `sent` whole until the master's position replaces it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
-use super::common::chunk_flags::OUTSTANDING;
+use super::common::chunk_flags::{OUTSTANDING, WHOLE};
 use super::common::{Common, note_taken};
 use super::narrow::Narrow;
 use super::{Outbox, Report, To, header};
-use crate::weights::{JournalOp, Taken, kernels};
+use crate::weights::{ChunkState, JournalOp, Taken, kernels};
 use crate::wire::{self, Dtype, Frame, Header};
 
 /// Takes position `pos`, f32, of a chunk that is joined, and answers it.
@@ -40,6 +41,7 @@ pub(super) fn take(
     // One delta of a chunk is under way at most, so its number alone tells whether it arrived: the
     // position acknowledges it, or the one before.
     let repeat = common.exactly_once() && outstanding && ack != state.seq.load(Relaxed);
+    note_arrived(state, outstanding && !repeat);
     if common.leaves() && !repeat && take_as_last(common, header, pos, ack) {
         return;
     }
@@ -62,6 +64,7 @@ pub(super) fn take_unanswered(common: &Common<'_>, header: &Header, pos: &[u8], 
     let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
     let journal = common.state.journal();
     let repeat = common.exactly_once() && outstanding && ack != seq;
+    note_arrived(state, outstanding && !repeat);
     let (chunk, range) = (header.chunk, header.range);
     if repeat {
         journal.begin(JournalOp::Unconfirmed, chunk, range, seq, version);
@@ -72,6 +75,15 @@ pub(super) fn take_unanswered(common: &Common<'_>, header: &Header, pos: &[u8], 
     }
     note_taken(state, version, None, repeat);
     journal.end();
+}
+
+/// What was under way has `arrived`: what comes after it counts by the portion again.
+#[inline]
+fn note_arrived(state: &ChunkState, arrived: bool) {
+    let flags = state.flags.load(Relaxed);
+    if arrived && flags & WHOLE != 0 {
+        state.flags.store(flags & !WHOLE, Relaxed);
+    }
 }
 
 /// Takes a position when this node leaves, and answers nothing if there is nothing left to say:
@@ -160,7 +172,7 @@ fn take_and_answer(
                 sent,
                 pos,
                 payload,
-                common.portion(),
+                common.scale(header.chunk),
                 journal,
                 common.writes(),
             );
@@ -214,7 +226,7 @@ fn take_and_repeat(
                 sent,
                 pos,
                 Some(payload),
-                common.portion(),
+                common.scale(header.chunk),
                 journal,
                 common.writes(),
             );
@@ -245,7 +257,7 @@ fn take_and_answer_narrow(
     let state = common.state.chunk(header.chunk);
     let version = header.chunk_version;
     let seq = state.seq.load(Relaxed).wrapping_add(1);
-    let (portion, journal) = (common.portion(), common.state.journal());
+    let (portion, journal) = (common.scale(header.chunk), common.state.journal());
     let (dtype, rounding, goes) = narrow.rounding(common.config.precision, (w, last), portion);
     let delta = header::delta(common, header, seq, dtype);
     let mut taken = Taken::default();
@@ -297,7 +309,7 @@ fn take_and_repeat_narrow(
     // With the portion of now the values would not be ones that the payload can say, and what is
     // cut off would be lost: it is in `sent` already, and so no longer in `w - last`.
     let portion = narrow.portion_of(header.chunk);
-    let portion = portion.unwrap_or_else(|| common.portion());
+    let portion = portion.unwrap_or_else(|| common.scale(header.chunk));
     let (dtype, goes) = narrow.repeat(common.config.precision, sent, portion);
     let delta = header::delta(common, header, seq, dtype);
     let went = common.shares.may_answer()

@@ -15,6 +15,7 @@ use super::balance::Balance;
 use super::common::Common;
 use super::epochs::{after, owner};
 use super::restore::Restore;
+use crate::wire::NodeSeen;
 
 /// A node that was not heard at all is waited for so long where others hold the range, ns.
 const GRACE_NS: u64 = 3_000_000_000;
@@ -22,7 +23,7 @@ const GRACE_NS: u64 = 3_000_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
 /// What this node waits for before it begins a range.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Takeover {
     due_ns: u64,
     /// When the first of the others told what it holds, ns; 0: none has.
@@ -98,7 +99,7 @@ impl Takeover {
     /// Whether all nodes that the job begins with have told what they hold of a range.
     fn all_told(&self, common: &Common<'_>, range: u16) -> bool {
         let mut first = common.others().filter(|node| *node < common.config.nodes);
-        first.all(|node| common.told(node, range).is_some())
+        first.all(|node| told_here(common, node, range).is_some())
     }
 
     fn has_waited(&self, now_ns: u64) -> bool {
@@ -107,7 +108,10 @@ impl Takeover {
 
     /// Whether a range is to begin with the initial weights.
     fn is_new(&self, now_ns: u64, common: &Common<'_>, range: u16) -> bool {
-        let told = || common.others().filter_map(|node| common.told(node, range));
+        let told = || {
+            let others = common.others();
+            others.filter_map(|node| told_here(common, node, range))
+        };
         // All of them: one that was not heard may hold what a predecessor of this node trained,
         // and initial weights must never replace that. Fewer only if the user says so.
         let least = common.config.min_nodes.map(usize::from);
@@ -162,6 +166,13 @@ impl Takeover {
         let waited = now_ns.saturating_sub(*silent_ns) >= wait_ns;
         others > 0 && all && waited && common.may_stream(range)
     }
+}
+
+/// What `node` says of a range since it knows this life. What it said to a former one may be old:
+/// it may have taken the range from that one since.
+fn told_here(common: &Common<'_>, node: u16, range: u16) -> Option<NodeSeen> {
+    let admits = common.peers[usize::from(node)].admits;
+    common.told(node, range).filter(|_| admits)
 }
 
 /// Begins a range with the initial weights.

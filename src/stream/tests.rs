@@ -22,6 +22,7 @@ macro_rules! storms {
 }
 
 mod checks;
+mod explore;
 mod finite;
 mod leave;
 mod lives;

@@ -30,7 +30,7 @@ const LOOK_NS: u64 = 1_000_000;
 const CHUNKS: usize = 256;
 
 /// Chunks of which the beginning is asked for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Unsure {
     /// When, ns.
     asked: BTreeMap<u32, u64>,

@@ -244,6 +244,36 @@ fn programs_print_in_a_way_that_cannot_panic() {
     no_complaints(complaints);
 }
 
+/// Lines (from 1) of doc comments that are one word: of an item whose name says as much. Code, as
+/// `name`, is a reference and may stand alone.
+fn one_word_docs(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let doc = |i: usize| lines.get(i).is_some_and(|line| line.starts_with("///"));
+    let alone = |i: &usize| {
+        let word = lines[*i].strip_prefix("///").unwrap_or_default().trim();
+        let bare = word.trim_end_matches('.');
+        !bare.is_empty() && bare.chars().all(|c| c.is_alphanumeric() || c == '-')
+    };
+    let all = (0..lines.len()).filter(|i| doc(*i) && !doc(i + 1) && (*i == 0 || !doc(i - 1)));
+    all.filter(alone).map(|i| i + 1).collect()
+}
+
+#[test]
+fn doc_comments_say_more_than_a_word() {
+    let mut complaints = Vec::new();
+    for file in files("rs") {
+        for line in one_word_docs(&file.text) {
+            complaints.push(format!(
+                "{}:{line}: a doc comment of one word: say what the name does not, or leave it out",
+                file.path
+            ));
+        }
+    }
+    no_complaints(complaints);
+    let text = "/// Which.\n    a: u8,\n/// Two words.\n/// `b`.\n\n/// `b`.\nb,\n// Not one.\n";
+    assert_eq!(one_word_docs(text), [1]);
+}
+
 #[test]
 fn unsafe_and_words_are_matched_whole() {
     assert!(has_unsafe("#![allow(unsafe_code)]") && !has_unsafe("not_unsafe(x)"));

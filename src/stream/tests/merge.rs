@@ -99,3 +99,45 @@ fn the_portion_is_that_of_the_iterations() {
     // Never below a third: no solver walks further than three nodes alike would.
     assert!((portion(1) - 1.0 / 3.0).abs() < 0.05, "{}", portion(1));
 }
+
+/// What a master did apart, while others had its range, counts as it is. Nor does its replica run
+/// ahead of that meanwhile: its solvers would compute from weights that nobody has.
+#[test]
+fn what_a_node_did_apart_counts_as_it_is() {
+    use super::takeover::{quick, with_run};
+    let config = Config {
+        merge: Merge::Mean,
+        ..quick(4, 0)
+    };
+    let faults = storm(1);
+    with_run(1, &config, faults, |run| {
+        for node in 0..4 {
+            run.world.set_iterations(node, 100);
+        }
+        steps(run.world, 1_000);
+        let nothing = Faults {
+            drop: 1.0,
+            ..faults
+        };
+        for other in [0, 2, 3] {
+            run.world.set_way(1, other, nothing);
+            run.world.set_way(other, 1, nothing);
+        }
+        let own = run.world.streamer(1).unwrap().own_weights();
+        let w = run.fleet.weights(1);
+        for _ in 0..64 {
+            own.clone().for_each(|i| w.store(i, w.load(i) + 1.0));
+            run.world.step();
+        }
+        run.wait("taken over", |run| run.is_taken(1, &[0, 2, 3]));
+        run.world.set_faults(faults);
+        let mut most = 0.0f32;
+        while !run.fleet.identical() {
+            run.world.step();
+            most = own.clone().map(|i| w.load(i)).fold(most, f32::max);
+        }
+        assert_eq!(most, 64.0, "the replica ran ahead");
+        assert!(own.clone().all(|i| w.load(i) == 64.0));
+        assert!(run.counts(|one| one.forks_joined) > 0);
+    });
+}

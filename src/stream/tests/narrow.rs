@@ -115,26 +115,24 @@ fn a_delta_that_moves_nothing_keeps_no_piece_away() {
             ..narrow(precision)
         };
         let fleet = Fleet::new(&config, folder.path()).unwrap();
-        let faults = Faults {
-            delay_ns: 20_000,
-            ..Faults::default()
-        };
-        let mut world = World::new(&fleet, faults, 1);
+        let mut world = World::new(&fleet, Faults::default(), 1);
+        // A pass takes longer than a frame.
+        world.burst = 1;
         wait_ready(&mut world, 1);
         (0..NODES).for_each(|node| world.set_iterations(node, 100));
-        move_for_a_while(&mut world, &fleet, 300, 1);
-        settle_equal(&mut world, &fleet, 1);
         let cycles = |world: &World<'_>| world.streamer(0).unwrap().counters().cycles;
         let before = cycles(&world);
+        // Opposite movements: the master stays near 0, where a rest has all bits of a float.
         for i in 0..CHUNK_WEIGHTS as usize {
-            let w = fleet.weights(1);
-            w.store(i, w.load(i) + 1.0 + 0.1 * i as f32);
+            fleet.weights(1).store(i, 0.1 * (1 + i) as f32);
+            fleet.weights(2).store(i, -0.1 * (1 + i) as f32);
         }
         while !fleet.identical() {
             world.step();
         }
         let passes = cycles(&world) - before;
-        assert!(passes < 40, "{precision:?}: equal after {passes} passes");
+        // 14, and 38 where pieces wait.
+        assert!(passes < 25, "{precision:?}: equal after {passes} passes");
         check_positions(&fleet);
     }
 }

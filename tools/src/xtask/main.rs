@@ -4,6 +4,7 @@
 //! the first command that fails and says how to repeat it.
 
 mod deny;
+mod explore;
 mod features;
 mod licence;
 mod metadata;
@@ -57,6 +58,18 @@ enum Action {
         #[arg(long, value_name = "FOLDER")]
         trace: Option<PathBuf>,
     },
+    /// Go through all states of a few nodes, with more faults than the tests of the tree.
+    Explore {
+        /// So many more of each fault than those have.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        more: u8,
+        /// Time for each test.
+        #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
+        seconds: u64,
+        /// Only tests whose names begin with this.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+    },
     /// Change single lines of the stream's protocol, one at a time, and see that its tests fail.
     /// Each takes some minutes.
     Mutants {
@@ -109,6 +122,15 @@ fn main() -> ExitCode {
         } => check(fast, &Tests { all, load, times }),
         Action::Deny => check_dependencies(),
         Action::Storm { seeds, trace } => storm::run(seeds, trace.as_deref()),
+        Action::Explore {
+            more,
+            seconds,
+            only,
+        } => explore::run(explore::Bounds {
+            more,
+            seconds,
+            only: only.as_deref(),
+        }),
         Action::Mutants { only } => mutants::run(only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
     };
