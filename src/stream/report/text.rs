@@ -28,6 +28,40 @@ impl fmt::Display for Difference {
 }
 
 impl Report {
+    /// Those about ranges and who streams them; of others those about weights.
+    fn fmt_of_ranges(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TookOver {
+                range,
+                from,
+                chunks,
+            } => write!(
+                f,
+                "this node streams range {range} now ({chunks} chunks), which node {from} streamed"
+            ),
+            Self::LostRange { range, to } => write!(
+                f,
+                "node {to} streams range {range} now: it did not hear this node for a while, or this is its share"
+            ),
+            Self::Abandoned { range } => write!(
+                f,
+                "what this node did to range {range} while another node had it is lost in some chunks: no node knows \
+                 where the two parted (the one that took it over lost its memory)"
+            ),
+            Self::Doubled { node } => write!(
+                f,
+                "node {node} lost its memory: deltas of it that two masters of a range had may count twice"
+            ),
+            Self::NotKept { errno } => write!(
+                f,
+                "what this node keeps of ranges that had two masters cannot be written next to its state: {}; it is \
+                 lost if this process is killed (free some space)",
+                std::io::Error::from_raw_os_error(*errno)
+            ),
+            _ => self.fmt_of_weights(f),
+        }
+    }
+
     /// What became of weights.
     fn fmt_of_weights(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -132,34 +166,7 @@ impl fmt::Display for Report {
                 f,
                 "frames of node {node} claim {claimed} iterations, which it cannot have made; {believed} are counted"
             ),
-            Self::TookOver {
-                range,
-                from,
-                chunks,
-            } => write!(
-                f,
-                "this node streams range {range} now ({chunks} chunks), which node {from} streamed"
-            ),
-            Self::LostRange { range, to } => write!(
-                f,
-                "node {to} streams range {range} now: it did not hear this node for a while, or this is its share"
-            ),
-            Self::Abandoned { range } => write!(
-                f,
-                "what this node did to range {range} while another node had it is lost in some chunks: no node knows \
-                 where the two parted (the one that took it over lost its memory)"
-            ),
-            Self::Doubled { node } => write!(
-                f,
-                "node {node} lost its memory: deltas of it that two masters of a range had may count twice"
-            ),
-            Self::NotKept { errno } => write!(
-                f,
-                "what this node keeps of ranges that had two masters cannot be written next to its state: {}; it is \
-                 lost if this process is killed (free some space)",
-                std::io::Error::from_raw_os_error(*errno)
-            ),
-            _ => self.fmt_of_weights(f),
+            _ => self.fmt_of_ranges(f),
         }
     }
 }
