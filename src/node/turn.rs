@@ -84,7 +84,7 @@ impl Turn {
                 && let Some(often) = self.said.say(QUORUM, now_ns, 1)
             {
                 log::warn!(
-                    "waiting for other nodes: {heard} of the {quorum} of --quorum are heard, this one included{}",
+                    "waiting for other nodes: {heard} of the {quorum} of the quorum are heard, this one included{}",
                     times(often)
                 );
             }

@@ -351,16 +351,12 @@ impl<'a> Training<'a> {
         let len = config.chunks as usize * config.chunk_weights as usize;
         let words: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
         let all = WeightsView::of(&words);
-        // A node alone streams nothing, and a range that goes to another node does not for a moment.
+        // A node alone streams nothing, nor does any node a range that is being taken.
         copy_positions(self.fleet.state(0), self.fleet.weights(0), all);
         for node in 0..config.nodes {
-            let own = self
-                .world
-                .streamer(node)
-                .map_or_else(Vec::new, |one| one.streamed_weights());
-            own.into_iter()
-                .flatten()
-                .for_each(|i| all.store(i, self.fleet.weights(node).load(i)));
+            let streamers = self.world.streamer(node).into_iter();
+            let own = streamers.flat_map(|one| one.streamed_weights()).flatten();
+            own.for_each(|i| all.store(i, self.fleet.weights(node).load(i)));
         }
         self.evaluate(all, data, most)
     }

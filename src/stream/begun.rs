@@ -6,9 +6,9 @@
 //! answer is an offer of the positions that chunks were begun from. A chunk that was begun from
 //! this node's own is joined; of any other [`rejoin`](super::rejoin) fetches the base.
 //!
-//! Who streams knows what it began from while its process lives, and after a kill where it has kept a
-//! base. Where that is not known any more, or a third node has begun since, a chunk counts as given
-//! if it was asked for.
+//! Who streams knows what it began from while its process lives, and after a kill where it has kept
+//! a base. Where that is not known any more, or a third node has begun since, a chunk counts as
+//! given if it was asked for.
 //!
 //! Invariant: nothing here changes weights. A chunk leaves the state of a fork here or in
 //! [`rejoin`](super::rejoin).

@@ -8,9 +8,10 @@
 //! Deltas that the node had applied after the base are in its weights, and their slaves have sent
 //! them again, since the base does not acknowledge them: they are *contested*. So each slave keeps,
 //! at the first position of another master, the delta that this one does not acknowledge, for each
-//! master before. (A slave that was away may go from a master to the same one in a later reign.) The node knows by its own acknowledgements which of them it has, asks for those,
-//! and leaves them out. One that it cannot be told, as its slave is silent, it *owes*: it takes it
-//! out when that slave is back ([`owed`](super::owed)).
+//! master before. (A slave that was away may go from a master to the same one in a later reign.)
+//! The node knows by its own acknowledgements which of them it has, asks for those, and leaves them
+//! out. One that it cannot be told, as its slave is silent, it *owes*: it takes it out when that
+//! slave is back ([`owed`](super::owed)).
 //!
 //! Bases, contested deltas and what is owed are in memory, and in a file that outlives a kill
 //! ([`ForkFile`]). Where that cannot be written they are in memory only: a report says so.
@@ -21,101 +22,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, OUTSTANDING, SURE};
-use super::epochs::{is_later, owner};
-use crate::weights::{ForkFile, ForkKey, ForkKind, ForkRecord};
+use super::epochs::owner;
+use super::kept::{Base, Contested, Owed, OwedKey};
+use crate::weights::{ForkFile, ForkKind, ForkRecord};
 use crate::wire::Header;
 
 /// Masters of a chunk before the present one for which a slave keeps a delta, at most.
 const MASTERS: usize = 4;
 /// What is contested with a master that streams again is kept for so long, ns.
 const KEPT_NS: u64 = 8_000_000_000;
-
-/// What a range was begun from, of one chunk.
-#[derive(Clone, Debug)]
-pub(super) struct Base {
-    pub(super) epoch: u32,
-    pub(super) version: u32,
-    pub(super) acks: Vec<u8>,
-    /// Empty once no node needs them any more.
-    pub(super) weights: Vec<f32>,
-}
-
-impl Base {
-    /// Whether it is a later position than `other`.
-    pub(super) fn is_later(&self, other: &Self) -> bool {
-        let later = self.version.wrapping_sub(other.version) as i32 > 0;
-        is_later(self.epoch, other.epoch) || self.epoch == other.epoch && later
-    }
-}
-
-/// The delta of a chunk that was under way when its master changed.
-#[derive(Clone, Debug)]
-pub(super) struct Contested {
-    /// The master before.
-    master: u16,
-    pub(super) seq: u8,
-    pub(super) weights: Vec<f32>,
-    /// Since when that master streams the chunk again, ns; 0: it does not.
-    back_ns: u64,
-}
-
-impl Base {
-    fn record(&self, chunk: u32) -> ForkRecord {
-        ForkRecord {
-            key: ForkKey {
-                kind: ForkKind::Base,
-                chunk,
-                node: 0,
-                epoch: 0,
-            },
-            position: (self.epoch, self.version),
-            seq: 0,
-            life: 0,
-            acks: self.acks.clone(),
-            weights: self.weights.clone(),
-        }
-    }
-}
-
-impl Contested {
-    fn key(chunk: u32, master: u16) -> ForkKey {
-        ForkKey {
-            kind: ForkKind::Contested,
-            chunk,
-            node: master,
-            epoch: 0,
-        }
-    }
-}
-
-/// A delta that is in this node's weights, and may be in those of the present master too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct OwedKey {
-    pub(super) chunk: u32,
-    /// The slave that sent it.
-    pub(super) node: u16,
-    /// The epoch in which this node streamed the chunk.
-    pub(super) epoch: u32,
-}
-
-/// What is known of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Owed {
-    pub(super) seq: u8,
-    /// The slave's incarnation: another one has never sent it.
-    pub(super) life: u64,
-}
-
-impl OwedKey {
-    fn key(self) -> ForkKey {
-        ForkKey {
-            kind: ForkKind::Owed,
-            chunk: self.chunk,
-            node: self.node,
-            epoch: self.epoch,
-        }
-    }
-}
 
 /// What this node keeps for those whose ranges others have begun.
 #[derive(Clone, Debug)]
@@ -157,31 +72,16 @@ impl<'a> Forks<'a> {
     }
 
     fn take_record(&mut self, record: ForkRecord) {
-        let ForkKey {
-            chunk, node, epoch, ..
-        } = record.key;
+        let chunk = record.key.chunk;
         match record.key.kind {
             ForkKind::Base => {
-                let (epoch, version) = record.position;
-                let base = Base {
-                    epoch,
-                    version,
-                    acks: record.acks,
-                    weights: record.weights,
-                };
-                self.bases.insert(chunk, base);
+                self.bases.insert(chunk, Base::of(record));
             }
-            ForkKind::Contested => self.contested.entry(chunk).or_default().push(Contested {
-                master: node,
-                seq: record.seq,
-                weights: record.weights,
-                back_ns: 0,
-            }),
-            ForkKind::Owed => {
-                let (seq, life) = (record.seq, record.life);
-                self.owed
-                    .insert(OwedKey { chunk, node, epoch }, Owed { seq, life });
+            ForkKind::Contested => {
+                let all = self.contested.entry(chunk).or_default();
+                all.push(Contested::of(record));
             }
+            ForkKind::Owed => self.owed.extend([OwedKey::of(&record)]),
         }
     }
 
@@ -203,14 +103,7 @@ impl<'a> Forks<'a> {
 
     /// Owes a delta from now on.
     pub(super) fn owe(&mut self, key: OwedKey, owed: Owed) {
-        self.put(&ForkRecord {
-            key: key.key(),
-            position: (0, 0),
-            seq: owed.seq,
-            life: owed.life,
-            acks: Vec::new(),
-            weights: Vec::new(),
-        });
+        self.put(&key.record(owed));
         self.owed.insert(key, owed);
     }
 
@@ -232,8 +125,8 @@ impl<'a> Forks<'a> {
 
     /// The chunk was begun from what its master before streamed last: none has gone apart.
     pub(super) fn begin_whole(&mut self, chunk: u32) {
-        if let Some(base) = self.bases.remove(&chunk) {
-            self.file.remove(&base.record(chunk).key);
+        if self.bases.remove(&chunk).is_some() {
+            self.file.remove(&Base::key(chunk));
         }
     }
 
@@ -261,8 +154,8 @@ impl<'a> Forks<'a> {
         }
     }
 
-    /// `master` streams a chunk again: what was contested with it is kept for a while, as it may owe
-    /// that.
+    /// `master` streams a chunk again: what was contested with it is kept for a while, as it may
+    /// owe that.
     fn note_streams(&mut self, now_ns: u64, chunk: u32, master: u16) {
         let all = self.contested.get_mut(&chunk).into_iter().flatten();
         for one in all.filter(|one| one.master == master) {
@@ -292,14 +185,7 @@ impl<'a> Forks<'a> {
     fn set_contested(&mut self, chunk: u32, contested: Contested) {
         let mut all = self.contested.remove(&chunk).unwrap_or_default();
         all.retain(|one| one.master != contested.master);
-        self.put(&ForkRecord {
-            key: Contested::key(chunk, contested.master),
-            position: (0, 0),
-            seq: contested.seq,
-            life: 0,
-            acks: Vec::new(),
-            weights: contested.weights.clone(),
-        });
+        self.put(&contested.record(chunk));
         all.push(contested);
         if all.len() > MASTERS {
             let oldest = all.remove(0);

@@ -8,15 +8,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
+use super::apply::apply;
 use super::checks::Checks;
 use super::common::Common;
-use super::heal::{Healed, Keeping, heal, note_healed, note_refused_sum};
+use super::heal::{Healed, Keeping, heal, note_healed};
 use super::lease::Turn;
 use super::narrow::Parts;
 use super::sparse::Sparse;
 use super::window::Window;
 use super::{Outbox, To, header};
-use crate::weights::{ChunkState, JournalOp, kernels};
+use crate::weights::{ChunkState, kernels};
 use crate::wire::{self, DropReason, Dtype, Frame, Header};
 
 /// A delta that answers a position this many versions back is refused: its 8-bit sequence
@@ -340,55 +341,8 @@ impl Master {
         if common.exactly_once() && !out.has_read(ticket) {
             return Err(DropReason::Unread);
         }
-        self.apply(common, header, delta)?;
+        apply(common, self.partials, header, delta)?;
         common.counters.deltas_applied += 1;
-        Ok(())
-    }
-
-    fn apply(
-        &self,
-        common: &mut Common<'_>,
-        header: &Header,
-        payload: &[u8],
-    ) -> Result<(), DropReason> {
-        let (w, _, _) = common.chunk_views(header.chunk);
-        let journal = common.state.journal();
-        let applied = &common.state.applied(header.chunk)[usize::from(header.sender)];
-        if !common.exactly_once() {
-            // Whatever arrives is added, as in the original: no number is looked at, nothing is
-            // worth a journal entry.
-            let refused = kernels::apply_delta(w, payload, 0, journal, common.writes());
-            note_refused_sum(common, header.sender, header.chunk, refused);
-            return Ok(());
-        }
-        if header.seq != applied.load(Relaxed).wrapping_add(1) {
-            return Err(DropReason::Repeated);
-        }
-        // More than 0 if a killed predecessor had added the first weights of this very delta.
-        let first = if self.partials {
-            common
-                .state
-                .partial(header.chunk, header.sender, header.seq)
-        } else {
-            0
-        };
-        journal.begin_at(
-            JournalOp::Apply,
-            header.chunk,
-            header.sender,
-            header.seq,
-            header.chunk_version,
-            first,
-        );
-        // What would not be finite is left out, for good: the number is taken all the same, else
-        // the slave would send it for ever.
-        let refused = kernels::apply_delta(w, payload, first, journal, common.writes());
-        applied.store(header.seq, Relaxed);
-        if first > 0 {
-            common.state.forget_partial(header.chunk, header.sender);
-        }
-        journal.end();
-        note_refused_sum(common, header.sender, header.chunk, refused);
         Ok(())
     }
 }

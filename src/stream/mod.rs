@@ -10,20 +10,21 @@
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
-//! (`master`, with `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what happens to
-//! ranges whose master is lost: `takeover` and `balance` decide who is next, `restore` (with
-//! `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed, `replicas`
-//! answers. `checks` finds replicas that differ from what their master sent. `leave` has what a node
-//! does before it ends, `remains` how far it is. `lease` has what is known of each range; `epochs`,
-//! `lives` and `silence` which frames count and who lives; `handover` and `forks` what becomes of
-//! weights when the master changes; `reach` who hears whom by multicast. What they share is lent to
-//! them (`common`); all headers are made in `header`.
+//! (`master`, with `apply`, `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what
+//! happens to ranges whose master is lost: `takeover` and `balance` decide who is next, `restore`
+//! (with `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed,
+//! `replicas` answers. `checks` finds replicas that differ from what their master sent. `leave` has
+//! what a node does before it ends, `remains` how far it is. `lease` has what is known of each
+//! range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and `forks`
+//! what becomes of weights when the master changes; `reach` who hears whom by multicast. What they
+//! share is lent to them (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
 //! and slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and
 //! double nothing.
 
 mod age;
+mod apply;
 mod balance;
 mod begun;
 mod checks;
@@ -36,6 +37,7 @@ mod handover;
 mod header;
 mod heal;
 mod hello;
+mod kept;
 mod lease;
 mod leave;
 mod lives;

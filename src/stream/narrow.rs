@@ -4,8 +4,9 @@
 //! its weights stay as they are (its *content*), further positions are *pieces* of it in f32, as
 //! long as fit into a frame, and then it begins again. So a slave at rest ends with the very bits.
 //! A piece replaces a part of what the whole chunk of the same content made: a slave that missed
-//! that waits for it. While a chunk moves every position is a whole one. What a slave has outstanding
-//! does not keep it from pieces: they replace parts of the position that it holds, `last - sent`.
+//! that waits for it. While a chunk moves every position is a whole one. What a slave has
+//! outstanding does not keep it from pieces: they replace parts of the position that it holds,
+//! `last - sent`.
 //!
 //! **Deltas.** What leaves is what the payload can say of the delta. The rest stays in `w - last`
 //! and leaves later: `take_rounded` of the kernels. (In a mean, a rest below 2^-100 counts as

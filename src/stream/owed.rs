@@ -1,6 +1,6 @@
-//! Deltas that are in this node's weights and may be in those of the present master too, since their
-//! slave sent them to both: what [`rejoin`](super::rejoin) could not leave out, as that slave was
-//! silent.
+//! Deltas that are in this node's weights and may be in those of the present master too, since
+//! their slave sent them to both: what [`rejoin`](super::rejoin) could not leave out, as that slave
+//! was silent.
 //!
 //! Once the slave is heard again, it is asked what of its own was contested. What it gives is taken
 //! out of the weights, and leaves as a delta. A slave that lost its memory cannot say it any more:
@@ -15,8 +15,8 @@ use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
-use super::forks::{Owed, OwedKey};
 use super::header::Given;
+use super::kept::{Owed, OwedKey};
 use super::pieces::{all_pieces, send_list};
 use super::{Outbox, Report, header};
 use crate::weights::{JournalOp, kernels};

@@ -9,10 +9,10 @@
 //! last = base + contested deltas that are in w
 //! ```
 //!
-//! and the chunk is joined, as if the base was the last position that came. In a mean the delta that
-//! leaves then is not multiplied by the portion: what a master does counts as it is. Of a slave that is
-//! silent, or does not say, the delta is *owed*: it is in `w`, and is taken out when that slave is
-//! back ([`owed`](super::owed)).
+//! and the chunk is joined, as if the base was the last position that came. In a mean the delta
+//! that leaves then is not multiplied by the portion: what a master does counts as it is. Of a
+//! slave that is silent, or does not say, the delta is *owed*: it is in `w`, and is taken out
+//! when that slave is back ([`owed`](super::owed)).
 //!
 //! Invariant: until then nothing of the chunk is taken or sent, and `last` is what this node
 //! streamed last.
@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::common::chunk_flags::{FORKED, SURE, WHOLE};
 use super::common::{Common, note_taken};
 use super::epochs::owner;
-use super::forks::Base;
 use super::header::Given;
+use super::kept::Base;
 use super::pieces::{all_pieces, send_list};
 use super::{Outbox, header};
 use crate::weights::kernels;

@@ -1,12 +1,12 @@
-//! What a streamer keeps of ranges that had two masters, so that a kill does not lose it: records in
-//! a file next to its state.
+//! What a streamer keeps of ranges that had two masters, so that a kill does not lose it: records
+//! in a file next to its state.
 //!
 //! The file is made of slots of one size. A record is written into a free one, and the file grows
-//! by a slot where none is free; empty, it has no bytes. Only the process that holds the lock of the
-//! state uses it.
+//! by a slot where none is free; empty, it has no bytes. Only the process that holds the lock of
+//! the state uses it.
 //!
-//! Invariant: what [`ForkFile::put`] has returned for, the next streamer finds until it is removed. A
-//! record that was not written whole has another checksum, and one of a former buffer another
+//! Invariant: what [`ForkFile::put`] has returned for, the next streamer finds until it is removed.
+//! A record that was not written whole has another checksum, and one of a former buffer another
 //! identity: both are no records. Of two with one key the later counts.
 
 use std::collections::{BTreeMap, BTreeSet};

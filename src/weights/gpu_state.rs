@@ -18,8 +18,8 @@ use super::error::StateError;
 use super::journal::{Journal, JournalOp};
 use super::kernels::{self, Writes};
 use super::mapping::{Mapping, Shared};
-use super::state::{LAST_IN_PAGE, in_page};
 use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
+use super::state_layout::{LAST_IN_PAGE, in_page};
 use super::view::WeightsView;
 
 const JOURNAL_OFFSET: usize = 512;

@@ -37,6 +37,7 @@ mod slots;
 mod solver_state;
 mod state;
 mod state_file;
+mod state_layout;
 mod view;
 
 pub use buffer::{BufferSpec, Created, Existing, Expect, Initialising, SharedWeights};

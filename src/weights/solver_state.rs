@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::error::StateError;
 use super::mapping::{Mapping, Shared};
-use super::state::{HISTORY_IN_PAGE, in_page};
 use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
+use super::state_layout::{HISTORY_IN_PAGE, in_page};
 use super::view::WeightsView;
 
 /// How far a solver has got, as it lies in its file; zero at first.

@@ -89,7 +89,7 @@ fn train(merge: Merge, how: Solvers, nodes: u16, iterations: u64) -> Option<(f32
     Some((loss, (0..nodes).flat_map(bits).collect(), accuracy))
 }
 
-/// A node alone streams to nobody; what is tested are its weights.
+/// A node alone streams to no other; what is tested are its weights.
 #[test]
 fn a_node_alone_is_tested() {
     let (_, bits, accuracy) = train(Merge::Mean, solvers(1, 1), 1, 60).unwrap();

@@ -101,7 +101,7 @@ fn the_portion_is_that_of_the_iterations() {
 }
 
 /// What a master did apart, while others had its range, counts as it is. Nor does its replica run
-/// ahead of that meanwhile: its solvers would compute from weights that nobody has.
+/// ahead of that meanwhile: its solvers would compute from weights that no node has.
 #[test]
 fn what_a_node_did_apart_counts_as_it_is() {
     use super::takeover::{quick, with_run};

@@ -29,7 +29,7 @@ fn owed_by(run: &Run<'_, '_>, node: u16) -> usize {
     owed.count()
 }
 
-/// A master that nobody hears takes deltas; another goes on without it. When it is back, the slave
+/// A master that is not heard takes deltas; another goes on without it. When it is back, the slave
 /// whose delta both have is dead: it is asked when it comes back, and the delta is taken out.
 fn a_delta_of_a_dead_slave_counts_once(seeds: Range<u64>) {
     static OWED: AtomicU32 = AtomicU32::new(0);
@@ -82,8 +82,9 @@ fn a_delta_of_a_dead_slave_counts_once(seeds: Range<u64>) {
     );
 }
 
-/// A node is cut off. Before it is back, all others are killed, one after the other, and start again
-/// on their memory: the base of its range, and the deltas that are contested, are there all the same.
+/// A node is cut off. Before it is back, all others are killed, one after the other, and start
+/// again on their memory: the base of its range, and the deltas that are contested, are there all
+/// the same.
 fn what_forks_need_outlives_kills(seeds: Range<u64>) {
     for seed in seeds {
         let nodes = 3 + (seed % 4) as u16;

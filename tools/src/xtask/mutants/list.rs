@@ -53,15 +53,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "an ack one too early",
-        file: "master.rs",
-        old: "        applied.store(header.seq, Relaxed);",
-        new: "        applied.store(header.seq.wrapping_add(1), Relaxed);",
+        file: "apply.rs",
+        old: "    applied.store(header.seq, Relaxed);",
+        new: "    applied.store(header.seq.wrapping_add(1), Relaxed);",
     },
     Mutant {
         name: "any number is applied",
-        file: "master.rs",
-        old: "        if header.seq != applied.load(Relaxed).wrapping_add(1) {",
-        new: "        if header.seq == applied.load(Relaxed).wrapping_add(7) {",
+        file: "apply.rs",
+        old: "    if header.seq != applied.load(Relaxed).wrapping_add(1) {",
+        new: "    if header.seq == applied.load(Relaxed).wrapping_add(7) {",
     },
     Mutant {
         name: "a delta of any epoch is applied",

@@ -1,0 +1,148 @@
+//! What is kept of ranges that had two masters, as values and as records of a file.
+//!
+//! [`forks`](super::forks) has what they are for, and keeps them.
+
+use super::epochs::is_later;
+use crate::weights::{ForkKey, ForkKind, ForkRecord};
+
+/// What a range was begun from, of one chunk.
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    pub(super) epoch: u32,
+    pub(super) version: u32,
+    pub(super) acks: Vec<u8>,
+    /// Empty once no node needs them any more.
+    pub(super) weights: Vec<f32>,
+}
+
+impl Base {
+    /// Whether it is a later position than `other`.
+    pub(super) fn is_later(&self, other: &Self) -> bool {
+        let later = self.version.wrapping_sub(other.version) as i32 > 0;
+        is_later(self.epoch, other.epoch) || self.epoch == other.epoch && later
+    }
+
+    /// A chunk has one: of a later takeover it replaces the one before.
+    pub(super) fn key(chunk: u32) -> ForkKey {
+        ForkKey {
+            kind: ForkKind::Base,
+            chunk,
+            node: 0,
+            epoch: 0,
+        }
+    }
+
+    pub(super) fn record(&self, chunk: u32) -> ForkRecord {
+        ForkRecord {
+            position: (self.epoch, self.version),
+            acks: self.acks.clone(),
+            weights: self.weights.clone(),
+            ..empty(Self::key(chunk))
+        }
+    }
+
+    pub(super) fn of(record: ForkRecord) -> Self {
+        let (epoch, version) = record.position;
+        Self {
+            epoch,
+            version,
+            acks: record.acks,
+            weights: record.weights,
+        }
+    }
+}
+
+/// The delta of a chunk that was under way when its master changed.
+#[derive(Clone, Debug)]
+pub(super) struct Contested {
+    /// The master before.
+    pub(super) master: u16,
+    pub(super) seq: u8,
+    pub(super) weights: Vec<f32>,
+    /// Since when that master streams the chunk again, ns; 0: it does not.
+    pub(super) back_ns: u64,
+}
+
+impl Contested {
+    pub(super) fn key(chunk: u32, master: u16) -> ForkKey {
+        ForkKey {
+            kind: ForkKind::Contested,
+            chunk,
+            node: master,
+            epoch: 0,
+        }
+    }
+
+    pub(super) fn record(&self, chunk: u32) -> ForkRecord {
+        ForkRecord {
+            seq: self.seq,
+            weights: self.weights.clone(),
+            ..empty(Self::key(chunk, self.master))
+        }
+    }
+
+    pub(super) fn of(record: ForkRecord) -> Self {
+        Self {
+            master: record.key.node,
+            seq: record.seq,
+            weights: record.weights,
+            back_ns: 0,
+        }
+    }
+}
+
+/// A delta that is in this node's weights, and may be in those of the present master too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OwedKey {
+    pub(super) chunk: u32,
+    /// The slave that sent it.
+    pub(super) node: u16,
+    /// The epoch in which this node streamed the chunk.
+    pub(super) epoch: u32,
+}
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    pub(super) seq: u8,
+    /// The slave's incarnation: another one has never sent it.
+    pub(super) life: u64,
+}
+
+impl OwedKey {
+    pub(super) fn key(self) -> ForkKey {
+        ForkKey {
+            kind: ForkKind::Owed,
+            chunk: self.chunk,
+            node: self.node,
+            epoch: self.epoch,
+        }
+    }
+
+    pub(super) fn record(self, owed: Owed) -> ForkRecord {
+        ForkRecord {
+            seq: owed.seq,
+            life: owed.life,
+            ..empty(self.key())
+        }
+    }
+
+    pub(super) fn of(record: &ForkRecord) -> (Self, Owed) {
+        let ForkKey {
+            chunk, node, epoch, ..
+        } = record.key;
+        let (seq, life) = (record.seq, record.life);
+        (Self { chunk, node, epoch }, Owed { seq, life })
+    }
+}
+
+fn empty(key: ForkKey) -> ForkRecord {
+    ForkRecord {
+        key,
+        position: (0, 0),
+        seq: 0,
+        life: 0,
+        acks: Vec::new(),
+        weights: Vec::new(),
+    }
+}
