@@ -34,7 +34,7 @@ const MOST: usize = 3;
 const ITERATIONS: u64 = 1_000;
 const CALM_ITERATIONS: u64 = 400;
 /// Files of a job in its folder, by how their names end: of buffers, streamers and solvers.
-const FILES: [&str; 4] = ["", ".stream", ".seal", ".solver0"];
+const FILES: [&str; 5] = ["", ".stream", ".forks", ".seal", ".solver0"];
 
 fn pace() -> String {
     std::env::var("DOGWILD_CHURN_PACE").unwrap_or_else(|_| "6".to_owned())
