@@ -67,7 +67,7 @@ fn who_hears_too_few_waits() {
         "the solver that is cut off to say that it waits",
         || {
             let said = hosts.log("solver0");
-            said.contains("waiting for other nodes: 1 of the 2 of --quorum are heard")
+            said.contains("waiting for other nodes: 1 of the 2 of the quorum are heard")
         },
         || hosts.status(0),
     );

@@ -192,10 +192,9 @@ fn learns(name: &str, unicast: bool, sealed: bool) {
     assert!(accuracy >= LEAST, "accuracy {accuracy} with churn");
 }
 
-/// Three seeds without churn end between 93.3 and 95.6 % on a loaded machine. Runs with it end at
-/// 87.3 % and more, but for one (docs/measurements/2026-11-24-churn.md). A sum of deltas that are
-/// not repeated makes 80.3 %, 132 iterations in all 66.9 %.
-const LEAST: f64 = 0.82;
+/// Runs with churn end at 95.7 and 95.9 % (docs/measurements/2026-11-24-churn.md). A sum of deltas
+/// that are not repeated makes 80.3 % of made digits, 132 iterations in all 66.9 %.
+const LEAST: f64 = 0.85;
 
 #[test]
 #[ignore = "long: churn"]

@@ -96,7 +96,7 @@ fn several_fetch_at_once_and_a_silent_one_holds_nobody_up() {
     });
     let error = fetch("mnist", &address).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("--data digits@{address}")),
+        error.contains(&format!("ask for digits@{address}")),
         "{error}"
     );
     stop.store(true, Relaxed);
