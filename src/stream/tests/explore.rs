@@ -494,36 +494,36 @@ explored! {
     a_restart: restarts 1, all 1;
     a_memory_that_is_lost: losses 1, all 1;
     a_node_that_is_away: aways 1, all 1, away_rounds 5;
-    all_orders_of_a_pair: free true, wire 1, lag 2, states 60_000;
+    all_orders_of_a_pair: free true, wire 1, lag 2, states 40_000;
     #[ignore = "long: some 80,000 states"]
     a_restart_while_a_frame_is_late: frames 1, restarts 1, all 2;
     /// Each of two nodes is master and slave.
     #[ignore = "long: hundreds of thousands of states"]
     restarts_of_two_masters: masters 2, chunks 2, frames 1, restarts 1, all 2;
     #[ignore = "long: hundreds of thousands of states"]
-    three_frames: frames 3, all 3, states 60_000;
+    three_frames: frames 3, all 3, states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
-    a_frame_that_is_late_while_a_memory_is_lost: frames 1, losses 1, all 2, states 60_000;
+    a_frame_that_is_late_while_a_memory_is_lost: frames 1, losses 1, all 2, states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
-    a_new_job: new true, masters 2, chunks 2, frames 1, restarts 1, all 2, states 60_000;
+    a_new_job: new true, masters 2, chunks 2, frames 1, restarts 1, all 2, states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
     a_master_of_two_is_away: masters 2, chunks 2, frames 1, aways 1, all 2, away_rounds 8,
-        states 60_000;
+        states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
     a_range_of_three_is_taken_over: nodes 3, masters 3, chunks 3, aways 1, all 1, away_rounds 9,
-        states 60_000;
+        states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
-    a_slave_of_three_restarts: nodes 3, frames 1, restarts 1, all 2, states 60_000;
+    a_slave_of_three_restarts: nodes 3, frames 1, restarts 1, all 2, states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
-    memories_of_two_masters: masters 2, chunks 2, losses 2, all 2, states 60_000;
+    memories_of_two_masters: masters 2, chunks 2, losses 2, all 2, states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
-    a_memory_of_three: nodes 3, losses 1, frames 1, all 2, states 60_000;
+    a_memory_of_three: nodes 3, losses 1, frames 1, all 2, states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
     a_node_joins_or_leaves: later 1, masters 2, chunks 3, members 1, frames 1, all 2,
-        states 60_000;
+        states 40_000;
     #[ignore = "long: hundreds of thousands of states"]
     all_orders_with_restarts: free true, wire 1, lag 3, restarts 1, losses 1, ticks 1,
-        states 60_000;
+        states 40_000;
 }
 
 /// Ways on which single changes of the protocol go wrong (`tools/src/xtask/mutants/list.rs`): they

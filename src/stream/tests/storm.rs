@@ -320,7 +320,7 @@ fn run(seed: u64, storm: Storm) {
 
 storms! {
     living_nodes_keep_their_work: 2 of 40;
-    troubles_that_overlap_lose_and_double_nothing: 2 of 40;
+    troubles_that_overlap_lose_and_double_nothing: 2 of 16;
     nothing_stays_frozen: 2 of 40;
 }
 
