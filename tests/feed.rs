@@ -70,7 +70,7 @@ fn fed_pictures_train_to_the_very_weights_that_files_do() {
     let output = train(&other, &folder.path().join("other"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
-    assert!(said.contains(&format!("--data {source}")), "{said}");
+    assert!(said.contains(&format!("ask for {source}")), "{said}");
     assert!(
         feed.ended().is_none(),
         "it feeds for as long as it is asked"
