@@ -61,8 +61,9 @@ fn damage_to_what_a_slave_holds_is_named_and_set_right() {
     let _master = hosts.stream_with(0, &SUM);
     let mut slave = hosts.stream_told(1, &SUM);
     hosts.wait_until_ready([0, 1]);
-    hosts.add_one(0);
-    hosts.add_one(1);
+    // Not as much on both: then they would be equal before anything was delivered.
+    hosts.add(0, 1.0);
+    hosts.add(1, 2.0);
     hosts.wait_until_equal("both to have what was added");
 
     let buffer = SharedWeights::open(&hosts.buffer(1), &Expect::default()).expect("a buffer");
@@ -73,10 +74,12 @@ fn damage_to_what_a_slave_holds_is_named_and_set_right() {
 
     // While it is stopped. What it held is replaced by the next position, and no check comes first.
     slave.kill();
-    let flipped = f32::from_bits(last.load(weight).to_bits() ^ 1 << 22);
-    last.store(weight, flipped);
+    let held = last.load(weight);
+    last.store(weight, f32::from_bits(held.to_bits() ^ 1 << 22));
     let slave = hosts.stream_told(1, &SUM);
     hosts.wait_until_ready([1]);
+    let came = || hosts.weights(0)[weight] != held;
+    wait_for_or("the false delta to arrive", came, || hosts.status(0));
     hosts.wait_until_equal("both to be equal after a state file was damaged");
     assert_eq!(hosts.meter(0, "differing_chunks"), 0);
 
