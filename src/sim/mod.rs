@@ -184,9 +184,7 @@ impl<'a> World<'a> {
     }
 
     /// From now on, writes a line to `out` for each frame that is sent, lost or taken, for each
-    /// report, and for what is done to nodes and ways.
-    ///
-    /// Everything that is done to the world panics if `out` refuses a line.
+    /// report, and for what is done to nodes and ways. Panics if `out` refuses one.
     pub fn trace(&mut self, out: impl Write + 'static) {
         let out = Box::new(out);
         self.network.trace = Some(Trace { out });
@@ -219,13 +217,17 @@ impl<'a> World<'a> {
     /// Frames of foreign traffic fill the queue of `node`'s shaper up to `queue_ns`, as TCP does.
     pub fn fill_queue(&mut self, node: u16, queue_ns: u64) {
         let now_ns = self.network.now_ns;
-        let queue = usize::from(node);
-        self.network.limits.fill(now_ns, queue, queue_ns);
+        self.network.limits.fill(now_ns, node.into(), queue_ns);
     }
 
     /// One step of the clock: due frames are handled, each node sends a burst.
     pub fn step(&mut self) {
-        self.network.now_ns += STEP_NS;
+        self.step_by(STEP_NS);
+    }
+
+    /// A step of another length. A longer one costs no more.
+    pub fn step_by(&mut self, ns: u64) {
+        self.network.now_ns += ns;
         let now = self.network.now_ns;
         self.network.read(self.fleet);
         while let Some((to, bytes)) = self.network.next_due() {
@@ -278,8 +280,8 @@ impl<'a> World<'a> {
 
     /// Injects bytes into `to`'s receive path, as any host on the wire could.
     pub fn inject(&mut self, to: u16, bytes: &[u8]) {
-        let now = self.network.now_ns;
         self.tell_arrival(to, bytes);
+        let now = self.network.now_ns;
         if let Some(streamer) = &mut self.streamers[to as usize] {
             let mut port = Port {
                 network: &mut self.network,
@@ -291,8 +293,8 @@ impl<'a> World<'a> {
 
     /// Sets what the network does from now on, the same on all ways.
     pub fn set_faults(&mut self, faults: Faults) {
-        let what = format_args!("all ways: {}", Way(&faults));
-        self.network.tell(what);
+        self.network
+            .tell(format_args!("all ways: {}", Way(&faults)));
         self.network.set_faults(faults);
     }
 
@@ -309,8 +311,7 @@ impl<'a> World<'a> {
         self.network.meter.total
     }
 
-    /// Stops the streamer of `node`, as SIGSTOP does: it sends nothing, and what arrives waits for
-    /// it, up to [`INBOX_BYTES`].
+    /// Stops the streamer of `node`, as SIGSTOP does: what arrives waits, up to [`INBOX_BYTES`].
     pub fn pause(&mut self, node: u16) {
         self.network.tell(format_args!("node {node} stands still"));
         self.network.pause(node);
@@ -375,10 +376,10 @@ impl<'a> World<'a> {
 
     /// Reports of the streamer of `node` since the last call.
     pub fn take_reports(&mut self, node: u16) -> Vec<Report> {
-        let mut reports = std::mem::take(&mut self.told[usize::from(node)]);
+        let told = std::mem::take(&mut self.told[usize::from(node)]);
         let streamer = self.streamers[node as usize].iter_mut();
-        reports.extend(streamer.flat_map(Streamer::take_reports));
-        reports
+        let reports = streamer.flat_map(Streamer::take_reports);
+        told.into_iter().chain(reports).collect()
     }
 
     /// The virtual clock, ns.

@@ -3,7 +3,8 @@
 //! A node may lose a range while it streams it: it stood still, its cable was cut, only its
 //! streamer was dead. Others go on from the newest position that they have, the *base*; what the
 //! node did since is not in it. So the next master keeps the base, and the node, when it is back,
-//! asks for it: `w - base` is a delta as any other.
+//! asks for it: `w - base` is a delta as any other. A chunk may be taken over again before that
+//! node is back: the base of each master that is still away is kept.
 //!
 //! Deltas that the node had applied after the base are in its weights, and their slaves have sent
 //! them again, since the base does not acknowledge them: they are *contested*. So each slave keeps,
@@ -27,7 +28,8 @@ use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
 use crate::wire::Header;
 
-/// Masters of a chunk before the present one for which a slave keeps a delta, at most.
+/// Masters of a chunk before the present one for which a slave keeps a delta, and the next master a
+/// base, at most.
 const MASTERS: usize = 4;
 /// What is contested with a master that streams again is kept for so long, ns.
 const KEPT_NS: u64 = 8_000_000_000;
@@ -38,7 +40,10 @@ pub(super) struct Forks<'a> {
     file: &'a ForkFile,
     /// Why something could not be kept in the file.
     failed: Option<i32>,
+    /// What this node began from when it took a chunk over last.
     bases: BTreeMap<u32, Base>,
+    /// The same of times before that, as long as the master of then is away.
+    former: BTreeMap<u32, Vec<Base>>,
     contested: BTreeMap<u32, Vec<Contested>>,
     owed: BTreeMap<OwedKey, Owed>,
     due_ns: u64,
@@ -57,6 +62,7 @@ impl<'a> Forks<'a> {
             file,
             failed: None,
             bases: BTreeMap::new(),
+            former: BTreeMap::new(),
             contested: BTreeMap::new(),
             owed: BTreeMap::new(),
             due_ns: 0,
@@ -74,8 +80,12 @@ impl<'a> Forks<'a> {
     fn take_record(&mut self, record: ForkRecord) {
         let chunk = record.key.chunk;
         match record.key.kind {
-            ForkKind::Base => {
+            ForkKind::Base if record.key == Base::key(chunk) => {
                 self.bases.insert(chunk, Base::of(record));
+            }
+            ForkKind::Base => {
+                let all = self.former.entry(chunk).or_default();
+                all.push(Base::of(record));
             }
             ForkKind::Contested => {
                 let all = self.contested.entry(chunk).or_default();
@@ -91,9 +101,48 @@ impl<'a> Forks<'a> {
         }
     }
 
+    /// Keeps what this node takes a chunk over from.
+    fn begin_from(&mut self, chunk: u32, base: Base) {
+        self.make_former(chunk, owner(base.epoch));
+        self.set_base(chunk, base);
+    }
+
     fn set_base(&mut self, chunk: u32, base: Base) {
         self.put(&base.record(chunk));
         self.bases.insert(chunk, base);
+    }
+
+    /// This node begins a chunk anew. What it began from the time before is kept, unless that was a
+    /// position of the same master, `before`: that one has been back.
+    fn make_former(&mut self, chunk: u32, before: u16) {
+        self.forget_former(before, chunk);
+        let Some(base) = self.bases.remove(&chunk) else {
+            return;
+        };
+        self.file.remove(&Base::key(chunk));
+        if base.weights.is_empty() || owner(base.epoch) == before {
+            return;
+        }
+        self.forget_former(owner(base.epoch), chunk);
+        self.put(&base.former_record(chunk));
+        let all = self.former.entry(chunk).or_default();
+        all.push(base);
+        if all.len() >= MASTERS {
+            let oldest = all.remove(0);
+            self.file.remove(&oldest.former_record(chunk).key);
+        }
+    }
+
+    fn forget_former(&mut self, node: u16, chunk: u32) {
+        let Some(all) = self.former.get_mut(&chunk) else {
+            return;
+        };
+        for one in all.extract_if(.., |one| owner(one.epoch) == node) {
+            self.file.remove(&one.former_record(chunk).key);
+        }
+        if all.is_empty() {
+            self.former.remove(&chunk);
+        }
     }
 
     /// What this node owes.
@@ -117,24 +166,33 @@ impl<'a> Forks<'a> {
         self.bases.get(&chunk)
     }
 
-    /// The base of `chunk`, if one of `masters` streamed it and the weights are there.
-    pub(super) fn base_of(&self, chunk: u32, masters: &[u16]) -> Option<&Base> {
-        let base = self.base(chunk).filter(|base| !base.weights.is_empty());
-        base.filter(|base| masters.contains(&owner(base.epoch)))
+    /// The bases of `chunk` of takeovers before the last one.
+    pub(super) fn former(&self, chunk: u32) -> impl Iterator<Item = &Base> {
+        self.former.get(&chunk).into_iter().flatten()
     }
 
-    /// The chunk was begun from what its master before streamed last: none has gone apart.
-    pub(super) fn begin_whole(&mut self, chunk: u32) {
-        if self.bases.remove(&chunk).is_some() {
-            self.file.remove(&Base::key(chunk));
-        }
+    /// The base of `chunk`, if one of `masters` streamed it and the weights are there; of several
+    /// that of the first of `masters`.
+    pub(super) fn base_of(&self, chunk: u32, masters: &[u16]) -> Option<&Base> {
+        let of = |master: &u16| {
+            let mut all = self.base(chunk).into_iter().chain(self.former(chunk));
+            all.find(|base| !base.weights.is_empty() && owner(base.epoch) == *master)
+        };
+        masters.iter().find_map(of)
+    }
+
+    /// The chunk was begun from what `before` streamed last: that one has not gone apart.
+    pub(super) fn begin_whole(&mut self, chunk: u32, before: Option<u16>) {
+        // No node has that number.
+        self.make_former(chunk, before.unwrap_or(u16::MAX));
     }
 
     /// Whether there is anything that a node whose range another has begun may ask for, or that
     /// this one has to ask for.
     pub(super) fn keeps_any(&self) -> bool {
         let mut bases = self.bases.values();
-        let keeps = !self.contested.is_empty() || bases.any(|base| !base.weights.is_empty());
+        let keeps = bases.any(|base| !base.weights.is_empty()) || !self.former.is_empty();
+        let keeps = keeps || !self.contested.is_empty();
         keeps || !self.owed.is_empty()
     }
 
@@ -198,13 +256,14 @@ impl<'a> Forks<'a> {
     /// base no more.
     #[inline]
     pub(super) fn note_back(&mut self, node: u16, chunk: u32) {
-        if !self.bases.is_empty() {
+        if !(self.bases.is_empty() && self.former.is_empty()) {
             self.forget_base(node, chunk);
         }
     }
 
     #[cold]
     fn forget_base(&mut self, node: u16, chunk: u32) {
+        self.forget_former(node, chunk);
         let base = self.bases.get(&chunk);
         let needed = base.filter(|base| owner(base.epoch) == node && !base.weights.is_empty());
         if let Some(base) = needed.cloned() {
@@ -249,7 +308,7 @@ impl Common<'_> {
             acks: acks.map(|ack| ack.load(Relaxed)).collect(),
             weights: (0..len).map(self.held_position(chunk)).collect(),
         };
-        self.forks.set_base(chunk, base);
+        self.forks.begin_from(chunk, base);
         self.look_if_kept();
     }
 
@@ -297,9 +356,10 @@ impl Common<'_> {
         }
         let (_, _, sent) = self.chunk_views(chunk);
         let portion = self.scale(chunk);
-        let master = owner(state.epoch.load(Relaxed));
+        let epoch = state.epoch.load(Relaxed);
         let contested = Contested {
-            master,
+            master: owner(epoch),
+            epoch,
             seq: state.seq.load(Relaxed),
             weights: (0..sent.len()).map(|i| portion * sent.load(i)).collect(),
             back_ns: 0,

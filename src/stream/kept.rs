@@ -2,7 +2,7 @@
 //!
 //! [`forks`](super::forks) has what they are for, and keeps them.
 
-use super::epochs::is_later;
+use super::epochs::{is_later, owner};
 use crate::weights::{ForkKey, ForkKind, ForkRecord};
 
 /// What a range was begun from, of one chunk.
@@ -22,7 +22,7 @@ impl Base {
         is_later(self.epoch, other.epoch) || self.epoch == other.epoch && later
     }
 
-    /// A chunk has one: of a later takeover it replaces the one before.
+    /// A chunk has one of the takeover that was last.
     pub(super) fn key(chunk: u32) -> ForkKey {
         ForkKey {
             kind: ForkKind::Base,
@@ -41,6 +41,13 @@ impl Base {
         }
     }
 
+    /// As one of a takeover before the last one: a chunk has one for each master.
+    pub(super) fn former_record(&self, chunk: u32) -> ForkRecord {
+        let mut record = self.record(chunk);
+        record.key.node = 1 + owner(self.epoch);
+        record
+    }
+
     pub(super) fn of(record: ForkRecord) -> Self {
         let (epoch, version) = record.position;
         Self {
@@ -57,6 +64,9 @@ impl Base {
 pub(super) struct Contested {
     /// The master before.
     pub(super) master: u16,
+    /// The epoch of the position that it answered: that node may have streamed the chunk in several
+    /// reigns.
+    pub(super) epoch: u32,
     pub(super) seq: u8,
     pub(super) weights: Vec<f32>,
     /// Since when that master streams the chunk again, ns; 0: it does not.
@@ -75,6 +85,7 @@ impl Contested {
 
     pub(super) fn record(&self, chunk: u32) -> ForkRecord {
         ForkRecord {
+            position: (self.epoch, 0),
             seq: self.seq,
             weights: self.weights.clone(),
             ..empty(Self::key(chunk, self.master))
@@ -84,6 +95,7 @@ impl Contested {
     pub(super) fn of(record: ForkRecord) -> Self {
         Self {
             master: record.key.node,
+            epoch: record.position.0,
             seq: record.seq,
             weights: record.weights,
             back_ns: 0,

@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
+use super::epochs::same_reign;
 use super::header::Given;
 use super::kept::{Owed, OwedKey};
 use super::pieces::{all_pieces, send_list};
@@ -127,8 +128,8 @@ impl Debts {
         one.pieces |= 1 << header.part;
         if one.pieces == all_pieces(&common.config) {
             let one = self.asked.swap_remove(at);
-            let seq = (!nothing).then_some(header.seq);
-            common.pay(one.chunk, one.node, seq, &one.came);
+            let sent = (!nothing).then_some((header.epoch, header.seq));
+            common.pay(one.chunk, one.node, sent, &one.came);
         }
         Ok(())
     }
@@ -156,8 +157,8 @@ impl Common<'_> {
         self.look_if_kept();
     }
 
-    /// What of `node` was contested, of a chunk: the delta `seq`, or nothing.
-    fn pay(&mut self, chunk: u32, node: u16, seq: Option<u8>, delta: &[f32]) {
+    /// What of `node` was contested, of a chunk: a delta (its epoch, its number), or nothing.
+    fn pay(&mut self, chunk: u32, node: u16, sent: Option<(u32, u8)>, delta: &[f32]) {
         let first = OwedKey {
             chunk,
             node,
@@ -170,8 +171,9 @@ impl Common<'_> {
         let there = self.forks.owed().range(first..=last);
         let there: Vec<(OwedKey, Owed)> = there.map(|(key, owed)| (*key, *owed)).collect();
         for (key, owed) in there {
-            // Another number: this node never had it.
-            if Some(owed.seq) == seq {
+            // Another number: this node never had it. Of another reign: it was not contested then.
+            let is_owed = |(epoch, seq)| same_reign(epoch, key.epoch) && seq == owed.seq;
+            if sent.is_some_and(is_owed) {
                 self.take_out(key, delta);
             } else {
                 self.forks.settle(key);

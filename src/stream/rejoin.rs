@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::chunk_flags::{FORKED, SURE, WHOLE};
 use super::common::{Common, note_taken};
-use super::epochs::owner;
+use super::epochs::{is_later, owner, same_reign};
 use super::header::Given;
 use super::kept::Base;
 use super::pieces::{all_pieces, send_list};
@@ -218,9 +218,10 @@ impl Rejoin {
         }
         one.pieces |= 1 << header.part;
         if one.pieces == all_pieces(&common.config) {
+            let of_fork = !nothing && common.may_have_parted(one.chunk, header.epoch);
             match (&one.base, nothing) {
-                (None, false) => one.take_base(now_ns, common, frame),
-                (None, true) => {
+                (None, _) if of_fork => one.take_base(now_ns, common, frame),
+                (None, _) => {
                     one.without.push(one.node);
                     one.look_for_base(now_ns, common, self.range);
                 }
@@ -244,6 +245,28 @@ impl Rejoin {
             }
             forked && !done
         });
+    }
+}
+
+impl Common<'_> {
+    /// Whether this node and others may have gone apart at a position of `epoch`: it is of the
+    /// reign that this node had last, or of the one that it took the chunk over from. A node may
+    /// have streamed a chunk several times, and bases are asked for by its number.
+    fn may_have_parted(&self, chunk: u32, epoch: u32) -> bool {
+        let last = self.state.chunk(chunk).epoch.load(Relaxed);
+        let base = self.forks.base(chunk).map(|base| base.epoch);
+        let of_before = base.is_some_and(|base| same_reign(base, epoch) || same_reign(epoch, base));
+        self.is_of_last_reign(chunk, epoch) || of_before && !is_later(epoch, last)
+    }
+
+    /// Whether `epoch` is of the reign that this node had of a chunk last.
+    fn is_of_last_reign(&self, chunk: u32, epoch: u32) -> bool {
+        let last = self.state.chunk(chunk).epoch.load(Relaxed);
+        let begun = self.forks.begun.get(&chunk).map(|begun| begun.0);
+        let begun = begun.or(self.forks.base(chunk).map(|base| base.epoch));
+        owner(epoch) == self.config.node
+            && !is_later(epoch, last)
+            && begun.is_none_or(|begun| is_later(epoch, begun))
     }
 }
 
@@ -308,9 +331,10 @@ impl Asked {
         frame: &Frame<'_>,
         nothing: bool,
     ) {
-        // Another number: this node never had it.
+        // Another number: this node never had it. Of a former reign: that is in the base.
         let applied = &common.state.applied(self.chunk)[usize::from(self.node)];
         if !nothing
+            && common.is_of_last_reign(self.chunk, frame.header.epoch)
             && frame.header.seq == applied.load(Relaxed)
             && let Some(base) = &mut self.base
         {

@@ -227,9 +227,11 @@ fn send_piece(
     let contested = contested.filter(|_| wanted == Given::Contested);
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };
-    let position = match base {
-        Some(base) => (base.epoch, base.version),
-        None => (state.epoch.load(Relaxed), state.version.load(Relaxed)),
+    let version = state.version.load(Relaxed);
+    let position = match (base, contested) {
+        (Some(base), _) => (base.epoch, base.version),
+        (None, Some(contested)) => (contested.epoch, version),
+        (None, None) => (state.epoch.load(Relaxed), version),
     };
     let mut header = header::restore(common, chunk, position, given, (piece, weights.len()));
     header.seq = contested.map_or(0, |contested| contested.seq);

@@ -146,7 +146,7 @@ fn end(common: &mut Common<'_>, going: &Going) {
         if before.is_some_and(|before| !going.is_from(at, before)) {
             common.keep_base(chunk);
         } else {
-            common.forks.begin_whole(chunk);
+            common.forks.begin_whole(chunk, before);
         }
         from = from.or(before);
     }

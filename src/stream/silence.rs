@@ -68,6 +68,11 @@ impl Common<'_> {
         self.awake.note(now_ns, self.config.silence_ns);
     }
 
+    /// The later of a time and when this node began to be awake, ns.
+    pub(super) fn awake_since(&self, ns: u64) -> u64 {
+        ns.max(self.awake.since_ns)
+    }
+
     /// Whether `node` was heard lately. This node lives.
     pub(super) fn is_alive(&self, now_ns: u64, node: u16) -> bool {
         let peer = &self.peers[usize::from(node)];

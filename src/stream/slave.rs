@@ -25,6 +25,8 @@ pub(super) struct Slave {
     narrow: Narrow,
     /// When each foreign chunk was taken, ns; 0: never.
     taken_ns: Vec<u64>,
+    /// What came of it since, and was not newer.
+    late: Vec<Late>,
     ages_us: Histogram<u64>,
     age_steps: AgeSteps,
     /// The ranges that this node streamed when it looked last, and how often they had changed.
@@ -34,8 +36,17 @@ pub(super) struct Slave {
     values: Vec<f32>,
 }
 
-/// A chunk of which no position was newer for so long, although some came, is stuck, ns.
+/// Positions of a chunk of which none is newer than the one that is held.
+#[derive(Clone, Copy, Debug, Default)]
+struct Late {
+    frames: u32,
+    since_ns: u64,
+}
+
+/// A chunk is stuck once positions came for so long, so many of them, and none was newer. Where a
+/// master was silent for long, or this node stood still, one or two may come late all the same.
 const STUCK_NS: u64 = 1_000_000_000;
+const STUCK_FRAMES: u32 = 8;
 
 /// True if `version` comes after `than`, modulo 2^32.
 fn newer(version: u32, than: u32) -> bool {
@@ -47,6 +58,7 @@ impl Slave {
         Self {
             narrow: Narrow::new(config),
             taken_ns: vec![0; config.chunks as usize],
+            late: vec![Late::default(); config.chunks as usize],
             // 1 µs to 1 h, two significant digits.
             ages_us: Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("bounds are constant"),
             age_steps: AgeSteps::new(config.chunks, config.nodes),
@@ -202,17 +214,22 @@ impl Slave {
             note_acks(common, frame);
         }
         self.taken_ns[header.chunk as usize] = now_ns.max(1);
+        self.late[header.chunk as usize].frames = 0;
         common.counters.positions_taken += 1;
     }
 
-    /// A position came that is not newer than the one that is held. If none was taken for long, it
-    /// is the one that is held that is wrong: a forged frame may have brought it.
+    /// A position came that is not newer than the one that is held. If none that is comes for long,
+    /// it is the one that is held that is wrong: a forged frame may have brought it.
     #[cold]
     fn note_late(&mut self, now_ns: u64, common: &mut Common<'_>, header: &Header) {
-        let taken_ns = &mut self.taken_ns[header.chunk as usize];
-        if *taken_ns == 0 {
-            *taken_ns = now_ns.max(1);
-        } else if now_ns.saturating_sub(*taken_ns) > STUCK_NS {
+        let late = &mut self.late[header.chunk as usize];
+        if late.frames == 0 {
+            late.since_ns = now_ns;
+        }
+        late.frames += 1;
+        let long = now_ns.saturating_sub(common.awake_since(late.since_ns)) > STUCK_NS;
+        if long && late.frames >= STUCK_FRAMES {
+            late.frames = 0;
             common.ask_for_new_epoch(header.range);
             report_resync(common, header);
         }
@@ -246,12 +263,13 @@ impl Slave {
 impl Slave {
     /// What it keeps beyond the state file, where payloads are f32, but for statistics.
     pub(super) fn kept(&self, common: &Common<'_>) -> impl std::fmt::Debug {
-        let taken_ns = (0..common.config.chunks).map(|chunk| {
+        let late = (0..common.config.chunks).map(|chunk| {
             let streams = common.streams(common.ranges.range_of(chunk));
-            (!streams).then(|| self.taken_ns[chunk as usize])
+            let late = self.late[chunk as usize];
+            (!streams && late.frames > 0).then_some(late)
         });
         let turns = self.turns.map(|turns| common.turns.wrapping_sub(turns));
-        (taken_ns.collect::<Vec<_>>(), &self.own, turns)
+        (late.collect::<Vec<_>>(), &self.own, turns)
     }
 
     /// Makes statistics small: tests keep many copies.

@@ -39,8 +39,10 @@ impl Takeover {
         if now_ns < self.due_ns {
             return;
         }
-        self.due_ns = now_ns + LOOK_NS.min(common.config.silence_ns / 8);
         let places = common.config.places();
+        // What each node said of each range is looked at: of many nodes that takes long.
+        let look_ns = LOOK_NS * u64::from(places / 8).max(1);
+        self.due_ns = now_ns + look_ns.min(common.config.silence_ns / 8);
         self.silent_ns.resize(places.into(), 0);
         let told = |node: u16| common.told(node, common.config.node).is_some();
         if self.told_ns == 0 && common.others().any(told) {

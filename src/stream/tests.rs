@@ -36,7 +36,7 @@ mod strangers;
 mod takeover;
 
 use super::*;
-use crate::sim::{Faults, Fleet, World};
+use crate::sim::{Faults, Fleet, STEP_NS, World};
 use crate::wire::DropReason;
 
 const NODES: u16 = 3;
@@ -67,20 +67,42 @@ pub(crate) fn config(deltas: Deltas) -> Config {
     }
 }
 
-fn steps(world: &mut World<'_>, steps: usize) {
-    for _ in 0..steps {
-        world.step();
+/// A step of waits that take long. Silence takes half a second: in steps of [`STEP_NS`], nodes
+/// would send hundreds of thousands of frames meanwhile.
+const STRIDE_NS: u64 = 10 * STEP_NS;
+/// Waits begin with steps of [`STEP_NS`], for so long.
+const FINE_NS: u64 = 10_000_000;
+
+/// Lets time pass until `holds`; false if it does not within so many steps of [`STEP_NS`].
+fn wait_until(
+    world: &mut World<'_>,
+    steps: usize,
+    mut holds: impl FnMut(&mut World<'_>) -> bool,
+) -> bool {
+    let begun_ns = world.now_ns();
+    let until_ns = begun_ns + steps as u64 * STEP_NS;
+    while !holds(world) {
+        let left_ns = until_ns - world.now_ns();
+        if left_ns == 0 {
+            return false;
+        }
+        let fine = world.now_ns() < begun_ns + FINE_NS;
+        let step_ns = if fine { STEP_NS } else { STRIDE_NS };
+        world.step_by(step_ns.min(left_ns));
     }
+    true
+}
+
+/// Lets the time of so many steps pass.
+fn steps(world: &mut World<'_>, steps: usize) {
+    wait_until(world, steps, |_| false);
 }
 
 fn wait_ready(world: &mut World<'_>, seed: u64) {
-    for _ in 0..200_000 {
-        if (0..NODES).all(|node| world.streamer(node).is_some_and(Streamer::ready)) {
-            return;
-        }
-        world.step();
-    }
-    panic!("seed {seed}: not ready");
+    let ready = |world: &mut World<'_>| {
+        (0..NODES).all(|node| world.streamer(node).is_some_and(Streamer::ready))
+    };
+    assert!(wait_until(world, 200_000, ready), "seed {seed}: not ready");
 }
 
 /// Adds 1.0 to a random weight of a random node, now and then; returns how much each weight got.
@@ -101,19 +123,19 @@ fn add_for_a_while(world: &mut World<'_>, fleet: &Fleet, steps: usize) -> Vec<f3
 }
 
 fn settle(world: &mut World<'_>, fleet: &Fleet, want: &[f32], seed: u64) {
-    for _ in 0..400_000 {
-        world.step();
-        if world.now_ns().is_multiple_of(640_000) && fleet.identical() && holds(fleet, want) {
-            // Equal now; and still so after everything on the way has come in.
-            for _ in 0..2_000 {
-                world.step();
-            }
-            assert!(
-                fleet.identical() && holds(fleet, want),
-                "seed {seed}: equal, then apart again"
-            );
-            return;
-        }
+    let mut looks = 0;
+    let equal = |_: &mut World<'_>| {
+        looks += 1;
+        looks % 64 == 0 && fleet.identical() && holds(fleet, want)
+    };
+    if wait_until(world, 400_000, equal) {
+        // Equal now; and still so after everything on the way has come in.
+        steps(world, 2_000);
+        assert!(
+            fleet.identical() && holds(fleet, want),
+            "seed {seed}: equal, then apart again"
+        );
+        return;
     }
     for node in 0..NODES {
         eprintln!(
@@ -219,9 +241,7 @@ fn a_node_that_stood_still_loses_and_doubles_nothing() {
                 .streamer(node)
                 .map(|one| one.counters().positions_sent);
             let more = add_for_a_while(&mut world, &fleet, 300);
-            for _ in 0..500_000 {
-                world.step();
-            }
+            steps(&mut world, 500_000);
             let after = world
                 .streamer(node)
                 .map(|one| one.counters().positions_sent);
@@ -279,9 +299,7 @@ fn fire_and_forget_loses_about_what_the_network_loses() {
         delay_ns: 20_000,
         ..Faults::default()
     });
-    for _ in 0..5_000 {
-        world.step();
-    }
+    steps(&mut world, 5_000);
     assert!(fleet.identical());
     let w = fleet.weights(0);
     let have: f32 = (0..w.len()).map(|i| w.load(i)).sum();

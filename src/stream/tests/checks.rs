@@ -162,7 +162,7 @@ fn damage_and_check(
 }
 
 storms! {
-    a_bit_that_flips_is_named_and_set_right: 2 of 20;
+    a_bit_that_flips_is_named_and_set_right: 1 of 6;
     damage_that_goes_on_is_found_wherever_it_is: 2 of 20;
     what_is_as_it_should_be_is_never_named: 6 of 60;
 }

@@ -136,12 +136,11 @@ fn a_slave_that_lost_its_memory_takes_no_number_of_its_former_life(seeds: Range<
                 world.step();
             }
             world.lose(2);
-            let mut waited = 0;
-            while !world.streamer(2).unwrap().ready() {
-                world.step();
-                waited += 1;
-                assert!(waited < 200_000, "seed {seed}: not ready");
-            }
+            let ready = |world: &mut World<'_>| world.streamer(2).unwrap().ready();
+            assert!(
+                wait_until(&mut world, 200_000, ready),
+                "seed {seed}: not ready"
+            );
             add(&mut world, &fleet, &mut added, 2_000);
             // All of it arrives before the memory is lost again.
             for _ in 0..600 {
@@ -237,13 +236,11 @@ fn who_gives_may_die() {
             .unwrap();
         world.kill(giver);
         let range = world.streamer(1).unwrap().own_weights();
-        let streams = |world: &World<'_>| world.streamer(1).unwrap().has_joined(1);
-        let mut waited = 0;
-        while !streams(&world) {
-            world.step();
-            waited += 1;
-            assert!(waited < 500_000, "seed {seed}: asks a dead node for ever");
-        }
+        let streams = |world: &mut World<'_>| world.streamer(1).unwrap().has_joined(1);
+        assert!(
+            wait_until(&mut world, 500_000, streams),
+            "seed {seed}: asks a dead node for ever"
+        );
         let w = fleet.weights(1);
         assert!(range.clone().all(|i| w.load(i) == added[i]), "seed {seed}");
         world.restart(giver);
@@ -425,12 +422,11 @@ fn a_node_is_ready_again_while_another_is_dead() {
         settle(&mut world, &fleet, &added, seed);
         world.kill(2);
         world.lose(1);
-        let mut waited = 0;
-        while !world.streamer(1).unwrap().ready() {
-            world.step();
-            waited += 1;
-            assert!(waited < 800_000, "seed {seed}: not ready");
-        }
+        let ready = |world: &mut World<'_>| world.streamer(1).unwrap().ready();
+        assert!(
+            wait_until(&mut world, 800_000, ready),
+            "seed {seed}: not ready"
+        );
         let w = fleet.weights(1);
         assert!(
             (0..added.len()).all(|i| w.load(i) == added[i]),

@@ -243,7 +243,7 @@ fn what_was_streamed_here_is_not_old() {
         let before = turns(run);
         join(run, 2);
         while !is_even(run) {
-            run.world.step();
+            run.world.step_by(STRIDE_NS);
             let now_ns = run.world.now_ns();
             for node in [0, 1] {
                 let first = run.world.streamer(node).expect("it is there");

@@ -59,14 +59,19 @@ impl<'w, 'a> Run<'w, 'a> {
     }
 
     pub(super) fn wait(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for step in 0..8 * SOON {
-            if step % 100 == 0 {
-                self.listen();
-                if holds(self) {
-                    return;
-                }
+        let begun_ns = self.world.now_ns();
+        let until_ns = begun_ns + 8 * SOON as u64 * STEP_NS;
+        while self.world.now_ns() < until_ns {
+            self.listen();
+            if holds(self) {
+                return;
             }
-            self.world.step();
+            let fine = self.world.now_ns() < begun_ns + FINE_NS;
+            let step_ns = if fine { STEP_NS } else { STRIDE_NS };
+            let look_ns = self.world.now_ns() + 100 * STEP_NS;
+            while self.world.now_ns() < look_ns {
+                self.world.step_by(step_ns);
+            }
         }
         self.told.iter().for_each(|line| eprintln!("{line}"));
         let chunk = |i: usize| i / CHUNK_WEIGHTS as usize;

@@ -304,7 +304,8 @@ fn tell_forks(state: &State, node: &Node, bases: &[Base], told: &mut Told) {
         let asked = may_ask_how_it_began(state, node, streamer.node(), at);
         let begun = forks.begun.get(&at).filter(|_| asked);
         told.position(begun.map(|(epoch, version)| (*epoch, base.version(*version))));
-        if let Some(kept) = forks.base(at).filter(|_| asked) {
+        let last = forks.base(at).filter(|_| asked);
+        for kept in last.into_iter().chain(forks.former(at)) {
             told.position(Some((kept.epoch, base.version(kept.version))));
             base.acks(&kept.acks, told);
             base.position(kept.weights.iter().copied(), told);
