@@ -245,6 +245,10 @@ impl Members {
     /// have. Where late updates are dropped, the others go on without a worker while enough are
     /// left.
     fn gone(&mut self, member: Member, who: &str, why: PoseidonError, shutdown: &Shutdown<'_>) {
+        if shutdown.has_begun() {
+            // It follows from the error that is kept already, or was asked for.
+            return;
+        }
         if self.started.is_none() {
             log::warn!("{who} went away before the start: {why}");
             self.core.forget(member);
