@@ -10,6 +10,12 @@ pub fn die_with_parent(command: &mut Command) {
     sys::die_with_parent(command);
 }
 
+/// Lets `command` be asked to end (SIGTERM) when the thread that starts it ends, however that
+/// happens: it has something to tidy up.
+pub fn end_with_parent(command: &mut Command) {
+    sys::end_with_parent(command);
+}
+
 /// Lets `command` run on this core only (counted from 0), with all that it starts. If there is no
 /// such core, starting it fails.
 pub fn keep_on_core(command: &mut Command, core: usize) {

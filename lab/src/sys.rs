@@ -83,11 +83,20 @@ pub(crate) fn enter_before_exec(command: &mut Command, namespaces: Namespaces) {
 /// Must be added after the hooks that change namespaces: the kernel forgets the setting when a
 /// process changes its credentials.
 pub(crate) fn die_with_parent(command: &mut Command) {
+    signal_with_parent(command, libc::SIGKILL);
+}
+
+/// As [`die_with_parent`], but with a signal that asks it to end.
+pub(crate) fn end_with_parent(command: &mut Command) {
+    signal_with_parent(command, libc::SIGTERM);
+}
+
+fn signal_with_parent(command: &mut Command, signal: libc::c_int) {
     let parent = std::process::id();
     let hook = move || {
         // SAFETY: prctl and getppid with plain integers.
         let orphaned = unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, signal) != 0 {
                 return Err(io::Error::last_os_error());
             }
             // The parent may have died before the call.

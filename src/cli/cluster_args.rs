@@ -13,7 +13,8 @@ use super::args;
 use super::pictures::pictures;
 use crate::poseidon::{ClusterKey, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording};
 use crate::settings::{
-    ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings, StragglerChoice,
+    CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
+    StragglerChoice,
 };
 use crate::solver::data::Source;
 
@@ -86,8 +87,8 @@ pub struct ClusterArgs {
     /// a node wait while it hears fewer nodes, itself included [default there: they go on alone]
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE|NODES", default_value = "75%", value_parser = args::share_or_count)]
     pub quorum: f64,
-    /// Iterations between checkpoints; 0: none
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Iterations between checkpoints, of which the end has one too; 0: none
+    #[arg(long, value_name = "N", default_value_t = CHECKPOINT_EVERY)]
     pub checkpoint_every: u64,
 }
 

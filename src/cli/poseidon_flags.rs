@@ -47,6 +47,7 @@ fn flags(error: &PoseidonError) -> Option<&'static str> {
         PoseidonError::Bandwidth(_) => "--bandwidth",
         PoseidonError::NoThreads => "--threads-per-worker",
         PoseidonError::Clipping => "--sync poseidon",
+        PoseidonError::Resume(_) => "--resume",
         PoseidonError::Checkpoint(CheckpointError::Other { .. }) => "--checkpoints",
         PoseidonError::Plan(error) => match error {
             PlanError::Servers { .. } => "--servers, --pair-bytes",

@@ -7,8 +7,9 @@ use anyhow::Result;
 use super::cluster_args::{MemberArgs, ModelArgs, OverlapArg, key, model_job};
 use super::given::{Flags, Given};
 use super::poseidon_flags::Origin;
+use crate::job::remove_buffer;
 use crate::node::{TEST_IMAGES, stop_on_signals};
-use crate::poseidon::run_worker;
+use crate::poseidon::{CheckpointFolder, Member, MemberRole, run_worker};
 use crate::settings::{SlowSettings, WorkerSettings};
 
 /// Arguments of `dogwild worker`.
@@ -60,6 +61,7 @@ impl Flags for WorkerFlags {
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             curve: self.curve,
+            launcher: None,
             member: self.member.settings(),
             model: self.model.settings(),
         })
@@ -77,7 +79,51 @@ impl Given<WorkerFlags> {
         let stop = stop_on_signals()?;
         let (model, data) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
-        run_worker(&settings.job(key, model, data), &stop).map_err(|error| origin.name(error))?;
+        let orphan = Orphan::of(&settings);
+        let ended = run_worker(&settings.job(key, model, data), &stop);
+        orphan.tidy_up();
+        ended.map_err(|error| origin.name(error))?;
         Ok(stop.check()?)
+    }
+}
+
+/// What a worker leaves whose launcher may have died.
+struct Orphan {
+    launcher: Option<u32>,
+    buffer: PathBuf,
+    checkpoints: Option<PathBuf>,
+    worker: Member,
+}
+
+impl Orphan {
+    fn of(settings: &WorkerSettings) -> Self {
+        Self {
+            launcher: settings.launcher,
+            buffer: settings.buffer.clone(),
+            checkpoints: settings.member.checkpoints.clone(),
+            worker: Member {
+                role: MemberRole::Worker,
+                index: settings.member.index,
+            },
+        }
+    }
+
+    /// Removes the buffer if the launcher has died, which would have, and a checkpoint has what was
+    /// learnt. Without one it stays, and `dogwild clean` tells of it.
+    fn tidy_up(self) {
+        let parent = std::os::unix::process::parent_id();
+        let (Some(launcher), Some(folder)) = (self.launcher, self.checkpoints) else {
+            return;
+        };
+        let clocks = CheckpointFolder::new(&folder, self.worker).and_then(|all| all.clocks());
+        let saved = clocks.is_ok_and(|clocks| !clocks.is_empty());
+        if launcher == parent || !saved {
+            return;
+        }
+        let shown = self.buffer.display();
+        match remove_buffer(&self.buffer) {
+            Ok(()) => log::info!("the launcher has died; {shown} is removed, checkpoints are kept"),
+            Err(why) => log::warn!("the launcher has died, and {shown} stays: {why}"),
+        }
     }
 }

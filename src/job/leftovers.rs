@@ -258,6 +258,19 @@ fn magic(path: &Path) -> Option<[u8; 8]> {
     Some(bytes)
 }
 
+/// Removes the buffer at `path` with its state files, unless a process uses it. For a component
+/// whose launcher has died, where a checkpoint has what was learnt.
+///
+/// # Errors
+/// It is in use, or the system refuses.
+pub fn remove_buffer(path: &Path) -> io::Result<()> {
+    let ours = |found: &Leftover| found.path == path && found.maker == Maker::Train;
+    match leftovers()?.iter().find(|found| ours(found)) {
+        Some(found) => found.remove(),
+        None => Ok(()),
+    }
+}
+
 /// Tidies up before a job: what holds nothing unsaved goes; what does is told of.
 pub(super) fn before_a_job() {
     // Without /dev/shm the job says so itself.

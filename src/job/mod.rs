@@ -48,7 +48,7 @@ pub use buffer::{BufferError, BufferPlan, make_buffer};
 pub use common::{Common, Net, Pictures};
 pub use conclude::{Ended, NotAsAsked};
 pub use experiment::{Experiment, Host, json};
-pub use leftovers::{Leftover, LeftoverState, Maker, age, leftovers};
+pub use leftovers::{Leftover, LeftoverState, Maker, age, leftovers, remove_buffer};
 pub use out::{DEFAULT_OUT, Old, OutError, OutFolder};
 pub use outcome::{Outcome, codes};
 pub use paces::Paces;

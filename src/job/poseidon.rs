@@ -1,7 +1,9 @@
 //! `dogwild train --sync poseidon`: coordinator, servers and workers on this machine.
 //!
-//! When one of them dies, all are started again from the last checkpoint: at staleness 0 the run
-//! ends with the very weights it would have had.
+//! When one of them dies, all are started again from the newest checkpoint that they share, or from
+//! the beginning: at staleness 0 the run ends with the very weights it would have had.
+
+mod replace;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,6 +39,7 @@ use crate::settings::{
 };
 use crate::solver::data::DataSet;
 use crate::weights::Existing;
+use replace::Replaced;
 
 /// Restarts in a row without a step in between before the job gives up.
 const MOST_RESTARTS_WITHOUT_PROGRESS: u32 = 5;
@@ -121,6 +124,8 @@ pub(super) fn train_poseidon(
         buffers: &buffers,
         restarts: 0,
         restarts_without_progress: 0,
+        address: String::new(),
+        replaced: Replaced::default(),
         train_s: 0.0,
     };
     let mut fleet = Fleet::default();
@@ -174,6 +179,9 @@ struct Watched<'p> {
     restarts: u32,
     /// Restarts since the last step that was made.
     restarts_without_progress: u32,
+    /// Where the coordinator listens.
+    address: String,
+    replaced: Replaced,
     train_s: f64,
 }
 
@@ -188,7 +196,7 @@ impl Watched<'_> {
     }
 
     /// Starts everything, the coordinator first.
-    fn start(&self, fleet: &mut Fleet, resume: bool, stop: &Stop) -> Result<()> {
+    fn start(&mut self, fleet: &mut Fleet, resume: bool, stop: &Stop) -> Result<()> {
         let plan = self.plan;
         let file = plan.job.out.join("coordinator.address");
         let _ = fs::remove_file(&file);
@@ -217,6 +225,7 @@ impl Watched<'_> {
             std::thread::sleep(LOOK_EVERY);
         };
         let _ = fs::remove_file(&file);
+        self.address.clone_from(&address);
         for index in 0..plan.own.cluster.servers {
             let server = self.server(index, &address, resume)?;
             fleet.0.push(server);
@@ -243,6 +252,7 @@ impl Watched<'_> {
         let name = format!("worker{index}");
         let buffer = self.buffers.nodes[usize::from(index)].path();
         let settings = WorkerSettings {
+            launcher: Some(std::process::id()),
             buffer: buffer.to_owned(),
             private_data: false,
             overlap: plan.own.overlap,
@@ -313,17 +323,26 @@ impl Watched<'_> {
                 if stop.load(Relaxed) {
                     break;
                 }
+                if self.replace(fleet, &dead)? {
+                    continue;
+                }
                 self.restarts_without_progress = if steps() > before {
                     0
                 } else {
                     self.restarts_without_progress + 1
                 };
                 before = steps();
-                self.died(&dead[0])?;
+                stop_all(fleet.all());
+                let newest = self.newest_common();
+                self.died(&dead[0], newest)?;
                 // One member cannot rejoin a running cluster: the others hold steps that it has not
                 // made. So all stop, and all continue from the newest checkpoint that they share.
+                self.start(fleet, newest.is_some(), stop)?;
+            }
+            if self.replaced.is_stranded(fleet) {
+                // The others came to their end before it joined them.
                 stop_all(fleet.all());
-                self.start(fleet, true, stop)?;
+                self.start(fleet, self.newest_common().is_some(), stop)?;
             }
             progress.show(&self.buffers.nodes);
             std::thread::sleep(LOOK_EVERY);
@@ -332,7 +351,7 @@ impl Watched<'_> {
     }
 
     /// Counts the restart of all members after the death of one; an error if it would not help.
-    fn died(&mut self, dead: &Dead) -> Result<()> {
+    fn died(&mut self, dead: &Dead, newest: Option<u64>) -> Result<()> {
         let Dead {
             name,
             status,
@@ -348,7 +367,11 @@ impl Watched<'_> {
             bail!("{name} ended with {status}; its last words:\n{words}");
         }
         self.restarts += 1;
-        log::warn!("{name} ended with {status}; starting all again from the last checkpoint");
+        let from = newest.map_or(
+            "the beginning, as there is no checkpoint yet".to_owned(),
+            |steps| format!("the checkpoint after {steps} steps"),
+        );
+        log::warn!("{name} ended with {status}; starting all again from {from}");
         Ok(())
     }
 }

@@ -56,7 +56,11 @@ impl Start<'_> {
                 Some((lab, node)) => lab.command(*node, &program),
                 None => {
                     let mut command = Command::new(&program);
-                    dogwild_lab::process::die_with_parent(&mut command);
+                    if S::TIDIES_UP {
+                        dogwild_lab::process::end_with_parent(&mut command);
+                    } else {
+                        dogwild_lab::process::die_with_parent(&mut command);
+                    }
                     command
                 }
             };

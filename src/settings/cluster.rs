@@ -14,6 +14,9 @@ use crate::poseidon::{
 };
 use crate::solver::data::Source;
 
+/// Iterations between checkpoints, unless another number is given.
+pub const CHECKPOINT_EVERY: u64 = 500;
+
 /// The model and what is done with it; the same for all members of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -151,7 +154,7 @@ impl Default for ClusterSettings {
             staleness: 0,
             stragglers: StragglerChoice::Wait,
             quorum: 0.75,
-            checkpoint_every: 0,
+            checkpoint_every: CHECKPOINT_EVERY,
         }
     }
 }

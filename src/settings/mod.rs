@@ -21,8 +21,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::cluster::{
-    ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings, StragglerChoice,
-    bandwidth,
+    CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
+    StragglerChoice, bandwidth,
 };
 pub use self::error::{ReadError, SettingsError};
 pub use self::gpu::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
@@ -36,6 +36,8 @@ pub use self::tester::TesterSettings;
 pub trait Settings: Serialize + DeserializeOwned {
     /// The subcommand that takes them.
     const COMPONENT: &str;
+    /// True if it is asked to end when its launcher has died; else it is killed.
+    const TIDIES_UP: bool = false;
 
     /// Whether they make sense together and each by itself. What only the buffer, the model or the
     /// host can tell is found when the component starts.

@@ -76,6 +76,10 @@ pub struct WorkerSettings {
     /// CSV file for rows of the learning curve.
     #[serde(default)]
     pub curve: Option<PathBuf>,
+    /// The process that started it and owns the buffer. If that dies, the worker ends, and removes
+    /// the buffer where a checkpoint has what was learnt. None: a person, who keeps it.
+    #[serde(default)]
+    pub launcher: Option<u32>,
     /// Its place in the cluster.
     pub member: MemberSettings,
     /// The model; the same for all members.
@@ -122,6 +126,7 @@ impl Settings for ServerSettings {
 
 impl Settings for WorkerSettings {
     const COMPONENT: &str = "worker";
+    const TIDIES_UP: bool = true;
 
     fn validate(&self) -> Result<(), SettingsError> {
         self.member.validate()?;

@@ -157,6 +157,7 @@ proptest! {
         })?;
         comes_back(&ServerSettings { session, member: member.clone(), model: model.clone() })?;
         comes_back(&WorkerSettings {
+            launcher: Some(7),
             overlap, target_accuracy, member, model,
             buffer: file.clone(),
             private_data: flag,

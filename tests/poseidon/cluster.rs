@@ -80,6 +80,8 @@ pub(crate) struct Cluster {
     pub(crate) key: Option<ClusterKey>,
     pub(crate) worker_bytes_per_s: Option<f64>,
     pub(crate) server_bytes_per_s: Option<f64>,
+    /// Where server 0 listens.
+    pub(crate) server_listens: SocketAddr,
     pub(crate) folder: TempDir,
     shm: TempDir,
 }
@@ -92,6 +94,7 @@ impl Cluster {
             key: None,
             worker_bytes_per_s: None,
             server_bytes_per_s: None,
+            server_listens: LOOPBACK,
             folder: tempfile::tempdir().expect("a folder"),
             shm: shm_folder(),
         }
@@ -143,6 +146,10 @@ impl Cluster {
             member: MemberJob {
                 report,
                 bandwidth_bytes_per_s: self.server_bytes_per_s,
+                listen: match index {
+                    0 => self.server_listens,
+                    _ => LOOPBACK,
+                },
                 ..self.member(index, coordinator, resume)
             },
             session: SESSION,

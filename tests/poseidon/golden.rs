@@ -77,6 +77,7 @@ fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
                     data: String::new(),
                     address: "127.0.0.1:1".into(),
                     checkpoints: Vec::new(),
+                    replicas: Vec::new(),
                 });
                 client
             })

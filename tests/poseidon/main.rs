@@ -3,12 +3,16 @@
 
 #![cfg(feature = "program")]
 
+mod checkpoints;
 mod cluster;
 mod equality;
+mod filtered;
 mod golden;
 mod raw_client;
 mod refusals;
 mod restart;
+mod stragglers;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 mod train;

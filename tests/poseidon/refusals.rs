@@ -12,7 +12,7 @@ use dogwild::solver::data::Source;
 use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
 use crate::raw_client::RawClient;
 
-fn error_of(ended: &[(String, Ended)], who: &str) -> String {
+pub(crate) fn error_of(ended: &[(String, Ended)], who: &str) -> String {
     let (_, ended) = ended
         .iter()
         .find(|(name, _)| name == who)
@@ -189,10 +189,10 @@ fn a_checkpoint_of_another_cluster() {
     );
 }
 
-/// Joins `cluster` as worker 1, which is absent; connects to server 0.
-fn join_as_worker_1(cluster: &Cluster, coordinator: &str) -> (RawClient, RawClient) {
+/// Joins `cluster` as this worker, which is absent; connects to server 0.
+pub(crate) fn join_as(cluster: &Cluster, coordinator: &str, worker: u16) -> (RawClient, RawClient) {
     let mut to_coordinator = RawClient::connect(coordinator);
-    let hello = hello_of_worker_1(cluster, coordinator);
+    let hello = hello_of(cluster, coordinator, worker);
     to_coordinator.send_hello(&hello);
     let info = to_coordinator
         .receive(MessageKind::ClusterInfo)
@@ -204,9 +204,9 @@ fn join_as_worker_1(cluster: &Cluster, coordinator: &str) -> (RawClient, RawClie
     (to_coordinator, to_server)
 }
 
-fn hello_of_worker_1(cluster: &Cluster, coordinator: &str) -> MemberHello {
+fn hello_of(cluster: &Cluster, coordinator: &str, worker: u16) -> MemberHello {
     use dogwild::weights::{Expect, SharedWeights};
-    let path = cluster.worker(1, coordinator, false).buffer;
+    let path = cluster.worker(worker, coordinator, false).buffer;
     let shared = SharedWeights::open(&path, &Expect::default()).expect("the buffer");
     let bits = (0..shared.used()).map(|i| shared.view().load(i).to_bits().to_le_bytes());
     let mut asking = RawClient::connect(coordinator);
@@ -215,7 +215,7 @@ fn hello_of_worker_1(cluster: &Cluster, coordinator: &str) -> MemberHello {
     MemberHello {
         member: Member {
             role: MemberRole::Worker,
-            index: 1,
+            index: worker,
         },
         session: SESSION,
         fingerprint: shared.fingerprint(),
@@ -225,6 +225,7 @@ fn hello_of_worker_1(cluster: &Cluster, coordinator: &str) -> MemberHello {
         data: "digits 1x28x28/10".into(),
         address: "127.0.0.1:1".into(),
         checkpoints: Vec::new(),
+        replicas: Vec::new(),
     }
 }
 
@@ -237,7 +238,7 @@ fn with_fake_worker(play: impl FnOnce(RawClient)) -> Vec<(String, Ended)> {
         false,
         |_| {},
         |coordinator| {
-            let (_to_coordinator, to_server) = join_as_worker_1(cluster, coordinator);
+            let (_to_coordinator, to_server) = join_as(cluster, coordinator, 1);
             play(to_server);
         },
     )
@@ -302,7 +303,7 @@ fn foreign_connections_are_dropped_and_training_goes_on() {
         let mut rubbish = RawClient::connect(coordinator);
         let _ = rubbish.stream.write_all(&[0xA5; 100]);
         assert!(rubbish.receive(MessageKind::ClusterInfo).is_none());
-        let mut hello = hello_of_worker_1(&cluster, coordinator);
+        let mut hello = hello_of(&cluster, coordinator, 1);
         hello.session = 1;
         let mut other = RawClient::connect(coordinator);
         other.send_hello(&hello);
@@ -348,4 +349,66 @@ fn with_a_key_only_members_get_answers_and_train() {
     });
     let message = error_of(&ended, "worker 1");
     assert!(message.contains("it has another key, or none"), "{message}");
+}
+
+/// The bytes of a message as a later version of the format would send it.
+fn of_version_2(message: &Message) -> Vec<u8> {
+    let mut bytes = message.header().to_vec();
+    bytes[6] = 2;
+    bytes.extend_from_slice(message.body.bytes());
+    bytes
+}
+
+/// A later release at the coordinator's port learns why it is not taken, and training goes on.
+#[test]
+fn another_version_is_told_which_one_is_spoken_here() {
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 30));
+    let client = |coordinator: &str| {
+        let mut later = RawClient::connect(coordinator);
+        let hello = Message::text(MessageKind::Hello, 1, "{}".into());
+        later
+            .stream
+            .write_all(&of_version_2(&hello))
+            .expect("it is taken");
+        let abort = later.receive(MessageKind::Abort).expect("a reason");
+        for part in ["version 2", "speaks 1", "the same release"] {
+            assert!(abort.as_text().contains(part), "{}", abort.as_text());
+        }
+    };
+    for (name, ended) in cluster.run_with_client(false, |_| {}, client) {
+        ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+/// A launcher starts members again whose error is another member's fault, and this one stays.
+#[test]
+fn a_coordinator_of_another_version_is_not_tried_again() {
+    let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 1));
+    let abort = Message::text(
+        MessageKind::Abort,
+        0,
+        "this is format 2, you speak 1".into(),
+    );
+    let alive = Message::bare(MessageKind::Alive, 0, 0);
+    for (answer, part) in [
+        (abort, "this is format 2, you speak 1"),
+        (alive, "message format version 2, this program speaks 1"),
+    ] {
+        let listener = std::net::TcpListener::bind(crate::cluster::LOOPBACK).expect("a port");
+        let address = listener.local_addr().expect("its address").to_string();
+        let job = cluster.server(0, &address, false);
+        let error = std::thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                let stop = std::sync::atomic::AtomicBool::new(false);
+                dogwild::poseidon::run_server(&job, &stop)
+            });
+            let (mut stream, _) = listener.accept().expect("the server");
+            stream
+                .write_all(&of_version_2(&answer))
+                .expect("it is taken");
+            server.join().expect("no panic").expect_err("an error")
+        });
+        assert!(error.to_string().contains(part), "{error}");
+        assert!(!error.is_fault_of_another(), "{error}");
+    }
 }

@@ -9,7 +9,7 @@ use dogwild::weights::{Expect, SharedWeights};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::support::job::{Files, buffer};
+use crate::support::job::{Files, buffer, files};
 use crate::support::output::said;
 use crate::support::process::{Process, parent, processes, signal};
 use crate::support::program::dogwild;
@@ -181,6 +181,35 @@ fn one_bit_survives_kills() {
     killed_runs_end_the_same("onebit", &[]);
 }
 
+/// Where late updates are dropped, only the worker that was killed is started again.
+#[test]
+fn a_killed_worker_is_replaced_while_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Worker 0 is slow, so that there is time to take the place.
+    let args = ["--stragglers", "drop", "--quorum", "50%", "--scheme", "ps"];
+    let args = [&args[..], &["--slow", "0:8"]].concat();
+    let mut broken = train(folder.path(), "broken", &args);
+    wait_for_steps(&mut broken, 10);
+    let others = ["worker0 ", "server0 ", "server1 "].map(|which| format!("--label {which}"));
+    let pids = || others.each_ref().map(|which| child(broken.id(), which));
+    let before = pids();
+    let killed = child(broken.id(), "--label worker1 ").expect("a worker");
+    signal("KILL", &killed.to_string());
+    wait_while("another worker 1", || {
+        let now = child(broken.id(), "--label worker1 ");
+        (now.is_none() || now == Some(killed)).then(|| format!("{now:?}"))
+    });
+    assert_eq!(pids(), before);
+    end(broken);
+    let summary = summary(&folder.path().join("broken"));
+    assert_eq!(summary["restarts"], 1, "{summary}");
+    assert_eq!(summary["replicas_identical"], true, "{summary}");
+    assert_eq!(
+        summary["per_worker"][1]["iterations"], ITERATIONS,
+        "{summary}"
+    );
+}
+
 /// The launcher itself is killed, and started again with --resume.
 #[test]
 fn a_killed_launcher_is_resumed() {
@@ -188,9 +217,14 @@ fn a_killed_launcher_is_resumed() {
     end(train(folder.path(), "unbroken", &[]));
     let mut broken = train(folder.path(), "broken", &[]);
     wait_for_steps(&mut broken, 45);
+    let rest = Files(broken.id());
     broken.kill();
-    // What it had in memory stays until it is asked for (tests/clean.rs); the checkpoints do here.
-    drop(Files(broken.id()));
+    // The checkpoints have what was learnt, so that its workers leave nothing in memory.
+    wait_while("an empty /dev/shm", || {
+        let found = files(broken.id());
+        (!found.is_empty()).then(|| format!("{found:?}"))
+    });
+    drop(rest);
     let said = end(train(folder.path(), "broken", &["--resume"]));
     let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
     assert!(same, "other weights: {said}");

@@ -5,6 +5,9 @@
 //! returns. Invariant: all members that have joined train the same model in the same job, on the
 //! same kind of data, from the same weights.
 
+mod resume;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -63,6 +66,9 @@ pub struct MemberHello {
     pub address: String,
     /// Clocks of the checkpoints it has and wants to go on from.
     pub checkpoints: Vec<u64>,
+    /// For each of them a hash of its weights (workers); empty: it does not say.
+    #[serde(default)]
+    pub replicas: Vec<u64>,
 }
 
 /// Description of a cluster whose members have all joined.
@@ -78,6 +84,10 @@ pub struct ClusterInfo {
     pub workers: Vec<String>,
     /// Where each server is reached.
     pub servers: Vec<String>,
+    /// The run has begun without this member, which takes the place of a dead one: it begins with
+    /// the weights that the servers send.
+    #[serde(default)]
+    pub late: bool,
 }
 
 /// Why a member was not admitted, or a question not answered.
@@ -118,6 +128,12 @@ pub enum Refusal {
          has been trained"
     )]
     Weights(Member, Member),
+    /// A run shall be gone on with, and there is nothing to go on from.
+    #[error(
+        "nothing to go on from: the members have no checkpoint in common ({0}); give all the folders of the run \
+         to go on with, or begin anew"
+    )]
+    NothingInCommon(String),
     /// The question is not known.
     #[error("the coordinator has no answer to `{0}`: ask for one of {KEYS}")]
     Unknown(String),
@@ -137,6 +153,10 @@ pub struct Coordinator {
     resume: bool,
     members: Vec<(Member, Option<MemberHello>)>,
     left: Vec<Member>,
+    /// Workers that died while the others went on.
+    dead: BTreeSet<Member>,
+    /// Checkpoints that each member has said to have.
+    saved: BTreeMap<Member, BTreeSet<u64>>,
 }
 
 impl Coordinator {
@@ -162,6 +182,8 @@ impl Coordinator {
             resume,
             members: members.collect(),
             left: Vec::new(),
+            dead: BTreeSet::new(),
+            saved: BTreeMap::new(),
             plan,
         })
     }
@@ -207,6 +229,10 @@ impl Coordinator {
         if let Some(other) = others.find(|other| !self.resume && other.weights != hello.weights) {
             return Err(Refusal::Weights(member, other.member));
         }
+        if self.dead.remove(&member) {
+            let checkpoints = hello.checkpoints.iter().copied().collect();
+            self.saved.insert(member, checkpoints);
+        }
         self.members[at].1 = Some(hello);
         Ok(())
     }
@@ -228,6 +254,22 @@ impl Coordinator {
         }
     }
 
+    /// Forgets a worker that died while the run goes on, if it can go on: enough others live, and
+    /// late updates are dropped. It may join again.
+    pub fn lose(&mut self, member: Member) -> bool {
+        let workers = self.members.iter().map(|(member, _)| *member);
+        let left = workers.filter(|other| {
+            let is_dead = *other == member || self.dead.contains(other);
+            other.role == MemberRole::Worker && !is_dead
+        });
+        let goes_on = member.role == MemberRole::Worker && self.plan.goes_on_with(left.count());
+        if goes_on {
+            self.forget(member);
+            self.dead.insert(member);
+        }
+        goes_on
+    }
+
     /// The members that have not joined yet.
     pub fn missing(&self) -> Vec<Member> {
         let empty = self.members.iter().filter(|(_, hello)| hello.is_none());
@@ -243,20 +285,13 @@ impl Coordinator {
             let members = hellos.iter().filter(move |h| h.member.role == role);
             members.map(|h| h.address.clone()).collect()
         };
-        // Members that died at different moments have different newest checkpoints, one apart at
-        // most. All resume from the newest that they have in common, so that no step is missing on
-        // one and made on another. Without one in common all begin anew.
-        let (first, others) = hellos.split_first()?;
-        let common = first.checkpoints.iter().copied().filter(|clock| {
-            let has = |hello: &&MemberHello| hello.checkpoints.contains(clock);
-            self.resume && others.iter().all(has)
-        });
         Some(ClusterInfo {
             session: self.session,
             plan: self.plan.clone(),
-            start: common.max().unwrap_or(0),
+            start: self.start(&hellos).unwrap_or(0),
             workers: of(MemberRole::Worker),
             servers: of(MemberRole::Server),
+            late: false,
         })
     }
 
@@ -328,9 +363,9 @@ impl Coordinator {
         self.left.contains(&member)
     }
 
-    /// True if all members have sent `Bye`.
+    /// True if all members have sent `Bye`, but for those that died.
     pub fn finished(&self) -> bool {
-        self.left.len() == self.members.len()
+        self.left.len() + self.dead.len() == self.members.len()
     }
 }
 

@@ -269,6 +269,11 @@ impl Plan {
         }
     }
 
+    /// True if a run goes on without workers that died, as long as so many are left.
+    pub fn goes_on_with(&self, left: usize) -> bool {
+        self.stragglers != Stragglers::Wait && left >= self.quorum()
+    }
+
     /// The KV pairs: each tensor in parts as equal as can be, each part at the server that holds
     /// least so far. A layer under `adam` stays together, for its gradient is rebuilt as a whole.
     pub fn pairs(&self) -> Vec<Pair> {
@@ -329,7 +334,8 @@ impl Plan {
 
     /// True if a checkpoint is made when `clock` steps are done.
     pub fn checkpoint_at(&self, clock: u64) -> bool {
-        clock > 0 && self.checkpoint_every > 0 && clock.is_multiple_of(self.checkpoint_every)
+        let due = |every| clock.is_multiple_of(every) || clock == self.clocks;
+        clock > 0 && self.checkpoint_every > 0 && due(self.checkpoint_every)
     }
 }
 

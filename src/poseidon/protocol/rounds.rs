@@ -86,6 +86,15 @@ impl<U> Rounds<U> {
         Ok(Added::Kept)
     }
 
+    /// Forgets what a worker has sent for clocks that are still open.
+    pub(super) fn forget(&mut self, worker: u16) {
+        for round in &mut self.open {
+            if let Some(place) = round.get_mut(usize::from(worker)) {
+                *place = None;
+            }
+        }
+    }
+
     /// True if `quorum` updates of the oldest clock have come.
     pub(super) fn is_complete(&self, quorum: usize) -> bool {
         let oldest = self.open.front();
@@ -129,6 +138,11 @@ mod tests {
         assert_eq!((rounds.now(), rounds.add(0, 5, "x")), (6, Ok(Added::Late)));
         assert_eq!(rounds.take(1), Some((6, vec![(1, "b6")])));
         assert_eq!(rounds.add(0, 6, "a6"), Ok(Added::Late));
+        // Another one takes the place of a dead worker, and sends its clock anew.
+        assert_eq!(rounds.add(1, 7, "b7"), Ok(Added::Kept));
+        rounds.forget(1);
+        assert_eq!(rounds.add(1, 7, "c7"), Ok(Added::Kept));
+        assert_eq!(rounds.take(1), Some((7, vec![(1, "c7")])));
     }
 
     #[test]

@@ -185,6 +185,19 @@ impl KvStore {
         Ok(out)
     }
 
+    /// Forgets the updates of a dead worker whose steps are not made: one that takes its place
+    /// sends its own for them.
+    pub fn forget(&mut self, worker: u16) {
+        self.units
+            .iter_mut()
+            .for_each(|unit| unit.rounds.forget(worker));
+    }
+
+    /// True if a worker can begin with what is here: under `onebit` the workers hold the weights.
+    pub fn has_all_weights(&self) -> bool {
+        self.units.iter().all(|unit| unit.scheme != Scheme::OneBit)
+    }
+
     /// All weights as they are, for a worker that has just connected.
     pub fn weights(&self) -> Vec<Message> {
         let units = self

@@ -1,14 +1,17 @@
 //! Checkpoints of one member: a `.safetensors` file for each, in a folder.
 //!
-//! A file appears complete or not at all. The two newest are kept: no member is ever more than one
-//! checkpoint ahead of another, so all members have one in common. The metadata names the cluster
+//! A file appears complete or not at all. The two newest are kept, and the newest that all members
+//! are known to have: no member is ever more than one checkpoint ahead of another, so all members
+//! have one in common, also while one of them finds its disk full. The metadata names the cluster
 //! that a file belongs to. A file of another cluster is refused with what differs, and so is a file
 //! in which a bit has changed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
@@ -30,6 +33,25 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What the system says.
         why: io::Error,
+    },
+    /// There is no room for another one.
+    #[error(
+        "disk full: no room in {} for a checkpoint of {bytes} bytes after {clock} steps; {}",
+        folder.display(),
+        newest.as_ref().map_or(
+            "there is none yet".to_owned(),
+            |path| format!("the newest there is {}", path.display())
+        )
+    )]
+    DiskFull {
+        /// The folder, which exists.
+        folder: PathBuf,
+        /// Size of the checkpoint.
+        bytes: usize,
+        /// Number of its steps.
+        clock: u64,
+        /// The newest file of this member.
+        newest: Option<PathBuf>,
     },
     /// The file is not in the format of safetensors.
     #[error("checkpoint {} is damaged: {why}; remove it, and the run goes on from an older one", path.display())]
@@ -77,6 +99,17 @@ pub enum CheckpointError {
 pub struct CheckpointFolder {
     folder: PathBuf,
     prefix: String,
+    /// The newest clock that all members are known to have; 0: none.
+    common: Arc<AtomicU64>,
+}
+
+/// A whole checkpoint in a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// Number of steps that were made.
+    pub(super) clock: u64,
+    /// Hash of the weights in it, by the names of their tensors.
+    pub(super) weights: u64,
 }
 
 /// The content of a checkpoint file.
@@ -104,6 +137,7 @@ impl CheckpointFolder {
         Ok(Self {
             folder: folder.into(),
             prefix: format!("{role}{}-", member.index),
+            common: Arc::default(),
         })
     }
 
@@ -134,6 +168,33 @@ impl CheckpointFolder {
         Ok(clocks)
     }
 
+    /// The checkpoints that are as they were written. Damaged ones are named in the log; they stay
+    /// until newer ones replace them.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be read.
+    pub(super) fn whole(&self) -> Result<Vec<Whole>, CheckpointError> {
+        let mut whole = Vec::new();
+        for clock in self.clocks()? {
+            match self.load(clock, &BTreeMap::new()) {
+                Ok(loaded) => whole.push(Whole {
+                    clock,
+                    weights: loaded.weights(),
+                }),
+                Err(why @ (CheckpointError::Format { .. } | CheckpointError::Checksum { .. })) => {
+                    log::warn!("{why}");
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Notes that all members have the checkpoint of `clock`: it stays until they have a newer one.
+    pub(super) fn keep(&self, clock: u64) {
+        self.common.fetch_max(clock, Relaxed);
+    }
+
     /// Removes all files of this member: a run that begins anew must not resume from them later.
     ///
     /// # Errors
@@ -149,7 +210,25 @@ impl CheckpointFolder {
         fs::remove_file(&path).map_err(|why| CheckpointError::File { path, why })
     }
 
-    /// Writes a checkpoint with its notes, and removes older ones beyond [`KEPT`].
+    /// What writing a file of this many bytes met.
+    fn write_error(&self, why: io::Error, clock: u64, bytes: usize) -> CheckpointError {
+        if !matches!(
+            why.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        ) {
+            let path = self.path(clock);
+            return CheckpointError::File { path, why };
+        }
+        let clocks = self.clocks().unwrap_or_default();
+        CheckpointError::DiskFull {
+            folder: self.folder.clone(),
+            bytes,
+            clock,
+            newest: clocks.last().map(|clock| self.path(*clock)),
+        }
+    }
+
+    /// Writes a checkpoint with its notes, and removes older ones that are not kept.
     pub(super) fn save(
         &self,
         checkpoint: &Checkpoint,
@@ -170,23 +249,22 @@ impl CheckpointFolder {
         checksum::note(&mut notes);
         let mut bytes = safetensors::serialize(views, Some(notes)).map_err(format)?;
         checksum::stamp(&mut bytes);
-        let error = |why| CheckpointError::File {
-            path: path.clone(),
-            why,
-        };
         // On the disk before it has its name: if the host fails meanwhile, the older one remains.
-        File::create(&new)
+        let written = File::create(&new)
             .and_then(|mut file| {
                 file.write_all(&bytes)?;
                 file.sync_all()
             })
-            .map_err(error)?;
-        fs::rename(&new, &path).map_err(error)?;
-        let clocks = self.clocks()?;
+            .and_then(|()| fs::rename(&new, &path));
+        if let Err(why) = written {
+            // A part of a file would keep the room that the next one needs.
+            let _ = fs::remove_file(&new);
+            return Err(self.write_error(why, checkpoint.clock, bytes.len()));
+        }
+        let (clocks, common) = (self.clocks()?, self.common.load(Relaxed));
         let old = clocks.len().saturating_sub(KEPT);
-        clocks[..old]
-            .iter()
-            .try_for_each(|clock| self.remove(*clock))
+        let old = clocks[..old].iter().filter(|clock| **clock != common);
+        old.copied().try_for_each(|clock| self.remove(clock))
     }
 
     /// Reads the checkpoint of `clock`, whose notes must include `identity`.
@@ -238,6 +316,19 @@ impl CheckpointFolder {
 }
 
 impl Loaded {
+    /// Hash of the arrays that are weights, in the order of their names.
+    fn weights(&self) -> u64 {
+        let weights = self.arrays.iter();
+        let mut weights: Vec<_> = weights.filter(|(n, _)| n.ends_with(".weights")).collect();
+        weights.sort_unstable_by_key(|(name, _)| *name);
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        for (name, values) in weights {
+            hash.update(name.as_bytes());
+            hash.update(values.as_bytes());
+        }
+        hash.digest()
+    }
+
     /// The array of that name and length.
     pub(super) fn array(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
         let array = self.arrays.get(name).filter(|array| array.len() == len);
@@ -316,10 +407,36 @@ mod tests {
             folder.load(15, &identity).unwrap().array("a", 3).unwrap(),
             arrays[0].1
         );
+        let clocks = |whole: Vec<Whole>| whole.iter().map(|one| one.clock).collect::<Vec<_>>();
+        assert_eq!(clocks(folder.whole().unwrap()), [10, 15]);
         fs::write(folder.path(15), [7; 100]).unwrap();
+        assert_eq!(clocks(folder.whole().unwrap()), [10]);
         let message = folder.load(15, &identity).unwrap_err().to_string();
         assert!(message.contains("damaged"), "{message}");
         folder.clear().unwrap();
         assert!(folder.clocks().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_all_have_in_common_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let member = Member {
+            role: MemberRole::Worker,
+            index: 0,
+        };
+        let folder = CheckpointFolder::new(dir.path(), member).unwrap();
+        let save = |clock| {
+            let arrays = vec![("a".to_owned(), vec![1.0])];
+            let checkpoint = Checkpoint { clock, arrays };
+            folder.save(&checkpoint, BTreeMap::new()).unwrap();
+        };
+        save(10);
+        // Another member has no room for the next three.
+        folder.keep(10);
+        [15, 20, 25].into_iter().for_each(save);
+        assert_eq!(folder.clocks().unwrap(), [10, 20, 25]);
+        folder.keep(25);
+        [30, 35].into_iter().for_each(save);
+        assert_eq!(folder.clocks().unwrap(), [25, 30, 35]);
     }
 }

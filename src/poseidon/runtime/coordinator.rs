@@ -2,23 +2,22 @@
 //! on at which clock the run ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::error::PoseidonError;
-use super::link::{self, Incoming, Link, LinkError};
-use super::member::{
-    LOOK_EVERY, accept, close_all, connection_error, listen, member_name, write_whole,
-};
+use super::link::{Incoming, Link};
+use super::member::{LOOK_EVERY, close_all, connection_error, listen, member_name, write_whole};
 use super::model::ModelJob;
+use super::reception::{Guest, Reception};
 use super::secure::ClusterKey;
 use super::shutdown::Shutdown;
 use super::sync::lock;
 use crate::poseidon::{
-    ClusterSpec, Coordinator, Member, MemberHello, MemberRole, Message, MessageKind,
+    ClusterInfo, ClusterSpec, Coordinator, Member, MemberRole, Message, MessageKind,
 };
 use crate::solver::data::Source;
 
@@ -50,8 +49,10 @@ pub struct CoordinatorJob {
 struct Members {
     core: Coordinator,
     links: BTreeMap<Member, Link>,
-    /// True once all members have the description of the cluster.
-    started: bool,
+    /// What all members were sent when they had joined.
+    started: Option<ClusterInfo>,
+    /// The announced end.
+    end: Option<Arc<Message>>,
     /// Workers that have not yet confirmed the clock of the end.
     unconfirmed: BTreeSet<Member>,
 }
@@ -75,33 +76,50 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
     if let Some(file) = &job.address_file {
         write_whole(file, &address.to_string())?;
     }
-    let members = Mutex::new(Members {
+    let members = Arc::new(Mutex::new(Members {
         core,
         links: BTreeMap::new(),
-        started: false,
+        started: None,
+        end: None,
         unconfirmed: BTreeSet::new(),
+    }));
+    // It stays open when all are here: who comes too late is told so, and questions are answered.
+    let mut reception = Reception::new(listener, job.key.clone(), {
+        let members = members.clone();
+        move |first| {
+            let query = first.kind == MessageKind::Query;
+            query.then(|| answer(&lock(&members).core, first.as_text()))
+        }
     });
+    let members = &*members;
     let (shutdown, readers) = (Shutdown::new(stop), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let mut log_at = Instant::now() + MISSING_EVERY;
-        let done = || lock(&members).core.finished() && readers.load(Relaxed) == 0;
+        let done = || lock(members).core.finished() && readers.load(Relaxed) == 0;
         while !shutdown.has_begun() && !done() {
-            if let Some((stream, from)) = accept(&listener) {
-                readers.fetch_add(1, Relaxed);
-                let (members, shutdown, readers) = (&members, &shutdown, &readers);
-                scope.spawn(move || {
-                    serve(members, shutdown, stream, from, job.key.as_ref());
-                    readers.fetch_sub(1, Relaxed);
-                });
+            if let Some(guest) = reception.next() {
+                let admitted = admit(members, guest);
+                if let Some(refusal) = nothing_in_common(members) {
+                    shutdown.fail(PoseidonError::Resume(refusal));
+                }
+                if let Some((incoming, member, who)) = admitted {
+                    readers.fetch_add(1, Relaxed);
+                    let (shutdown, readers) = (&shutdown, &readers);
+                    scope.spawn(move || {
+                        receive_from_member(members, shutdown, incoming, member, &who);
+                        readers.fetch_sub(1, Relaxed);
+                    });
+                }
                 continue;
             }
             if Instant::now() >= log_at {
                 log_at = Instant::now() + MISSING_EVERY;
-                log_missing_members(&lock(&members));
+                log_missing_members(&lock(members));
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let links = std::mem::take(&mut lock(&members).links).into_values();
+        drop(reception);
+        let links = std::mem::take(&mut lock(members).links).into_values();
         close_all(links.collect(), &shutdown, || readers.load(Relaxed));
     });
     shutdown.into_result()
@@ -115,67 +133,56 @@ fn log_missing_members(members: &Members) {
     }
 }
 
-/// Serves one connection, from its first message to `Bye`.
-fn serve(
-    members: &Mutex<Members>,
-    shutdown: &Shutdown<'_>,
-    stream: TcpStream,
-    from: SocketAddr,
-    key: Option<&ClusterKey>,
-) {
-    let opened = link::open(stream, key, false);
-    let first = opened.and_then(|(link, mut incoming)| {
-        let first = incoming.next()?;
-        match first.kind {
-            MessageKind::Query => {
-                link.send(Arc::new(answer(&lock(members).core, first.as_text())));
-                Ok(None)
-            }
-            MessageKind::Hello => {
-                let hello = serde_json::from_str(first.as_text()).map_err(LinkError::Json)?;
-                Ok(Some((link, incoming, hello)))
-            }
-            other => Err(LinkError::NotHello(other)),
-        }
-    });
-    match first {
-        Ok(Some((link, incoming, hello))) => {
-            let hello: MemberHello = hello;
-            let who = member_name(hello.member, &from.to_string());
-            let member = hello.member;
-            if admit(members, link, hello, &who) {
-                receive_from_member(members, shutdown, incoming, member, &who);
-            }
-        }
-        Ok(None) => {}
-        Err(why) => log::warn!("the connection from {from} is dropped: {why}"),
-    }
-}
-
 /// Admits a member, or sends it the reason why not. When it is the last, sends all members the
-/// description of the cluster.
-fn admit(members: &Mutex<Members>, link: Link, hello: MemberHello, who: &str) -> bool {
+/// description of the cluster. Gives the reading half of its connection, and its name.
+fn admit(members: &Mutex<Members>, guest: Guest) -> Option<(Incoming, Member, String)> {
+    let Guest {
+        link,
+        incoming,
+        hello,
+        from,
+    } = guest;
     let mut members = lock(members);
     let member = hello.member;
+    let who = member_name(member, &from.to_string());
     if let Err(refusal) = members.core.join(hello) {
         log::warn!("{who} is refused: {refusal}");
         let text = refusal.to_string();
         link.send(Arc::new(Message::text(MessageKind::Abort, 0, text)));
-        return false;
+        return None;
     }
     log::info!("{who} is here");
     members.links.insert(member, link);
-    if let Some(cluster) = members.core.cluster_info() {
-        members.started = true;
-        log::info!("all are here; beginning after {} steps", cluster.start);
-        let text = serde_json::to_string(&cluster).unwrap_or_default();
-        let message = Arc::new(Message::text(MessageKind::ClusterInfo, 0, text));
+    if members.started.is_some() {
+        members.tell_late(member);
+    } else if members.core.nothing_in_common().is_none()
+        && let Some(cluster) = members.core.cluster_info()
+    {
+        members.log_start(cluster.start);
+        let message = description(&cluster);
+        members.started = Some(cluster);
         members
             .links
             .values()
             .for_each(|link| link.send(message.clone()));
     }
-    true
+    Some((incoming, member, who))
+}
+
+fn description(cluster: &ClusterInfo) -> Arc<Message> {
+    let text = serde_json::to_string(cluster).unwrap_or_default();
+    Arc::new(Message::text(MessageKind::ClusterInfo, 0, text))
+}
+
+/// Why the run cannot be gone on with, once all are here.
+fn nothing_in_common(members: &Mutex<Members>) -> Option<String> {
+    let members = lock(members);
+    if members.started.is_some() {
+        return None;
+    }
+    let refusal = members.core.nothing_in_common()?;
+    log::warn!("{refusal}");
+    Some(refusal.to_string())
 }
 
 /// Receive loop of a member's connection, until its `Bye` or an error.
@@ -190,18 +197,7 @@ fn receive_from_member(
         let message = match incoming.next() {
             Ok(message) => message,
             Err(why) => {
-                let mut members = lock(members);
-                // Before the start a member may go and come back: it is started again after a wrong
-                // argument, for example, and no other member depends on it yet. Afterwards all
-                // others wait for its updates, so the run ends, and a launcher starts all members
-                // again: they rejoin at the newest checkpoint that all of them have.
-                if members.started {
-                    shutdown.fail(connection_error(who, why));
-                } else {
-                    log::warn!("{who} went away before the start: {why}");
-                    members.core.forget(member);
-                    members.links.remove(&member);
-                }
+                lock(members).gone(member, who, connection_error(who, why), shutdown);
                 return;
             }
         };
@@ -209,24 +205,21 @@ fn receive_from_member(
         match message.kind {
             MessageKind::Bye => {
                 members.core.leave(member);
-                if members.core.finished() {
-                    let bye = Arc::new(Message::bare(MessageKind::Bye, 0, 0));
-                    members
-                        .links
-                        .values()
-                        .for_each(|link| link.send(bye.clone()));
-                }
+                members.say_bye_when_finished();
                 return;
             }
             MessageKind::Query => {
-                let answer = Arc::new(answer(&members.core, message.as_text()));
-                members.links[&member].send(answer);
+                let answer = members.answer(member, message.as_text());
+                if let Some(link) = members.links.get(&member) {
+                    link.send(Arc::new(answer));
+                }
             }
             MessageKind::Finish => members.announce_end(message),
             MessageKind::FinishKnown => members.end_is_known_to(member),
             MessageKind::Abort => {
-                let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                shutdown.fail(PoseidonError::Aborted { who, why });
+                let (name, why) = (who.to_owned(), message.as_text().to_owned());
+                let error = PoseidonError::Aborted { who: name, why };
+                members.gone(member, who, error, shutdown);
                 return;
             }
             _ => {}
@@ -235,6 +228,76 @@ fn receive_from_member(
 }
 
 impl Members {
+    /// Says where the run begins, and which newer checkpoints are passed over.
+    fn log_start(&self, start: u64) {
+        for (clock, [one, other]) in self.core.passed_over(start) {
+            log::warn!(
+                "the checkpoint after {clock} steps is passed over: {one} and {other} hold other weights"
+            );
+        }
+        log::info!("all are here; beginning after {start} steps");
+    }
+
+    /// Handles the end of a member's connection without `Bye`. Before the start a member may go and
+    /// come back: it is started again after a wrong argument, for example, and no other member
+    /// depends on it yet. Afterwards all others wait for its updates, so the run ends, and a
+    /// launcher starts all members again: they rejoin at the newest checkpoint that all of them
+    /// have. Where late updates are dropped, the others go on without a worker while enough are
+    /// left.
+    fn gone(&mut self, member: Member, who: &str, why: PoseidonError, shutdown: &Shutdown<'_>) {
+        if shutdown.has_begun() {
+            // It follows from the error that is kept already, or was asked for.
+            return;
+        }
+        if self.started.is_none() {
+            log::warn!("{who} went away before the start: {why}");
+            self.core.forget(member);
+        } else if self.core.lose(member) {
+            log::warn!("{why}; the others go on, and another one may take its place");
+        } else {
+            return shutdown.fail(why);
+        }
+        if let Some(link) = self.links.remove(&member) {
+            link.cut();
+        }
+        self.end_is_known_to(member);
+        self.say_bye_when_finished();
+    }
+
+    /// Describes the cluster to a worker that takes the place of a dead one.
+    fn tell_late(&mut self, member: Member) {
+        let (Some(cluster), Some(link)) = (&self.started, self.links.get(&member)) else {
+            return;
+        };
+        let late = ClusterInfo {
+            late: true,
+            ..cluster.clone()
+        };
+        link.send(description(&late));
+        if let Some(end) = &self.end {
+            link.send(end.clone());
+        }
+    }
+
+    fn say_bye_when_finished(&self) {
+        if self.core.finished() {
+            let bye = Arc::new(Message::bare(MessageKind::Bye, 0, 0));
+            self.links.values().for_each(|link| link.send(bye.clone()));
+        }
+    }
+
+    /// Answers a member's question, or takes its word that it has written a checkpoint.
+    fn answer(&mut self, member: Member, text: &str) -> Message {
+        let saved = text.strip_prefix("saved:");
+        match saved.and_then(|clock| clock.parse().ok()) {
+            Some(clock) => {
+                let common = self.core.saved(member, clock);
+                Message::text(MessageKind::Answer, 0, common.to_string())
+            }
+            None => answer(&self.core, text),
+        }
+    }
+
     fn workers(&self) -> impl Iterator<Item = (&Member, &Link)> {
         let members = self.links.iter();
         members.filter(|(member, _)| member.role == MemberRole::Worker)
@@ -243,6 +306,7 @@ impl Members {
     /// Sends the clock of the end to all workers, which confirm it.
     fn announce_end(&mut self, message: Message) {
         let message = Arc::new(message);
+        self.end = Some(message.clone());
         self.workers()
             .for_each(|(_, link)| link.send(message.clone()));
         self.unconfirmed = self.workers().map(|(member, _)| *member).collect();

@@ -7,7 +7,7 @@ use super::checkpoint::CheckpointError;
 use super::link::LinkError;
 use crate::accumulate::AccumulateError;
 use crate::node::{NetError, SolverError};
-use crate::poseidon::{PlanError, ProtocolViolation, RecordingError};
+use crate::poseidon::{ParseError, PlanError, ProtocolViolation, RecordingError};
 use crate::snapshot::LoadError;
 
 /// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
@@ -90,6 +90,9 @@ pub enum PoseidonError {
         /// Its reason.
         why: String,
     },
+    /// There is nothing that the run could go on from.
+    #[error("{0}")]
+    Resume(String),
     /// The connection to a member is lost: it has ended, or is silent.
     #[error("{who} is dead: {why}")]
     ConnectionLost {
@@ -170,12 +173,21 @@ pub enum PoseidonError {
 impl PoseidonError {
     /// True if another member is at fault, so that starting all members again may help.
     pub fn is_fault_of_another(&self) -> bool {
-        matches!(
+        // Another release stays another one, however often it is started.
+        let another_version = matches!(
             self,
-            Self::ConnectionLost { .. }
-                | Self::InvalidMessage { .. }
-                | Self::Aborted { .. }
-                | Self::ProtocolViolation { .. }
-        )
+            Self::InvalidMessage {
+                why: LinkError::Parse(ParseError::Version(_)),
+                ..
+            }
+        );
+        !another_version
+            && matches!(
+                self,
+                Self::ConnectionLost { .. }
+                    | Self::InvalidMessage { .. }
+                    | Self::Aborted { .. }
+                    | Self::ProtocolViolation { .. }
+            )
     }
 }

@@ -3,14 +3,13 @@
 //! A message's size is checked before anything is allocated for it. A peer that sends nothing for
 //! [`SILENCE`] counts as dead, so writers send `Alive` when they have nothing else to send.
 
-use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{self, BufReader, BufWriter, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::queue::{Next, Queue, Queued};
 use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, HandshakeError, handshake};
 use super::sync::lock;
 use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Sizes};
@@ -36,6 +35,15 @@ pub enum LinkError {
     /// It ended without `Bye`.
     #[error("it closed the connection without a Bye message")]
     Closed,
+    /// It did not send its first message in time.
+    #[error("it did not say in time who it is")]
+    NoGreeting,
+    /// Others that had not said who they are came after it.
+    #[error("it did not say who it is, and others came")]
+    GaveWay,
+    /// No connection came about in time.
+    #[error("no connection within {} s: the host is down, or a filter drops packets", SILENCE.as_secs())]
+    Unreachable,
     /// Nothing arrived for [`SILENCE`].
     #[error("it has been silent for {} s", SILENCE.as_secs())]
     Silent,
@@ -129,6 +137,10 @@ impl Write for TimeoutSocket {
         Self::retry_until_silent(|| self.stream.write(from))
     }
 
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Self::retry_until_silent(|| self.stream.write_vectored(parts))
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
     }
@@ -137,13 +149,12 @@ impl Write for TimeoutSocket {
 /// What the writing thread shares with the threads that send.
 struct Pipe {
     to: Mutex<BufWriter<Box<dyn Write + Send>>>,
-    /// Messages in the queue that are not yet written.
-    pending: AtomicUsize,
+    queue: Queue,
 }
 
-/// The writing half of a connection: messages go out in the order in which they were sent.
+/// The writing half of a connection. Messages go out in the order in which they were sent, but for
+/// weights that newer ones of the same pair replace while they wait.
 pub(super) struct Link {
-    queue: Option<Sender<Arc<Message>>>,
     pipe: Arc<Pipe>,
     writer: Option<JoinHandle<()>>,
     stream: TcpStream,
@@ -153,21 +164,34 @@ impl Link {
     /// Sends a message, without waiting for large ones. If the peer is gone the message is lost,
     /// and the reading half reports why.
     pub(super) fn send(&self, message: Arc<Message>) {
-        let Some(queue) = &self.queue else { return };
         if message.body.bytes().len() <= AT_ONCE && self.pipe.write_now(&message) {
             return;
         }
-        self.pipe.pending.fetch_add(1, SeqCst);
-        let _ = queue.send(message);
+        self.pipe.queue.push(message);
+    }
+
+    /// What has waited here.
+    pub(super) fn queued(&self) -> Queued {
+        self.pipe.queue.queued()
+    }
+
+    /// Lets the writing thread send what is queued, close this direction, and end.
+    pub(super) fn close(&self) {
+        self.pipe.queue.close();
     }
 
     /// Sends what is queued and closes this direction of the connection.
     pub(super) fn finish(&mut self) {
-        self.queue = None;
+        self.close();
         if let Some(writer) = self.writer.take() {
             // A panic of the thread has been printed already.
             let _ = writer.join();
         }
+    }
+
+    /// True once the writing thread has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.writer.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Closes both directions, so that a waiting reader returns.
@@ -213,19 +237,18 @@ pub(super) fn open(
     };
     let pipe = Arc::new(Pipe {
         to: Mutex::new(BufWriter::with_capacity(BUFFER, write)),
-        pending: AtomicUsize::new(0),
+        queue: Queue::default(),
     });
-    let (queue, waiting) = channel();
     let (end, writes) = (stream.try_clone()?, pipe.clone());
     let writer = std::thread::Builder::new()
         .name("dogwild-write".into())
         .spawn(move || {
             // An error here is one of the connection, and the reading half reports it.
-            let _ = writes.write_all(&waiting);
+            let _ = writes.write_all();
+            writes.queue.abandon();
             let _ = end.shutdown(Shutdown::Write);
         })?;
     let link = Link {
-        queue: Some(queue),
         pipe,
         writer: Some(writer),
         stream,
@@ -244,39 +267,55 @@ impl Pipe {
         let Ok(mut to) = self.to.try_lock() else {
             return false;
         };
-        if self.pending.load(SeqCst) > 0 {
+        if !self.queue.is_idle() {
             return false;
         }
         // An error here is met by the writing thread, too, which then closes the connection.
-        let _ = write(&mut *to, message).and_then(|()| to.flush());
+        let _ = write(&mut to, message).and_then(|()| to.flush());
         true
     }
 
-    fn write_all(&self, queue: &Receiver<Arc<Message>>) -> io::Result<()> {
+    /// Writes what is queued until the queue is closed. One message at a time is taken out, so that
+    /// newer weights can replace all that wait.
+    fn write_all(&self) -> io::Result<()> {
         loop {
-            let message = match queue.recv_timeout(ALIVE_EVERY) {
-                Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => {
+            match self.queue.next(ALIVE_EVERY) {
+                Next::Message(message) => {
                     let mut to = lock(&self.to);
-                    write(&mut *to, &Message::bare(MessageKind::Alive, 0, 0))?;
-                    to.flush()?;
-                    continue;
+                    write(&mut to, &message)?;
+                    if self.queue.written() {
+                        to.flush()?;
+                    }
                 }
-                Err(RecvTimeoutError::Disconnected) => return lock(&self.to).flush(),
-            };
-            let mut to = lock(&self.to);
-            for message in std::iter::once(message).chain(queue.try_iter()) {
-                write(&mut *to, &message)?;
-                self.pending.fetch_sub(1, SeqCst);
+                Next::Nothing => {
+                    let mut to = lock(&self.to);
+                    write(&mut to, &Message::bare(MessageKind::Alive, 0, 0))?;
+                    to.flush()?;
+                }
+                Next::Closed => return lock(&self.to).flush(),
             }
-            to.flush()?;
         }
     }
 }
 
-fn write(to: &mut impl Write, message: &Message) -> io::Result<()> {
-    to.write_all(&message.header())?;
-    to.write_all(message.body.bytes())
+/// Writes a message: a large one with its header in one system call, without a copy.
+fn write(to: &mut BufWriter<Box<dyn Write + Send>>, message: &Message) -> io::Result<()> {
+    let (header, payload) = (message.header(), message.body.bytes());
+    if payload.len() < AT_ONCE {
+        to.write_all(&header)?;
+        return to.write_all(payload);
+    }
+    to.flush()?;
+    let to = to.get_mut();
+    let mut sent = 0;
+    while sent < header.len() {
+        let parts = [IoSlice::new(&header[sent..]), IoSlice::new(payload)];
+        match to.write_vectored(&parts)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            written => sent += written,
+        }
+    }
+    to.write_all(&payload[sent - header.len()..])
 }
 
 #[cfg(test)]

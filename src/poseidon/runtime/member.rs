@@ -1,26 +1,25 @@
-//! What servers and workers have in common: how they join the cluster, and how they leave it.
+//! What servers and workers have in common: their place in the cluster, their connections to other
+//! members, their checkpoints, and how they leave. `join` has how they come.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::CheckpointFolder;
+use super::checkpoint::{CheckpointError, CheckpointFolder};
+use super::connect::connect;
 use super::error::PoseidonError;
-use super::link::{self, Incoming, Link, LinkError};
+use super::link::{self, Incoming, Link, LinkError, SILENCE};
 use super::model::Model;
 use super::secure::ClusterKey;
 use super::shutdown::Shutdown;
-use super::traffic::TrafficReport;
-use crate::poseidon::{ClusterInfo, Member, MemberHello, Message, MessageKind};
+use super::traffic::{Traffic, TrafficReport};
+use crate::poseidon::{Checkpoint, ClusterInfo, Member, MemberHello, Message, MessageKind};
 
 /// Time between two polls of listening sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Time between two log lines while the coordinator does not listen yet.
-const LOG_EVERY: Duration = Duration::from_secs(10);
 /// Time in which an `Abort` can still reach the other members.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -58,6 +57,18 @@ impl MemberJob {
         Ok(Some(folder))
     }
 
+    /// The whole checkpoints that a run may go on from: their clocks, and hashes of their weights.
+    pub(super) fn whole(
+        &self,
+        folder: Option<&CheckpointFolder>,
+    ) -> Result<(Vec<u64>, Vec<u64>), PoseidonError> {
+        let whole = match folder {
+            Some(folder) if self.resume => folder.whole()?,
+            _ => Vec::new(),
+        };
+        Ok(whole.iter().map(|one| (one.clock, one.weights)).unzip())
+    }
+
     /// The limit of what it sends, checked.
     pub(super) fn bandwidth(&self) -> Result<Option<f64>, PoseidonError> {
         match self.bandwidth_bytes_per_s {
@@ -80,6 +91,39 @@ impl MemberJob {
     }
 }
 
+/// Writes a checkpoint, and tells the coordinator so. Without room for it training goes on: the
+/// older ones stay, and the next one is tried.
+pub(super) fn save(
+    folder: &CheckpointFolder,
+    checkpoint: &Checkpoint,
+    notes: BTreeMap<String, String>,
+    traffic: &Traffic,
+    to_coordinator: impl FnOnce(Message),
+) -> Result<(), PoseidonError> {
+    match folder.save(checkpoint, notes) {
+        Ok(()) => {
+            let text = format!("saved:{}", checkpoint.clock);
+            to_coordinator(Message::text(MessageKind::Query, 0, text));
+            Ok(())
+        }
+        Err(why @ CheckpointError::DiskFull { .. }) => {
+            log::warn!("{why}. Training goes on, and the next checkpoint is tried");
+            traffic.lacks_checkpoint();
+            Ok(())
+        }
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// Takes the coordinator's answer to [`save`]: the newest checkpoint that all members have.
+pub(super) fn keep_common(folder: Option<&CheckpointFolder>, message: &Message) {
+    if let (Some(folder), MessageKind::Answer, Ok(clock)) =
+        (folder, message.kind, message.as_text().parse())
+    {
+        folder.keep(clock);
+    }
+}
+
 /// Writes a file so that it appears complete or not at all.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), PoseidonError> {
     let new = path.with_extension("new");
@@ -90,7 +134,7 @@ pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), PoseidonError> 
     })
 }
 
-/// Opens a listening socket for [`accept`], which does not block.
+/// Opens a listening socket that does not block.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, PoseidonError> {
     let error = |why| PoseidonError::Listen {
         address: address.to_string(),
@@ -99,13 +143,6 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, PoseidonError> 
     let listener = TcpListener::bind(address).map_err(error)?;
     listener.set_nonblocking(true).map_err(error)?;
     Ok(listener)
-}
-
-/// A new connection, if there is one.
-pub(super) fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
-    let (stream, address) = listener.accept().ok()?;
-    stream.set_nonblocking(false).ok()?;
-    Some((stream, address))
 }
 
 /// A member and its address, for messages to users.
@@ -124,130 +161,31 @@ pub(super) fn connection_error(who: &str, why: LinkError) -> PoseidonError {
     }
 }
 
-/// Reads the first message of a new connection, which must be `Hello`.
-pub(super) fn read_hello(incoming: &mut Incoming) -> Result<MemberHello, LinkError> {
-    let first = incoming.next()?;
-    if first.kind != MessageKind::Hello {
-        return Err(LinkError::NotHello(first.kind));
-    }
-    serde_json::from_str(first.as_text()).map_err(LinkError::Json)
-}
-
-/// Connects to a member and sends it `Hello`.
+/// Connects to a member and sends it `Hello`. `None` if the shutdown began meanwhile.
 pub(super) fn connect_to_member(
     who: &str,
     address: &str,
     key: Option<&ClusterKey>,
     hello: &MemberHello,
-) -> Result<(Link, Incoming), PoseidonError> {
-    let opened = TcpStream::connect(address)
-        .map_err(LinkError::from)
+    shutdown: &Shutdown<'_>,
+) -> Result<Option<(Link, Incoming)>, PoseidonError> {
+    let Some(connected) = connect(who, address, SILENCE, || shutdown.has_begun()) else {
+        return Ok(None);
+    };
+    let opened = connected
+        .map_err(|why| match why.kind() {
+            ErrorKind::TimedOut => LinkError::Unreachable,
+            _ => why.into(),
+        })
         .and_then(|stream| link::open(stream, key, true));
     let (link, incoming) = opened.map_err(|why| connection_error(who, why))?;
     link.send(Arc::new(hello_message(hello)));
-    Ok((link, incoming))
+    Ok(Some((link, incoming)))
 }
 
-fn hello_message(hello: &MemberHello) -> Message {
+pub(super) fn hello_message(hello: &MemberHello) -> Message {
     let text = serde_json::to_string(hello).unwrap_or_default();
     Message::text(MessageKind::Hello, hello.member.index, text)
-}
-
-/// What a member has once it has joined.
-pub(super) struct Joined {
-    pub(super) cluster: ClusterInfo,
-    pub(super) hello: MemberHello,
-    pub(super) link: Link,
-    pub(super) incoming: Incoming,
-    /// Name of the coordinator, for messages.
-    pub(super) who: String,
-}
-
-/// Joins the cluster: waits until the coordinator listens, then until all members have joined.
-/// `None` if `stop` was set meanwhile. Fills in the address in `hello`.
-pub(super) fn join(
-    job: &MemberJob,
-    mut hello: MemberHello,
-    listener: &TcpListener,
-    stop: &AtomicBool,
-) -> Result<Option<Joined>, PoseidonError> {
-    let who = format!("the coordinator ({})", job.coordinator);
-    let Some(stream) = connect_when_listening(&job.coordinator, stop)? else {
-        return Ok(None);
-    };
-    let addresses = listener
-        .local_addr()
-        .and_then(|own| Ok((own, stream.local_addr()?)));
-    let (own, local) = addresses.map_err(|why| PoseidonError::System {
-        what: "learn the own address",
-        why,
-    })?;
-    // A member that listens on all interfaces does not know the address at which others reach it.
-    // The address of its own end towards the coordinator is one that leads to the cluster.
-    let ip: IpAddr = if own.ip().is_unspecified() {
-        local.ip()
-    } else {
-        own.ip()
-    };
-    hello.address = SocketAddr::new(ip, own.port()).to_string();
-    let (link, mut incoming) =
-        link::open(stream, job.key.as_ref(), true).map_err(|why| connection_error(&who, why))?;
-    link.send(Arc::new(hello_message(&hello)));
-    let cluster = loop {
-        if stop.load(Relaxed) {
-            return Ok(None);
-        }
-        let message = incoming.next().map_err(|why| connection_error(&who, why))?;
-        match message.kind {
-            MessageKind::ClusterInfo => {
-                let read =
-                    serde_json::from_str::<ClusterInfo>(message.as_text()).map_err(LinkError::Json);
-                break read.map_err(|why| connection_error(&who, why))?;
-            }
-            MessageKind::Abort => {
-                let why = message.as_text().to_owned();
-                return Err(PoseidonError::Refused { who, why });
-            }
-            _ => {}
-        }
-    };
-    cluster.plan.check()?;
-    Ok(Some(Joined {
-        cluster,
-        hello,
-        link,
-        incoming,
-        who,
-    }))
-}
-
-/// Connects as soon as `address` accepts connections; `None` if `stop` was set meanwhile.
-fn connect_when_listening(
-    address: &str,
-    stop: &AtomicBool,
-) -> Result<Option<TcpStream>, PoseidonError> {
-    let mut log_at = Instant::now();
-    loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => return Ok(Some(stream)),
-            Err(why) if why.kind() == ErrorKind::InvalidInput => {
-                let address = address.to_owned();
-                return Err(PoseidonError::Address { address, why });
-            }
-            Err(why) if Instant::now() >= log_at => {
-                log_at = Instant::now() + LOG_EVERY;
-                log::info!("waiting for a coordinator at {address} ({why})");
-            }
-            Err(_) => {}
-        }
-        let end = Instant::now() + Duration::from_millis(200);
-        while Instant::now() < end {
-            if stop.load(Relaxed) {
-                return Ok(None);
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
 }
 
 /// Notes that a checkpoint must have in common with this run to be loaded.
@@ -300,23 +238,39 @@ pub(super) fn receive_until_bye(
 }
 
 /// Closes all connections. After a failure it first sends the reason as `Abort`, and waits up to
-/// [`LINGER`] while `readers_left` reading threads still run.
+/// [`LINGER`] while `readers_left` reading threads still run. After a failure no connection keeps
+/// this process longer than that, whether or not its other end reads.
 pub(super) fn close_all(
     links: Vec<Link>,
     shutdown: &Shutdown<'_>,
     readers_left: impl Fn() -> usize,
 ) {
     let mut links = links;
+    let end = Instant::now() + LINGER;
+    let wait_while = |holds: &dyn Fn() -> bool| {
+        while holds() && Instant::now() < end {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
     if let Some(words) = shutdown.reason() {
         let abort = Arc::new(Message::text(MessageKind::Abort, 0, words));
-        links.iter().for_each(|link| link.send(abort.clone()));
+        std::thread::scope(|scope| {
+            // A full connection would keep this thread: it is sent from others.
+            for link in &links {
+                let abort = abort.clone();
+                scope.spawn(move || {
+                    link.send(abort);
+                    link.close();
+                });
+            }
+            wait_while(&|| !links.iter().all(Link::is_closed));
+            let stuck = links.iter().filter(|link| !link.is_closed());
+            stuck.for_each(Link::cut);
+        });
     }
     links.iter_mut().for_each(Link::finish);
-    let end = Instant::now() + LINGER;
     // Closing both directions at once could reset the connection before the others have read the
     // reason, and they would report a lost connection instead of its cause.
-    while readers_left() > 0 && Instant::now() < end {
-        std::thread::sleep(LOOK_EVERY);
-    }
+    wait_while(&|| readers_left() > 0);
     links.iter().for_each(Link::cut);
 }

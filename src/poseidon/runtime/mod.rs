@@ -8,11 +8,15 @@
 mod arithmetic;
 mod budget;
 mod checkpoint;
+mod connect;
 mod coordinator;
 mod error;
+mod join;
 mod link;
 mod member;
 mod model;
+mod queue;
+mod reception;
 mod secure;
 mod server;
 mod shutdown;

@@ -1,31 +1,35 @@
 //! A server's process: its share of the KV pairs, and a thread for each worker.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+mod places;
+mod step_watch;
+
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use super::arithmetic::SolverArithmetic;
 use super::budget::Budget;
 use super::checkpoint::CheckpointFolder;
 use super::error::PoseidonError;
-use super::link::{self, Link};
+use super::join::{Joined, join};
+use super::link::{Incoming, Link};
 use super::member::{
-    Joined, LOOK_EVERY, MemberJob, accept, close_all, connection_error, identity, join,
-    member_name, read_hello, receive_until_bye,
+    LOOK_EVERY, MemberJob, close_all, connection_error, identity, keep_common, member_name,
+    receive_until_bye, save,
 };
 use super::model::{Model, ModelJob, hash};
+use super::queue::Queued;
+use super::reception::{Guest, Reception};
 use super::secure::ClusterKey;
 use super::shutdown::Shutdown;
 use super::sync::lock;
 use super::traffic::Traffic;
 use crate::poseidon::{
-    ClusterInfo, KvStore, Member, MemberHello, MemberRole, Message, MessageKind, Sizes,
+    ClusterInfo, KvStore, Member, MemberHello, MemberRole, Message, MessageKind, Sizes, Stragglers,
 };
 use crate::weights::WeightsView;
-
-/// Time after which a step that still waits is logged, with the workers it waits for.
-const LATE: Duration = Duration::from_secs(5);
+use places::{Entered, Places, Recipients};
+use step_watch::StepWatch;
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -38,24 +42,15 @@ pub struct ServerJob {
     pub model: ModelJob,
 }
 
-/// The workers that a message goes to.
-#[derive(Clone, Copy, Debug)]
-enum Recipients {
-    /// All workers that are connected.
-    All,
-    /// The worker of this index.
-    Worker(usize),
-}
-
-/// What the threads of a server share. Locks are taken in this order: store, then links.
+/// What the threads of a server share. Locks are taken in this order: store, then places;
+/// `coordinator` after store.
 struct Server<'s> {
     cluster: ClusterInfo,
     hello: MemberHello,
     sizes: Arc<Sizes>,
     store: Mutex<KvStore>,
-    /// Connections by worker. They stay after a worker's `Bye`.
-    links: Mutex<Vec<Option<Link>>>,
-    left: AtomicUsize,
+    places: Places,
+    coordinator: Mutex<Option<Link>>,
     readers: AtomicUsize,
     budget: Option<Budget<Recipients>>,
     /// True once nothing more will be sent.
@@ -64,6 +59,7 @@ struct Server<'s> {
     folder: Option<CheckpointFolder>,
     identity: std::collections::BTreeMap<String, String>,
     traffic: Traffic,
+    queued: Mutex<Queued>,
     key: Option<ClusterKey>,
     shutdown: &'s Shutdown<'s>,
 }
@@ -78,9 +74,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     let model = job.model.open()?;
     let weights = job.model.first_weights(&model)?;
     let folder = job.member.folder(member)?;
-    let checkpoints = folder
-        .as_ref()
-        .map_or(Ok(Vec::new()), CheckpointFolder::clocks)?;
+    let (checkpoints, _) = job.member.whole(folder.as_ref())?;
     let listener = job.member.listener()?;
     let hello = MemberHello {
         member,
@@ -93,6 +87,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         data: String::new(),
         address: String::new(),
         checkpoints,
+        replicas: Vec::new(),
     };
     let Some(joined) = join(&job.member, hello, &listener, stop)? else {
         return Ok(());
@@ -113,13 +108,14 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     let server = Server {
         sizes: Arc::new(cluster.plan.sizes()),
         store: Mutex::new(store),
-        links: Mutex::new((0..cluster.plan.workers).map(|_| None).collect()),
-        left: AtomicUsize::new(0),
+        places: Places::new(cluster.plan.workers),
+        coordinator: Mutex::default(),
         readers: AtomicUsize::new(0),
         budget,
         done: AtomicBool::new(false),
         math: arithmetic(&job.model, &model),
         traffic: Traffic::new(&cluster.plan, start),
+        queued: Mutex::default(),
         hello: joined.hello.clone(),
         folder,
         identity,
@@ -130,6 +126,8 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     server.run(joined, listener);
     let mut report = server.traffic.report();
     report.dropped_updates = lock(&server.store).dropped().to_vec();
+    let queued = *lock(&server.queued);
+    (report.queued_bytes_max, report.replaced_weights) = (queued.bytes_max, queued.replaced);
     if report.dropped_updates.iter().any(|dropped| *dropped > 0) {
         let by_worker = &report.dropped_updates;
         log::info!("updates that came too late and were dropped, by worker: {by_worker:?}");
@@ -151,11 +149,13 @@ impl Server<'_> {
             who,
             ..
         } = joined;
-        let workers = usize::from(self.cluster.plan.workers);
+        *lock(&self.coordinator) = Some(link);
         std::thread::scope(|scope| {
             self.readers.fetch_add(1, Relaxed);
             scope.spawn(move || {
-                receive_until_bye(&mut incoming, &who, self.shutdown, |_| {});
+                receive_until_bye(&mut incoming, &who, self.shutdown, |message| {
+                    keep_common(self.folder.as_ref(), &message);
+                });
                 self.readers.fetch_sub(1, Relaxed);
             });
             if let Some(budget) = &self.budget {
@@ -164,23 +164,30 @@ impl Server<'_> {
                     budget.send_until(over, self.shutdown, |to, message| self.put(to, &message));
                 });
             }
-            let (mut listener, mut late) = (Some(listener), StepWatch::new());
-            while !self.shutdown.has_begun() && self.left.load(Relaxed) < workers {
-                if let Some((stream, from)) = listener.as_ref().and_then(accept) {
-                    self.readers.fetch_add(1, Relaxed);
-                    scope.spawn(move || {
-                        self.serve_worker(stream, from);
-                        self.readers.fetch_sub(1, Relaxed);
-                    });
-                } else if lock(&self.links).iter().all(Option::is_some) {
-                    listener = None;
+            let mut reception = Some(Reception::new(listener, self.key.clone(), |_| None));
+            let mut late = StepWatch::new();
+            while !self.shutdown.has_begun() && !self.places.all_left() {
+                if let Some(guest) = reception.as_mut().and_then(Reception::next) {
+                    if let Some((incoming, hello, who)) = self.admit(guest) {
+                        self.readers.fetch_add(1, Relaxed);
+                        scope.spawn(move || {
+                            self.serve_worker(incoming, &hello, &who);
+                            self.readers.fetch_sub(1, Relaxed);
+                        });
+                    }
+                    continue;
                 }
-                late.look(&self.store);
+                if self.is_complete() {
+                    reception = None;
+                }
+                late.look(self);
                 std::thread::sleep(LOOK_EVERY);
             }
+            drop(reception);
             self.done.store(true, Relaxed);
-            let links = std::mem::take(&mut *lock(&self.links));
-            let links: Vec<Link> = links.into_iter().flatten().chain([link]).collect();
+            let coordinator = lock(&self.coordinator).take();
+            let links: Vec<Link> = self.places.take().into_iter().chain(coordinator).collect();
+            links.iter().for_each(|link| self.note_queue(link));
             if !self.shutdown.has_begun() {
                 let bye = Arc::new(Message::bare(MessageKind::Bye, self.hello.member.index, 0));
                 links.iter().for_each(|link| link.send(bye.clone()));
@@ -193,63 +200,90 @@ impl Server<'_> {
         });
     }
 
-    /// Serves one worker, from `Hello` to `Bye`.
-    fn serve_worker(&self, stream: TcpStream, from: SocketAddr) {
-        let opened =
-            link::open(stream, self.key.as_ref(), false).and_then(|(link, mut incoming)| {
-                let hello = read_hello(&mut incoming)?;
-                incoming.expect(self.sizes.clone());
-                Ok((link, incoming, hello))
-            });
-        let (link, mut incoming, hello) = match opened {
-            Ok(opened) => opened,
-            Err(why) => {
-                log::warn!("the connection from {from} is dropped: {why}");
-                return;
-            }
-        };
+    /// Takes a worker that has connected, and sends it the first weights; or sends it the reason
+    /// why not.
+    fn admit(&self, guest: Guest) -> Option<(Incoming, MemberHello, String)> {
+        let Guest {
+            link,
+            mut incoming,
+            hello,
+            from,
+        } = guest;
         let who = member_name(hello.member, &from.to_string());
-        let place = usize::from(hello.member.index);
-        {
-            let store = lock(&self.store);
-            let mut links = lock(&self.links);
-            let free = links.get(place).is_some_and(Option::is_none);
-            let known =
-                hello.member.role == MemberRole::Worker && hello.session == self.cluster.session;
-            if !known || !free {
-                log::warn!("{who} is refused: it is not the worker that is expected");
+        let worker = hello.member.index;
+        let known =
+            hello.member.role == MemberRole::Worker && hello.session == self.cluster.session;
+        let mut store = lock(&self.store);
+        let taken = match known {
+            true => self.places.enter(worker, link, store.has_all_weights()),
+            false => Err(link),
+        };
+        match taken {
+            Ok(Entered::First) => {}
+            Ok(Entered::AfterAnother) => {
+                log::info!("{who} takes the place of the one that died");
+                store.forget(worker);
+            }
+            Err(link) => {
+                log::warn!("{who} is refused: it is not a worker that is expected");
                 let text = "this cluster does not expect you".to_owned();
                 link.send(Arc::new(Message::text(MessageKind::Abort, 0, text)));
-                return;
-            }
-            links[place] = Some(link);
-            drop(links);
-            // Still under the lock of the store: a step in between would be broadcast before these
-            // weights are sent, and the worker would see its weights go back.
-            for message in store.weights() {
-                self.send(Recipients::Worker(place), message, &store);
+                return None;
             }
         }
+        incoming.expect(self.sizes.clone());
+        // Still under the lock of the store: a step in between would be broadcast before these
+        // weights are sent, and the worker would see its weights go back.
+        for message in store.weights() {
+            self.send(Recipients::Worker(worker), message, &store);
+        }
+        Some((incoming, hello, who))
+    }
+
+    /// Serves one worker until its `Bye`.
+    fn serve_worker(&self, mut incoming: Incoming, hello: &MemberHello, who: &str) {
         // No update is read before all workers are connected. A worker that connects after a step
         // would miss its broadcast. Under `onebit` the sums of all steps are needed, and the server
         // does not keep them.
-        while !self.shutdown.has_begun() && lock(&self.links).iter().any(Option::is_none) {
+        while !self.shutdown.has_begun() && !self.places.absent().is_empty() {
             std::thread::sleep(LOOK_EVERY);
         }
         while !self.shutdown.has_begun() {
             match incoming.next() {
                 Ok(message) if message.kind == MessageKind::Bye => {
-                    self.left.fetch_add(1, Relaxed);
-                    return;
+                    return self.places.leave(hello.member.index);
+                }
+                Ok(message) if message.kind == MessageKind::Abort => {
+                    let (who, why) = (who.to_owned(), message.as_text().to_owned());
+                    return self.lose(hello, PoseidonError::Aborted { who, why });
                 }
                 Ok(message) => {
-                    if let Err(error) = self.handle_update(message, &hello, &who) {
+                    if let Err(error) = self.handle_update(message, hello, who) {
                         return self.shutdown.fail(error);
                     }
                 }
-                Err(why) => return self.shutdown.fail(connection_error(&who, why)),
+                Err(why) => return self.lose(hello, connection_error(who, why)),
             }
         }
+    }
+
+    /// Handles the end of a worker's connection without `Bye`: where late updates are dropped, the
+    /// others go on while enough are left; else the run ends.
+    fn lose(&self, hello: &MemberHello, why: PoseidonError) {
+        let worker = hello.member.index;
+        let goes_on = |left| !self.shutdown.has_begun() && self.cluster.plan.goes_on_with(left);
+        let Some(link) = self.places.lose(worker, goes_on) else {
+            return self.shutdown.fail(why);
+        };
+        self.note_queue(&link);
+        link.cut();
+        log::warn!("{why}; the others go on, and another one may take its place");
+    }
+
+    /// True if no other worker can come.
+    fn is_complete(&self) -> bool {
+        let may_come = self.cluster.plan.stragglers != Stragglers::Wait;
+        !may_come && self.places.absent().is_empty()
     }
 
     /// Handles one message of a worker: adds its update, and commits the steps that this completes.
@@ -263,13 +297,8 @@ impl Server<'_> {
         who: &str,
     ) -> Result<(), PoseidonError> {
         self.traffic.received(&message);
-        match message.kind {
-            MessageKind::Alive => return Ok(()),
-            MessageKind::Abort => {
-                let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                return Err(PoseidonError::Aborted { who, why });
-            }
-            _ => {}
+        if message.kind == MessageKind::Alive {
+            return Ok(());
         }
         // The connection tells who sends; the header's sender is not trusted.
         message.sender = from.member.index;
@@ -286,13 +315,29 @@ impl Server<'_> {
         // include one that all have.
         while let Some(checkpoint) = store.take_checkpoint() {
             if let Some(folder) = &self.folder {
-                folder.save(&checkpoint, self.identity.clone())?;
+                let notes = self.identity.clone();
+                save(folder, &checkpoint, notes, &self.traffic, |message| {
+                    self.to_coordinator(message);
+                })?;
             }
         }
         for message in out {
             self.send(Recipients::All, message, &store);
         }
         Ok(())
+    }
+
+    fn to_coordinator(&self, message: Message) {
+        if let Some(link) = &*lock(&self.coordinator) {
+            link.send(Arc::new(message));
+        }
+    }
+
+    /// Adds what has waited for a connection to what the report says of all.
+    fn note_queue(&self, link: &Link) {
+        let (one, mut all) = (link.queued(), lock(&self.queued));
+        all.bytes_max = all.bytes_max.max(one.bytes_max);
+        all.replaced += one.replaced;
     }
 
     /// Sends at once, or when the budget allows. First weights go before steps: a worker cannot
@@ -303,7 +348,7 @@ impl Server<'_> {
         };
         let mut priority = store.priority_of(message.subject);
         let copies = match to {
-            Recipients::All => lock(&self.links).iter().flatten().count(),
+            Recipients::All => self.places.connected(),
             Recipients::Worker(_) => {
                 priority.magnitude = f32::INFINITY;
                 1
@@ -313,42 +358,9 @@ impl Server<'_> {
     }
 
     fn put(&self, to: Recipients, message: &Arc<Message>) {
-        let links = lock(&self.links);
-        let to = match to {
-            Recipients::All => &links[..],
-            Recipients::Worker(place) => links.get(place..=place).unwrap_or_default(),
-        };
-        for link in to.iter().flatten() {
+        self.places.each(to, |link| {
             self.traffic.sent(message);
             link.send(message.clone());
-        }
-    }
-}
-
-/// Logs a step that has waited for the same workers for long.
-struct StepWatch {
-    seen: Option<(u64, Vec<u16>)>,
-    since: Instant,
-}
-
-impl StepWatch {
-    fn new() -> Self {
-        Self {
-            seen: None,
-            since: Instant::now(),
-        }
-    }
-
-    fn look(&mut self, store: &Mutex<KvStore>) {
-        if self.since.elapsed() < LATE / 2 {
-            return;
-        }
-        let late = lock(store).late();
-        if let (Some((step, workers)), true) = (&late, late == self.seen) {
-            let names: Vec<_> = workers.iter().map(|w| format!("worker {w}")).collect();
-            log::info!("step {step} is waiting for {}", names.join(", "));
-        }
-        self.seen = late;
-        self.since = Instant::now();
+        });
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Traffic {
     start: u64,
     /// Per layer, and one more for everything that is not training: sent and received.
     counts: Vec<[Count; 2]>,
+    /// Checkpoints for which the disk had no room.
+    lacking: AtomicU64,
 }
 
 /// Traffic of one layer of one member.
@@ -61,6 +63,15 @@ pub struct TrafficReport {
     pub layers: Vec<LayerTraffic>,
     /// Updates of each worker that came too late and were dropped (servers).
     pub dropped_updates: Vec<u64>,
+    /// Checkpoints for which the disk had no room.
+    #[serde(default)]
+    pub checkpoints_lacking: u64,
+    /// Bytes that waited for one slow worker at once, at most (servers).
+    #[serde(default)]
+    pub queued_bytes_max: u64,
+    /// Weights that newer ones replaced before they were sent to a slow worker (servers).
+    #[serde(default)]
+    pub replaced_weights: u64,
 }
 
 impl TrafficReport {
@@ -92,7 +103,13 @@ impl Traffic {
             names,
             pair_layer: plan.pairs().iter().map(|pair| pair.layer).collect(),
             start,
+            lacking: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a checkpoint for which the disk had no room.
+    pub(super) fn lacks_checkpoint(&self) {
+        self.lacking.fetch_add(1, Relaxed);
     }
 
     /// Counts a message that is sent.
@@ -158,6 +175,9 @@ impl Traffic {
             header_bytes: HEADER_LEN,
             layers: layers.collect(),
             dropped_updates: Vec::new(),
+            checkpoints_lacking: self.lacking.load(Relaxed),
+            queued_bytes_max: 0,
+            replaced_weights: 0,
         }
     }
 }

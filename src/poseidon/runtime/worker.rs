@@ -7,8 +7,9 @@ mod hub;
 mod lead;
 mod local;
 mod pass;
+mod peers;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,18 +18,14 @@ use super::arithmetic::SolverArithmetic;
 use super::budget::Budget;
 use super::checkpoint::{CheckpointFolder, Loaded};
 use super::error::PoseidonError;
-use super::link::{self, Incoming, Link, LinkError};
-use super::member::{
-    Joined, LOOK_EVERY, MemberJob, accept, close_all, connect_to_member, identity, join,
-    member_name, read_hello, receive_until_bye,
-};
+use super::join::{Joined, join};
+use super::link::Incoming;
+use super::member::{MemberJob, close_all, identity, keep_common, receive_until_bye};
 use super::model::{Model, ModelJob, hash};
 use super::shutdown::Shutdown;
 use super::traffic::Traffic;
 use crate::node::{SolverError, Tester, Transforms};
-use crate::poseidon::{
-    ClusterInfo, Destination, Member, MemberHello, MemberRole, Message, MessageKind, Syncer,
-};
+use crate::poseidon::{Destination, Member, MemberHello, MemberRole, Syncer};
 use crate::solver::data::{Images, Shard, Source, Transform};
 use crate::weights::{Expect, Role, SharedWeights, SolverState, WeightsView, kernels};
 use hub::Hub;
@@ -97,6 +94,7 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     };
     let folder = job.member.folder(member)?;
     let first = job.model.first_weights(&model)?;
+    let (checkpoints, replicas) = job.member.whole(folder.as_ref())?;
     let listener = job.member.listener()?;
     let hello = MemberHello {
         member,
@@ -107,9 +105,8 @@ pub fn run_worker(job: &WorkerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         images: model.images,
         data: expect.data.map_or(String::new(), |kind| kind.to_string()),
         address: String::new(),
-        checkpoints: folder
-            .as_ref()
-            .map_or(Ok(Vec::new()), CheckpointFolder::clocks)?,
+        checkpoints,
+        replicas,
     };
     let Some(joined) = join(&job.member, hello, &listener, stop)? else {
         return Ok(());
@@ -177,7 +174,11 @@ impl Worker<'_> {
         joined: &Joined,
         first: WeightsView<'_>,
     ) -> Result<Option<Loaded>, PoseidonError> {
-        let start = joined.cluster.start;
+        // One that comes late begins with what the servers send it.
+        let start = match joined.cluster.late {
+            true => 0,
+            false => joined.cluster.start,
+        };
         let (w, history) = (self.shared.view(), self.state.history());
         let mut saved = None;
         if let (Some(folder), 1..) = (&self.folder, start) {
@@ -243,9 +244,11 @@ impl Worker<'_> {
         let (hub, local) = (&hub, &local);
         std::thread::scope(|scope| {
             let adding = local.closing();
+            let folder = self.folder.clone();
             hub.reading(scope, move |hub| {
                 receive_until_bye(&mut incoming, &who, hub.shutdown, |message| {
-                    hub.on_coordinator_message(&message)
+                    keep_common(folder.as_ref(), &message);
+                    hub.on_coordinator_message(&message);
                 });
             });
             hub.register_coordinator(link);
@@ -282,83 +285,6 @@ impl Worker<'_> {
         };
         let tester = Tester::new(&job.model.spec, transform, images, job.test_images)?;
         Ok(Some(tester))
-    }
-
-    /// Connects to all servers and, if layers take `sfb`, to all other workers. Of two workers the
-    /// one with the larger index connects, so that each pair has one connection.
-    fn connect(
-        &self,
-        cluster: &ClusterInfo,
-        hello: &MemberHello,
-        listener: TcpListener,
-        hub: &Hub<'_>,
-    ) -> Result<Vec<Connection>, PoseidonError> {
-        let mut made = Vec::new();
-        let own = usize::from(self.job.member.index);
-        let peers = cluster.plan.has_peers();
-        let before = if peers { own } else { 0 };
-        let servers = cluster
-            .servers
-            .iter()
-            .map(|address| (MemberRole::Server, address))
-            .enumerate();
-        let workers = cluster
-            .workers
-            .iter()
-            .map(|address| (MemberRole::Worker, address))
-            .enumerate();
-        for (index, (role, address)) in servers.chain(workers.take(before)) {
-            let index = index as u16;
-            let member = Member { role, index };
-            let who = member_name(member, address);
-            let (link, mut incoming) =
-                connect_to_member(&who, address, self.job.member.key.as_ref(), hello)?;
-            incoming.expect(hub.sizes());
-            hub.register(role, link);
-            made.push((member, incoming, who));
-        }
-        let mut expected: Vec<u16> = (self.job.member.index + 1..cluster.plan.workers).collect();
-        expected.retain(|_| peers);
-        while !expected.is_empty() && !hub.shutdown.has_begun() {
-            let Some((stream, from)) = accept(&listener) else {
-                std::thread::sleep(LOOK_EVERY);
-                continue;
-            };
-            match self.accept_peer(stream, hello, &expected) {
-                Ok((member, link, mut incoming)) => {
-                    expected.retain(|other| *other != member.index);
-                    incoming.expect(hub.sizes());
-                    hub.register(MemberRole::Worker, link);
-                    made.push((member, incoming, member_name(member, &from.to_string())));
-                }
-                Err(why) => log::warn!("the connection from {from} is dropped: {why}"),
-            }
-        }
-        Ok(made)
-    }
-
-    /// Reads `Hello` of a new connection, which must be one of the `expected` workers.
-    fn accept_peer(
-        &self,
-        stream: TcpStream,
-        hello: &MemberHello,
-        expected: &[u16],
-    ) -> Result<(Member, Link, Incoming), LinkError> {
-        let key = self.job.member.key.as_ref();
-        let (link, mut incoming) = link::open(stream, key, false)?;
-        let theirs = read_hello(&mut incoming)?;
-        let member = theirs.member;
-        let known = member.role == MemberRole::Worker && theirs.session == hello.session;
-        if known && expected.contains(&member.index) {
-            return Ok((member, link, incoming));
-        }
-        let text = "this worker does not expect you".to_owned();
-        link.send(Arc::new(Message::text(
-            MessageKind::Abort,
-            hello.member.index,
-            text,
-        )));
-        Err(LinkError::UnexpectedMember(member))
     }
 
     /// This worker's share of the pictures for thread `thread`.

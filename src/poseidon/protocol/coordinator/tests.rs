@@ -42,6 +42,7 @@ fn hello(role: MemberRole, index: u16) -> MemberHello {
         data: String::new(),
         address: format!("host:{index}"),
         checkpoints: vec![5, 10],
+        replicas: Vec::new(),
     }
 }
 
@@ -177,4 +178,77 @@ fn questions_are_answered_from_the_plan() {
     assert_eq!(c.query("scheme:conv").unwrap(), "ps");
     let message = c.query("scheme:fc9").unwrap_err().to_string();
     assert!(message.contains("scheme:fc9"), "{message}");
+}
+
+fn all_join(c: &mut Coordinator, change: impl Fn(&mut MemberHello)) {
+    for (role, index) in [
+        (MemberRole::Worker, 0),
+        (MemberRole::Worker, 1),
+        (MemberRole::Server, 0),
+    ] {
+        let mut hello = hello(role, index);
+        change(&mut hello);
+        c.join(hello).unwrap();
+    }
+}
+
+#[test]
+fn replicas_that_differ_are_no_checkpoint() {
+    let mut c = coordinator(true);
+    all_join(&mut c, |hello| {
+        if hello.member.role == MemberRole::Worker {
+            hello.replicas = vec![7, 8 + u64::from(hello.member.index)];
+        }
+    });
+    assert_eq!(c.cluster_info().unwrap().start, 5);
+    let [a, b] = c.differing(10).unwrap().map(|member| member.index);
+    assert_eq!(([a, b], c.differing(5)), ([0, 1], None));
+    assert_eq!(c.nothing_in_common(), None);
+}
+
+#[test]
+fn to_go_on_from_nothing_is_refused() {
+    let mut c = coordinator(true);
+    assert_eq!(c.nothing_in_common(), None, "not before all are here");
+    all_join(&mut c, |hello| {
+        hello.checkpoints = match hello.member.role {
+            MemberRole::Worker => vec![5],
+            MemberRole::Server => Vec::new(),
+        }
+    });
+    let message = c.nothing_in_common().unwrap().to_string();
+    for part in ["worker 1: [5]", "server 0: none", "begin anew"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let mut anew = coordinator(false);
+    all_join(&mut anew, |hello| hello.checkpoints.clear());
+    assert_eq!(anew.nothing_in_common(), None);
+}
+
+#[test]
+fn the_newest_checkpoint_of_all_is_known() {
+    let mut c = coordinator(false);
+    let worker = |index| Member {
+        role: MemberRole::Worker,
+        index,
+    };
+    let server = Member {
+        role: MemberRole::Server,
+        index: 0,
+    };
+    // Worker 1 has no room for 10 and 15.
+    for (member, clock, common) in [
+        (server, 5, 0),
+        (worker(0), 5, 0),
+        (worker(1), 5, 5),
+        (server, 10, 5),
+        (worker(0), 10, 5),
+        (server, 15, 5),
+        (worker(0), 15, 5),
+        (server, 20, 5),
+        (worker(1), 20, 5),
+        (worker(0), 20, 20),
+    ] {
+        assert_eq!(c.saved(member, clock), common, "{member} {clock}");
+    }
 }

@@ -353,7 +353,7 @@ impl<'h> Hub<'h> {
         }
     }
 
-    fn to_coordinator(&self, message: Message) {
+    pub(super) fn to_coordinator(&self, message: Message) {
         if let Some(link) = &lock(&self.links).coordinator {
             link.send(Arc::new(message));
         }

@@ -7,7 +7,7 @@ use std::thread::Scope;
 
 use super::super::checkpoint::Loaded;
 use super::super::error::PoseidonError;
-use super::super::member::identity;
+use super::super::member::{identity, save};
 use super::hub::Hub;
 use super::local::Local;
 use super::pass::{PassResult, Thread};
@@ -169,10 +169,14 @@ impl<'l> Lead<'l> {
         let last = plan.clocks.min(self.hub.end_at());
         let whole =
             self.hub.drops_late() && self.hub.end_at() != u64::MAX || self.hub.wait_for(last);
-        if whole
-            && !self.hub.shutdown.has_begun()
-            && let Some(tester) = &mut tester
-        {
+        if !whole || self.hub.shutdown.has_begun() {
+            return Ok(());
+        }
+        // The last one is there too: the run may be gone on with for more iterations.
+        if t > self.cluster.start && plan.checkpoint_at(t) {
+            self.save(t, &own, &helpers)?;
+        }
+        if let Some(tester) = &mut tester {
             self.test(t, tester, curve.as_mut())?;
         }
         Ok(())
@@ -272,7 +276,10 @@ impl<'l> Lead<'l> {
                 test_loss: Some(f64::from(found.loss)),
                 test_accuracy: Some(f64::from(found.accuracy)),
             };
-            curve.write(&row).map_err(SolverError::from)?;
+            // A full disk costs a row of the curve, not the training.
+            if let Err(error) = curve.write(&row) {
+                log::warn!("a row of the learning curve is lost: {error}; training goes on");
+            }
         }
         let target = self.worker.job.target_accuracy;
         Ok(target.is_some_and(|target| found.accuracy >= target))
@@ -334,7 +341,9 @@ impl<'l> Lead<'l> {
         ];
         let notes = notes.map(|(name, value)| (name.to_owned(), value));
         let notes = self.identity.clone().into_iter().chain(notes).collect();
-        folder.save(&Checkpoint { clock: t, arrays }, notes)?;
-        Ok(())
+        let (checkpoint, traffic) = (Checkpoint { clock: t, arrays }, self.hub.traffic());
+        save(folder, &checkpoint, notes, &traffic, |message| {
+            self.hub.to_coordinator(message);
+        })
     }
 }
