@@ -146,19 +146,8 @@ impl Fleet {
             streamers: Vec::new(),
             folder: Scratch::new("dogwild-rawbench")?,
         };
-        let manifest = Manifest::new(vec![("weights".to_owned(), vec![args.weights as usize])])?;
-        let session = u64::from(std::process::id()) << 32 | u64::from(args.mtu);
         for node in 0..args.nodes {
-            let spec = BufferSpec {
-                session,
-                manifest: manifest.clone(),
-                data: Default::default(),
-            };
-            let shared = match SharedWeights::create(&fleet.path(node), &spec, Existing::Fresh)? {
-                Created::New(new) => new.ready(),
-                Created::Resumed(shared) => shared,
-            };
-            fleet.buffers.push(shared);
+            fleet.make_buffer(node)?;
         }
         for node in 0..args.nodes {
             let child = fleet.streamer(node, stream_args)?;
@@ -166,6 +155,61 @@ impl Fleet {
         }
         fleet.wait_ready()?;
         Ok(fleet)
+    }
+
+    /// Makes the buffer of the next node.
+    pub(crate) fn make_buffer(&mut self, node: u16) -> Result<()> {
+        let weights = vec![self.args.weights as usize];
+        let spec = BufferSpec {
+            session: u64::from(std::process::id()) << 32 | u64::from(self.args.mtu),
+            manifest: Manifest::new(vec![("weights".to_owned(), weights)])?,
+            data: Default::default(),
+        };
+        let shared = match SharedWeights::create(&self.path(node), &spec, Existing::Fresh)? {
+            Created::New(new) => new.ready(),
+            Created::Resumed(shared) => shared,
+        };
+        self.buffers.push(shared);
+        Ok(())
+    }
+
+    /// Starts the streamer of one node more, whose buffer is there. It is the last one until it
+    /// leaves.
+    pub(crate) fn join(&mut self, node: u16, stream_args: &[String]) -> Result<()> {
+        let child = self.streamer(node, stream_args)?;
+        self.streamers.push(child);
+        Ok(())
+    }
+
+    /// Whether the node that joined last is ready.
+    pub(crate) fn joined(&self) -> bool {
+        let last = self.buffers.last();
+        last.is_some_and(|shared| shared.globals().ready.load(Relaxed) != 0)
+    }
+
+    /// When the streamer of the node that joined last had opened its files, ns since 1970.
+    pub(crate) fn opened_unix_ns(&self) -> u64 {
+        let slots = self.buffers.last().map(SharedWeights::slots);
+        let mut slots = slots.into_iter().flatten();
+        let stream = slots.find(|slot| slot.role == Role::Stream);
+        stream.map_or(0, |slot| slot.started_unix_ns)
+    }
+
+    /// Ends the node that joined last: it gives its ranges to the others.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        if let Some(mut child) = self.streamers.pop() {
+            dogwild_lab::process::terminate(child.id());
+            let status = child.wait()?;
+            if !status.success() {
+                bail!("the node that joined ended with {status} (its message is above)");
+            }
+        }
+        let node = self.buffers.len() as u16 - 1;
+        self.buffers.pop();
+        for suffix in ["", ".stream", ".forks", ".seal"] {
+            let _ = std::fs::remove_file(self.folder.file(&format!("n{node}{suffix}")));
+        }
+        Ok(())
     }
 
     fn path(&self, node: u16) -> PathBuf {

@@ -8,6 +8,7 @@ mod conserve;
 mod fleet;
 mod gpu;
 mod hogwild;
+mod join;
 mod link;
 mod machine;
 mod measure;
@@ -46,6 +47,8 @@ enum Command {
     /// What a TCP flow keeps of a slow link that the stream uses too, and how soon the stream finds
     /// the link's rate
     Tcp(tcp::Args),
+    /// How soon a node that joins is ready, as a ratio to one transfer of the buffer
+    Join(join::Args),
     /// Whether anything that is added gets lost or doubled on the way
     Conserve(conserve::Args),
     /// How many updates racing solvers lose to each other
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Sweep(args) => args.run(),
         Command::Stream(args) => args.run(),
         Command::Tcp(args) => args.run(),
+        Command::Join(args) => args.run(),
         Command::Conserve(args) => args.run(),
         Command::Hogwild(args) => hogwild::run(&args),
         Command::Gpu(args) => args.run(),
