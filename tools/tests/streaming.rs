@@ -253,6 +253,7 @@ fn a_sealed_stream_goes_on_under_hostile_frames() {
     for reason in ["bad tag", "replayed", "too short"] {
         let count = refused.iter().find(|pair| pair[0] == reason);
         let count = count.expect("a reason");
-        assert!(number(&count[1]) > 0.0, "{reason}: {report}");
+        // A few of the nodes' own come back to them.
+        assert!(number(&count[1]) > 1000.0, "{reason}: {report}");
     }
 }
