@@ -21,6 +21,7 @@ macro_rules! storms {
     )*};
 }
 
+mod apart;
 mod checks;
 mod explore;
 mod finite;

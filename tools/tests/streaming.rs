@@ -225,3 +225,35 @@ fn next_to_tcp(congestion: &str) -> Option<Value> {
     assert!(number(&report["positions_lost_share"]) < 0.02, "{report}");
     Some(report)
 }
+
+/// Under forged, recorded and damaged frames a sealed stream goes on, and no weight changes
+/// (rawbench itself fails if one does).
+#[test]
+fn a_sealed_stream_goes_on_under_hostile_frames() {
+    let args = [
+        "hostile",
+        "--transport",
+        "udp",
+        "--weights",
+        "30000",
+        "--frames",
+        "300000",
+        "--seconds",
+        "0.3",
+        "--rate",
+        "5MB",
+    ];
+    let Some(report) = rawbench(&args) else {
+        return;
+    };
+    assert_eq!(report["weights_changed"], 0, "{report}");
+    assert_eq!(report["attack"]["sent"], 300_000, "{report}");
+    assert!(number(&report["during"]["positions_taken_per_s"]) > 0.0);
+    let refused = report["refused"].as_array().expect("reasons");
+    for reason in ["bad tag", "replayed", "too short"] {
+        let count = refused.iter().find(|pair| pair[0] == reason);
+        let count = count.expect("a reason");
+        // A few of the nodes' own come back to them.
+        assert!(number(&count[1]) > 1000.0, "{reason}: {report}");
+    }
+}

@@ -56,6 +56,8 @@ pub(crate) struct Fleet {
     pub(crate) buffers: Vec<SharedWeights>,
     pub(crate) lab: Option<Lab>,
     pub(crate) args: FleetArgs,
+    /// The session of its buffers.
+    pub(crate) session: u64,
     streamers: Vec<Child>,
     /// Goes last: streamers have ended then.
     folder: Scratch,
@@ -139,10 +141,12 @@ impl Fleet {
         lab: Option<Lab>,
         stream_args: &[String],
     ) -> Result<Self> {
+        let session = u64::from(std::process::id()) << 32 | u64::from(args.mtu);
         let mut fleet = Self {
             buffers: Vec::new(),
             lab,
             args: args.clone(),
+            session,
             streamers: Vec::new(),
             folder: Scratch::new("dogwild-rawbench")?,
         };

@@ -8,6 +8,7 @@ mod conserve;
 mod fleet;
 mod gpu;
 mod hogwild;
+mod hostile;
 mod join;
 mod link;
 mod machine;
@@ -51,6 +52,8 @@ enum Command {
     Join(join::Args),
     /// Whether anything that is added gets lost or doubled on the way
     Conserve(conserve::Args),
+    /// What a sealed stream keeps of its rate while another host sends frames without the key
+    Hostile(hostile::Args),
     /// How many updates racing solvers lose to each other
     Hogwild(hogwild::HogwildArgs),
     /// How fast a device is kept in step with a buffer, compared with plain copies
@@ -71,6 +74,7 @@ enum Part {
     Stream(Box<dogwild::cli::stream::Args>),
     Raw(raw::Args),
     Adder(conserve::AdderArgs),
+    Attacker(hostile::AttackerArgs),
     TcpFlow(tcp::FlowArgs),
     TcpSink(tcp::SinkArgs),
 }
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Command::Tcp(args) => args.run(),
         Command::Join(args) => args.run(),
         Command::Conserve(args) => args.run(),
+        Command::Hostile(args) => args.run(),
         Command::Hogwild(args) => hogwild::run(&args),
         Command::Gpu(args) => args.run(),
         Command::Accumulate(args) => args.run(),
@@ -99,6 +104,9 @@ fn main() -> ExitCode {
         } => args.run(),
         Command::Component {
             part: Part::Adder(args),
+        } => args.run(),
+        Command::Component {
+            part: Part::Attacker(args),
         } => args.run(),
         Command::Component {
             part: Part::TcpFlow(args),

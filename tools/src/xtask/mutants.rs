@@ -2,18 +2,45 @@
 //! must catch.
 //!
 //! Works on the last commit, in a worktree under `target/mutants` with a target folder of its own.
-//! A mutant that survives shows a rule that no test holds: write that test. Invariant: each change
-//! fits exactly one place of the tree; a test of this file holds that, so the list stays true.
+//! All changes are built at once, each behind a number that [`CHOICE`] turns on in a run of the
+//! tests: a mutant costs a run, not a build. A mutant that survives shows a rule that no test
+//! holds: write that test.
+//!
+//! Invariant: each change is a whole expression or whole statements and fits exactly one place of
+//! the tree; a test of this file holds that, so the list stays true.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::{output, root};
 
 mod list;
+
+/// The variable that has the number of a mutant.
+const CHOICE: &str = "DOGWILD_MUTANT";
+
+/// What the changed tree asks.
+const SWITCH: &str = r#"
+/// Whether this run is that of a mutant (`cargo xtask mutants`).
+pub(crate) fn mutant(number: usize) -> bool {
+    static CHOSEN: std::sync::LazyLock<Option<usize>> = std::sync::LazyLock::new(|| {
+        let chosen = std::env::var("DOGWILD_MUTANT").ok()?;
+        Some(chosen.parse().expect("the number of a mutant"))
+    });
+    *CHOSEN == Some(number)
+}
+"#;
+
+/// Which tests run, one after the other, until one fails: those of the changed file, those that go
+/// through states, all others, and the long ones.
+const EXPLORE: &[&str] = &["stream::tests::explore::"];
+const OTHERS: &[&str] = &["stream::", "--skip", "stream::tests::explore::"];
+const LONG: &[&str] = &["stream::", "--ignored"];
 
 /// One change.
 #[derive(Clone, Copy, Debug)]
@@ -27,44 +54,82 @@ struct Mutant {
 }
 
 impl Mutant {
-    /// The file of the tree at `root` with the change.
-    fn of(&self, root: &Path) -> Result<String> {
-        let path = root.join("src/stream").join(self.file);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    /// Where in `text`, which is that of its file, the change is.
+    fn place(&self, text: &str) -> Result<usize> {
         let places = text.matches(self.old).count();
         ensure!(
             places == 1,
-            "mutant `{}` fits {places} places of {}, not one",
+            "mutant `{}` fits {places} places of src/stream/{}, not one",
             self.name,
-            path.display()
+            self.file
         );
-        Ok(text.replace(self.old, self.new))
+        Ok(text.find(self.old).unwrap_or_default())
     }
+
+    /// Whether it changes statements, not an expression.
+    fn is_statement(&self) -> bool {
+        self.old.ends_with(';')
+    }
+}
+
+/// The text of `file` with all its mutants, each behind its number.
+fn changed(file: &str, text: &str) -> Result<String> {
+    let mut places = Vec::new();
+    let all = list::MUTANTS.iter().enumerate();
+    for (number, mutant) in all.filter(|(_, mutant)| mutant.file == file) {
+        places.push((mutant.place(text)?, number));
+    }
+    // From the end, so that places stay where they are.
+    places.sort_unstable_by(|a, b| b.cmp(a));
+    let mut text = text.to_owned();
+    let groups = places.chunk_by(|(a, _), (b, _)| a == b);
+    for group in groups {
+        let (at, first) = group[0];
+        let first = list::MUTANTS[first];
+        let mut with = String::new();
+        for (_, number) in group {
+            let Mutant { name, new, old, .. } = list::MUTANTS[*number];
+            ensure!(old == first.old, "mutant `{name}` overlaps another");
+            with += &format!("if crate::stream::mutant({number}) {{ {new} }} else ");
+        }
+        with += &format!("{{ {} }}", first.old);
+        if !first.is_statement() {
+            with = format!("({with})");
+        }
+        text.replace_range(at..at + first.old.len(), &with);
+    }
+    Ok(text)
 }
 
 /// Tries all mutants, or those whose names contain `only`.
 pub(crate) fn run(only: Option<&str>) -> Result<()> {
-    let folder = root().join("target/mutants");
-    let tree = folder.join("tree");
-    if !tree.exists() {
-        let mut add = Command::new("git");
-        add.args(["worktree", "add", "--detach", "--force"]);
-        output(add.arg(&tree).current_dir(root()))?;
-    }
-    let wanted = |mutant: &&Mutant| only.is_none_or(|only| mutant.name.contains(only));
+    let all = list::MUTANTS.iter().enumerate();
+    let wanted: Vec<_> = all
+        .filter(|(_, mutant)| only.is_none_or(|only| mutant.name.contains(only)))
+        .collect();
     ensure!(
-        list::MUTANTS.iter().any(|mutant| wanted(&mutant)),
+        !wanted.is_empty(),
         "no mutant is named `{}`: leave out --only, and all are tried, each with its name",
         only.unwrap_or_default()
     );
+    let tests = build()?;
+    ensure!(
+        first_failure(&tests, None, &[EXPLORE, OTHERS])?.is_none(),
+        "the tests of the stream fail without any change: `cargo test --lib stream::`"
+    );
     let mut survived = Vec::new();
-    for mutant in list::MUTANTS.iter().filter(wanted) {
-        let caught_by = attempt(mutant, &tree, &folder.join("built"))?;
-        match caught_by.first() {
-            Some(_) => dogwild_lab::say!("{}: caught by {}", mutant.name, caught_by.join(", ")),
+    for (number, mutant) in wanted {
+        let start = Instant::now();
+        let own = format!("stream::tests::{}::", mutant.file.trim_end_matches(".rs"));
+        let stages = [&[own.as_str()], EXPLORE, OTHERS, LONG];
+        let caught_by = first_failure(&tests, Some(number), &stages)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let name = mutant.name;
+        match caught_by {
+            Some(test) => dogwild_lab::say!("{name}: caught by {test}, {seconds:.1} s"),
             None => {
-                dogwild_lab::say!("{}: SURVIVED", mutant.name);
-                survived.push(mutant.name);
+                dogwild_lab::say!("{name}: SURVIVED, {seconds:.1} s");
+                survived.push(name);
             }
         }
     }
@@ -72,36 +137,79 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The tests of the stream that fail with `mutant` (some of them: the first that fail).
-fn attempt(mutant: &Mutant, tree: &Path, built: &Path) -> Result<Vec<String>> {
-    let commit = output(
-        Command::new("git")
-            .args(["rev-parse", "HEAD"])
-            .current_dir(root()),
-    )?;
+/// Builds the tests of the stream, with all mutants in them; where they are.
+fn build() -> Result<PathBuf> {
+    let folder = root().join("target/mutants");
+    let tree = folder.join("tree");
+    if !tree.exists() {
+        let mut add = Command::new("git");
+        add.args(["worktree", "add", "--detach", "--force"]);
+        output(add.arg(&tree).current_dir(root()))?;
+    }
+    let mut commit = Command::new("git");
+    let commit = output(commit.args(["rev-parse", "HEAD"]).current_dir(root()))?;
     let mut fresh = Command::new("git");
     fresh.args(["checkout", "--quiet", "--force", "--detach", commit.trim()]);
-    output(fresh.current_dir(tree))?;
-    fs::write(tree.join("src/stream").join(mutant.file), mutant.of(tree)?)?;
-    let mut tests = Command::new("cargo");
-    tests.args(["test", "--lib", "stream::"]);
-    tests.env("CARGO_TARGET_DIR", built).current_dir(tree);
-    let ended = tests.output().context("cannot run cargo")?;
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    if ended.status.success() {
-        return Ok(Vec::new());
+    output(fresh.current_dir(&tree))?;
+    let stream = tree.join("src/stream");
+    let mut files: Vec<_> = list::MUTANTS.iter().map(|mutant| mutant.file).collect();
+    files.sort_unstable();
+    files.dedup();
+    for file in files {
+        rewrite(&stream.join(file), |text| changed(file, text))?;
     }
-    let failed = said.lines().filter_map(|line| line.strip_prefix("test "));
-    let failed = failed.filter_map(|line| line.strip_suffix(" ... FAILED"));
-    let failed: Vec<String> = failed.take(4).map(str::to_owned).collect();
-    if failed.is_empty() {
-        let why = String::from_utf8_lossy(&ended.stderr).into_owned();
-        bail!(
-            "mutant `{}` is not built, or ends the tests: {why}{said}",
-            mutant.name
-        );
+    rewrite(&stream.join("mod.rs"), |text| Ok(format!("{text}{SWITCH}")))?;
+    let mut build = Command::new("cargo");
+    build.args(["test", "--no-default-features", "--lib", "--no-run"]);
+    build.args(["--message-format", "json"]);
+    build.env("CARGO_TARGET_DIR", folder.join("built"));
+    let said = output(build.current_dir(&tree))?;
+    let mut made = said.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message["executable"].as_str()?))
+    });
+    made.next_back().context("cargo names no program of tests")
+}
+
+fn rewrite(path: &Path, change: impl Fn(&str) -> Result<String>) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    fs::write(path, change(&text)?).with_context(|| path.display().to_string())
+}
+
+/// The first test that fails with that mutant; the rest is not run.
+fn first_failure(
+    tests: &Path,
+    number: Option<usize>,
+    stages: &[&[&str]],
+) -> Result<Option<String>> {
+    for stage in stages {
+        let mut command = Command::new(tests);
+        command.args(*stage).stdout(Stdio::piped());
+        command.stderr(Stdio::null()).env_remove(CHOICE);
+        if let Some(number) = number {
+            command.env(CHOICE, number.to_string());
+        }
+        let mut child = command.spawn().context("cannot run the tests")?;
+        let lines = BufReader::new(child.stdout.take().context("no pipe")?).lines();
+        let mut failed = None;
+        for line in lines {
+            let line = line?;
+            let name = line.strip_prefix("test ");
+            if let Some(name) = name.and_then(|name| name.strip_suffix(" ... FAILED")) {
+                failed = Some(name.to_owned());
+                child.kill()?;
+                break;
+            }
+        }
+        let ended = child.wait()?;
+        if failed.is_some() {
+            return Ok(failed);
+        }
+        if !ended.success() {
+            return Ok(Some(format!("the end of all tests ({ended})")));
+        }
     }
-    Ok(failed)
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -111,11 +219,12 @@ mod tests {
     #[test]
     fn each_mutant_fits_one_place() {
         assert!(list::MUTANTS.len() >= 20);
-        for mutant in list::MUTANTS {
-            let text = mutant
-                .of(&root())
-                .unwrap_or_else(|error| panic!("{error:#}"));
-            assert!(text.contains(mutant.new), "{}", mutant.name);
+        for (number, mutant) in list::MUTANTS.iter().enumerate() {
+            let path = root().join("src/stream").join(mutant.file);
+            let text = fs::read_to_string(&path).expect("a file of the stream");
+            let text = changed(mutant.file, &text).unwrap_or_else(|error| panic!("{error:#}"));
+            let switch = format!("if crate::stream::mutant({number}) {{ {} }}", mutant.new);
+            assert_eq!(text.matches(&switch).count(), 1, "{}", mutant.name);
         }
     }
 }

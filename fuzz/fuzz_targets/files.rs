@@ -1,0 +1,6 @@
+//! libFuzzer's way into `src/files.rs`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| dogwild_fuzz::files::run(bytes));
