@@ -25,12 +25,12 @@ const UNSAFE_FILES: [&str; 45] = [
     "net/src/verbs/send_ring.rs",
     "net/src/verbs/subnet.rs",
     "src/device/cuda/memory.rs",
-    "src/device/cuda/mod.rs",
+    "src/device/cuda.rs",
     "src/device/cuda/stream.rs",
     "src/device/host.rs",
     "src/device/kernels/net.rs",
     "src/device/memory.rs",
-    "src/device/mod.rs",
+    "src/device.rs",
     "src/device/product.rs",
     "src/solver/gemm.rs",
     "src/weights/gpu_state.rs",
@@ -40,13 +40,13 @@ const UNSAFE_FILES: [&str; 45] = [
     "src/weights/kernels/copy.rs",
     "src/weights/kernels/crash_tests.rs",
     "src/weights/kernels/lanes.rs",
-    "src/weights/kernels/mod.rs",
+    "src/weights/kernels.rs",
     "src/weights/kernels/rounded.rs",
     "src/weights/kernels/take.rs",
     "src/weights/kernels/views.rs",
     "src/weights/kernels/x86.rs",
     "src/weights/mapping.rs",
-    "src/weights/mod.rs",
+    "src/weights.rs",
     "src/weights/process.rs",
     "src/weights/publish.rs",
     "src/weights/slots.rs",
@@ -82,6 +82,18 @@ fn files_say_what_they_hold() {
             })
             .collect(),
     );
+}
+
+/// A module with files of its own is `name.rs` and `name/`. What test programs share is not: cargo
+/// takes each file of `tests/` for a program.
+#[test]
+fn modules_have_one_style() {
+    let shared = ["tests/support/mod.rs", "tests/suite/mod.rs"];
+    let other = files("rs").into_iter().filter(|file| {
+        file.path.ends_with("/mod.rs") && !shared.iter().any(|end| file.path.ends_with(end))
+    });
+    let complaint = |file: Source| format!("{}:1: name it after its folder, next to it", file.path);
+    no_complaints(other.map(complaint).collect());
 }
 
 #[test]

@@ -332,9 +332,9 @@ fn run_thin(seed: u64, nodes: u16) {
     run_of(seed, Storm::Overlapping, THIN, nodes, faults);
 }
 
-fn run_of(seed: u64, storm: Storm, tempo: Tempo, nodes: u16, faults: Faults) {
-    let folder = folder();
-    let config = Config {
+/// What a storm is of.
+fn config_of(seed: u64, tempo: Tempo, nodes: u16) -> Config {
+    Config {
         nodes,
         later: if seed % 3 == 2 { 1 + nodes / 2 } else { 0 },
         masters: nodes - u16::from(seed.is_multiple_of(5) && nodes > 2),
@@ -345,7 +345,12 @@ fn run_of(seed: u64, storm: Storm, tempo: Tempo, nodes: u16, faults: Faults) {
             _ => SILENCE_NS,
         },
         ..config(Deltas::ExactlyOnce)
-    };
+    }
+}
+
+fn run_of(seed: u64, storm: Storm, tempo: Tempo, nodes: u16, faults: Faults) {
+    let folder = folder();
+    let config = config_of(seed, tempo, nodes);
     let mut fleet = Fleet::new(&config, folder.path()).unwrap();
     for node in 0..config.places() {
         for life in 1..=LIVES {

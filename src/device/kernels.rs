@@ -21,8 +21,8 @@ use super::Kernel;
 
 /// Files of CUDA C: name and text.
 pub const SOURCES: [(&str, &str); 2] = [
-    ("sync.cu", include_str!("sync.cu")),
-    ("net.cu", include_str!("net.cu")),
+    ("sync.cu", include_str!("kernels/sync.cu")),
+    ("net.cu", include_str!("kernels/net.cu")),
 ];
 
 /// Every kernel.
