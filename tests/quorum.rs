@@ -39,6 +39,7 @@ fn wait_for_steps(hosts: &Hosts, nodes: &[u16], more: u64) {
 /// One of three is cut off and hears no other: it stands still, while the two others go on. Once
 /// the cable is in again it goes on too, and all end with the same weights.
 #[test]
+#[ignore = "long: a cut cable and silence"]
 fn who_hears_too_few_waits() {
     dogwild_lab::enter_or_return!();
     let lab = Lab::up(&Spec::of(NODES.into())).expect("a lab");

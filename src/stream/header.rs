@@ -186,7 +186,7 @@ pub(super) enum Given {
     Base(u8),
     /// The delta that was under way when the master changed.
     Contested,
-    /// There is nothing of what was asked for.
+    /// There is nothing of what was asked for; `seq` says what that was.
     Nothing,
     /// Which position it was begun from; the weights are not there.
     Begun,
@@ -202,6 +202,12 @@ impl Given {
             Self::Nothing => 3,
             Self::Begun => 4,
         }
+    }
+
+    /// Whether a piece says that there is nothing of what this stands for.
+    pub(super) fn is_nothing(self, header: &Header) -> bool {
+        let asked = u16::from(header.seq) == self.content();
+        header.content == Self::Nothing.content() && asked
     }
 }
 

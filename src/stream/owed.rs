@@ -115,7 +115,7 @@ impl Debts {
         let header = &frame.header;
         let asked = |one: &Asked| (one.chunk, one.node) == (header.chunk, header.sender);
         let at = self.asked.iter().position(asked);
-        let nothing = header.content == Given::Nothing.content();
+        let nothing = Given::Contested.is_nothing(header);
         let wanted = nothing || header.content == Given::Contested.content();
         let at = at.filter(|_| wanted).ok_or(DropReason::Late)?;
         let one = &mut self.asked[at];

@@ -202,12 +202,12 @@ impl Rejoin {
         let at = self.asked.iter().position(|one| one.chunk == header.chunk);
         let one = &mut self.asked[at.ok_or(DropReason::Late)?];
         let wanted = match one.base {
-            None => Given::Base(0).content(),
-            Some(_) => Given::Contested.content(),
+            None => Given::Base(0),
+            Some(_) => Given::Contested,
         };
-        let nothing = header.content == Given::Nothing.content();
+        let nothing = wanted.is_nothing(header);
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
-        if !forked || header.sender != one.node || !nothing && header.content != wanted {
+        if !forked || header.sender != one.node || !nothing && header.content != wanted.content() {
             return Err(DropReason::Late);
         }
         common.counters.restores_taken += 1;

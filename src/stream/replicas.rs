@@ -234,7 +234,11 @@ fn send_piece(
         (None, None) => (state.epoch.load(Relaxed), version),
     };
     let mut header = header::restore(common, chunk, position, given, (piece, weights.len()));
-    header.seq = contested.map_or(0, |contested| contested.seq);
+    header.seq = match (given, contested) {
+        // Nothing of what: an answer to an ask before must not be taken for one to the last.
+        (Given::Nothing, _) => wanted.content() as u8,
+        (_, contested) => contested.map_or(0, |contested| contested.seq),
+    };
     let applied = common.state.applied(chunk);
     let position = common.held_position(chunk);
     let value = |i: usize| match (wanted, base, contested) {

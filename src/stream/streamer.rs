@@ -155,7 +155,8 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Foreign);
         }
         check_piece(&self.common, frame)?;
-        let told = [Given::Begun.content(), Given::Nothing.content()].contains(&header.content);
+        let begun = header.content == Given::Begun.content();
+        let told = begun || Given::Begun.is_nothing(header);
         if told && self.common.forks.unsure.contains(&header.chunk) {
             self.unsure.handle(&mut self.common, frame)
         } else if header.content != Given::Replica.content() {

@@ -125,6 +125,7 @@ fn conserve_with(by: &str) -> (Option<i32>, String) {
 
 /// A stopped process keeps its sockets and says nothing: only the replicas tell.
 #[test]
+#[ignore = "long: waits as long as weights may still come"]
 fn conserve_says_which_node_lacks_what_when_a_streamer_stops() {
     let (code, said) = conserve_with("STOP");
     assert_eq!(code, Some(1), "{said}");
