@@ -34,6 +34,15 @@ struct Lane<D: Device> {
     done: Vec<Mutex<Option<D::Event>>>,
 }
 
+impl<D: Device> Lane<D> {
+    /// Waits until the last sum of a layer has left the host.
+    fn wait_until_up(&self, layer: usize) -> Result<(), DeviceError> {
+        let done = self.done[layer].lock();
+        let done = done.unwrap_or_else(PoisonError::into_inner).clone();
+        done.map_or(Ok(()), |done| done.wait())
+    }
+}
+
 /// Brings gradients down from devices, lets [`Sum`] add them, and brings the sums up to all.
 pub struct Accumulate<D: Device> {
     lanes: Vec<Lane<D>>,
@@ -105,9 +114,6 @@ impl<D: Device> Accumulate<D> {
         ready: &D::Event,
     ) -> Result<(), AccumulateError> {
         let lane = &self.lanes[device];
-        // Else the next sum could overwrite the one that is on its way up.
-        let last = lane.done[layer].lock();
-        let last = last.unwrap_or_else(PoisonError::into_inner).take();
         let down = || -> Result<D::Event, DeviceError> {
             let range = self.sum.range(layer).clone();
             lane.down.wait(ready)?;
@@ -115,8 +121,8 @@ impl<D: Device> Accumulate<D> {
             lane.down.download(lane.gradient.part(range), to)?;
             lane.down.record()
         };
-        last.map_or(Ok(()), |last| last.wait())
-            .map_err(failed(device))?;
+        // Else the next sum could overwrite the one that is on its way up.
+        lane.wait_until_up(layer).map_err(failed(device))?;
         self.sum.claim(device, layer, clock)?;
         let there = down().map_err(failed(device))?;
         self.sum.tell(device, Down { layer, there });
@@ -174,6 +180,13 @@ impl<D: Device> Accumulate<D> {
 }
 
 impl<D: Device> Sink for Accumulate<D> {
+    fn clear(&self, layer: usize) -> Result<(), AccumulateError> {
+        for (device, lane) in self.lanes.iter().enumerate() {
+            lane.wait_until_up(layer).map_err(failed(device))?;
+        }
+        Ok(())
+    }
+
     fn part(&self, _: usize, range: &Range<usize>) -> Result<(), AccumulateError> {
         for (device, lane) in self.lanes.iter().enumerate() {
             let from = self.sum.total().part(range.clone());

@@ -53,6 +53,14 @@ pub enum Order {
 
 /// What a [`Sum`] calls when parts and layers of a sum are done.
 pub trait Sink: Sync {
+    /// A layer of the total is to be written again: waits until nothing reads its last sum.
+    ///
+    /// # Errors
+    /// Ends the accumulation.
+    fn clear(&self, _layer: usize) -> Result<(), AccumulateError> {
+        Ok(())
+    }
+
     /// Some of a layer's floats are final: `range`, among all.
     ///
     /// # Errors
@@ -283,6 +291,10 @@ impl<N> Sum<N> {
         let devices = self.devices() as u64;
         let turn = || counters.arrived.load(Ordering::Acquire) % devices == device as u64;
         self.wait_until(device, layer, turn)?;
+        if device == 0 {
+            // Others may have given nothing yet, and have the last sum on their way up.
+            sink.clear(layer)?;
+        }
         self.add(
             &counters.range,
             &self.gradients[device..=device],

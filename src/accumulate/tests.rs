@@ -11,7 +11,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::device::host::HostDevice;
-use crate::device::{Device, HostMemory, Kernel, Memory, Shape, Stream};
+use crate::device::{Device, DeviceError, HostMemory, Kernel, Memory, Shape, Stream};
 use crate::weights::kernels;
 
 const ORDERS: [Order; 2] = [Order::Parts, Order::Turns];
@@ -172,6 +172,18 @@ fn sums_are_the_synchronous_ones_bit_for_bit() {
 
 /// Every device of a host trains through streams: its gradients come from a stream of its own.
 fn on_devices<D: Device>(devices: Vec<D>, sizes: &[usize], rounds: u64, order: Order, seed: u64) {
+    on_devices_with(devices, sizes, rounds, order, seed, |_, _, _| Ok(()));
+}
+
+/// The same, with `work` on each device's way up, by device and layer.
+fn on_devices_with<D: Device>(
+    devices: Vec<D>,
+    sizes: &[usize],
+    rounds: u64,
+    order: Order,
+    seed: u64,
+    work: impl Fn(usize, usize, &D::Stream) -> Result<(), DeviceError> + Send + Sync + 'static,
+) {
     let count = devices.len();
     let layers = layers(sizes);
     let len = layers.last().unwrap().range.end;
@@ -184,19 +196,21 @@ fn on_devices<D: Device>(devices: Vec<D>, sizes: &[usize], rounds: u64, order: O
         .collect();
     let updated = Arc::new(AtomicUsize::new(0));
     let counts = updated.clone();
-    let work: Work<D> = Box::new(move |_, _, _, _| {
+    let work: Work<D> = Box::new(move |device, layer, _, up| {
         counts.fetch_add(1, Relaxed);
-        Ok(())
+        work(device, layer, up)
     });
     let accumulate = Accumulate::new(&layers, of, order, work).unwrap();
     let (accumulate, layers) = (&accumulate, &layers);
     std::thread::scope(|scope| {
         for thread in 0..count {
-            scope.spawn(move || accumulate.work(thread).unwrap());
+            scope.spawn(move || accumulate.work(thread));
         }
         let all = devices.into_iter().zip(memories).enumerate();
         let all = all.map(|(index, (device, memory))| {
             scope.spawn(move || {
+                // Else the others would wait for one that has found a wrong sum.
+                let watch = accumulate.watch(index);
                 let mut pauses = Pauses(Xoshiro256PlusPlus::seed_from_u64(seed ^ index as u64));
                 let compute = device.stream().unwrap();
                 let host = HostMemory::zeroed(len).unwrap();
@@ -221,11 +235,13 @@ fn on_devices<D: Device>(devices: Vec<D>, sizes: &[usize], rounds: u64, order: O
                         );
                     }
                 }
+                watch.done();
             })
         });
         let all: Vec<_> = all.collect();
-        all.into_iter().for_each(|device| device.join().unwrap());
+        let ended: Vec<_> = all.into_iter().map(|device| device.join()).collect();
         accumulate.close();
+        ended.into_iter().for_each(|ended| ended.unwrap());
     });
     assert_eq!(updated.load(Relaxed), count * sizes.len() * rounds as usize);
 }
@@ -237,6 +253,34 @@ fn every_device_gets_the_synchronous_sum_bit_for_bit() {
             let devices = (0..count).map(HostDevice::new).collect();
             on_devices(devices, &[3, 300_001, 1000, 17], 3, order, 9);
         }
+    }
+}
+
+/// A kernel that takes long.
+static SLOW: Kernel = Kernel {
+    name: "slow",
+    source: "",
+    plan: |_, _| Shape::of(0),
+    host: |_, _| std::thread::sleep(Duration::from_millis(20)),
+};
+
+/// The last layer of a sum reaches one device long after the others: what others give of the next
+/// iteration meanwhile does not get into it.
+#[test]
+fn a_sum_on_its_way_up_is_not_written() {
+    for order in ORDERS {
+        let devices = (0..3).map(HostDevice::new).collect();
+        on_devices_with(
+            devices,
+            &[1000, 17],
+            5,
+            order,
+            9,
+            |device, layer, up| match (device, layer) {
+                (1, 1) => up.launch(&SLOW, &[], &[]),
+                _ => Ok(()),
+            },
+        );
     }
 }
 
