@@ -8,26 +8,26 @@ const RATE_OVER_NS: f64 = 100e6;
 const FADES: f64 = 0.95;
 
 /// How many frames of the stream the way carries per time, and how many it once did: our positions,
-/// and our answers to those of others, which share it. Without the answers, a node would yield to
-/// the other nodes of its own stream.
+/// and those of others, which share it with our answers to them. Without those, a node would yield
+/// to the other nodes of its own stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     since_ns: u64,
-    /// Positions that were taken until then: each has its answer.
-    taken: u64,
+    /// Positions that others had sent until then.
+    others: u64,
     /// Frames per ns, smoothed.
     now: f64,
     most: f64,
 }
 
 impl Rate {
-    /// Notes that `positions` were answered since the last call, and that `taken` were taken since
-    /// the start.
-    pub(super) fn note(&mut self, now_ns: u64, positions: u64, taken: u64) {
+    /// Notes that `positions` were sent since the last call; others had sent `others` since the
+    /// start.
+    pub(super) fn note(&mut self, now_ns: u64, positions: u64, others: u64) {
         let passed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         self.since_ns = now_ns;
-        let frames = positions + taken.saturating_sub(self.taken);
-        self.taken = taken;
+        let frames = positions + others.saturating_sub(self.others);
+        self.others = others;
         // Rounds are as long as a window: the longer one took, the more it says.
         let weight = (passed_ns as f64 / RATE_OVER_NS).min(1.0);
         self.now += weight * (frames as f64 / passed_ns as f64 - self.now);
@@ -60,11 +60,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Feeds one round per ms, each with so many positions answered and taken.
-    fn run(rate: &mut Rate, from_ms: u64, rounds: u64, answered: u64, taken: u64) -> f64 {
+    /// Feeds one round per ms, each with so many positions of ours and of others.
+    fn run(rate: &mut Rate, from_ms: u64, rounds: u64, ours: u64, others: u64) -> f64 {
         for round in 1..=rounds {
-            let so_far = rate.taken + taken;
-            rate.note((from_ms + round) * MS, answered, so_far);
+            let so_far = rate.others + others;
+            rate.note((from_ms + round) * MS, ours, so_far);
         }
         rate.share()
     }

@@ -167,18 +167,25 @@ impl Window {
         if let Some((number, sent_ns)) = self.timed
             && reached >= number
         {
-            let trip_ns = now_ns.saturating_sub(sent_ns);
-            if let Some(on_network_ns) = looks.on_network_ns(trip_ns, held) {
-                self.delay.note(on_network_ns);
+            // The timed one is lost if the first answer that comes is to one after the silence.
+            if number > self.given_up || reached <= self.given_up {
+                self.note_trip(now_ns.saturating_sub(sent_ns), looks, held);
             }
-            let trip_ns = trip_ns.min(ROUND_TRIP_NS_MAX);
-            // Up at once, down slowly: silence is measured in it, and a window that opens too early
-            // doubles what stands in a queue already.
-            let smoothed_ns = (7 * self.round_trip_ns + trip_ns) / 8;
-            self.round_trip_ns = smoothed_ns.max(trip_ns);
             self.timed = None;
         }
         self.look_at_drain(now_ns, reached);
+    }
+
+    /// Notes how long a position and its answer took together, ns.
+    fn note_trip(&mut self, trip_ns: u64, looks: Looks, held: u8) {
+        if let Some(on_network_ns) = looks.on_network_ns(trip_ns, held) {
+            self.delay.note(on_network_ns);
+        }
+        let trip_ns = trip_ns.min(ROUND_TRIP_NS_MAX);
+        // Up at once, down slowly: silence is measured in it, and a window that opens too early
+        // doubles what stands in a queue already.
+        let smoothed_ns = (7 * self.round_trip_ns + trip_ns) / 8;
+        self.round_trip_ns = smoothed_ns.max(trip_ns);
     }
 
     /// Begins or ends a drain, if it is time to.
@@ -224,8 +231,8 @@ impl Window {
     }
 
     /// Takes note of a round of `sent` positions of which a share of `unanswered` was not answered;
-    /// `taken`: positions of others that were taken so far.
-    fn adapt(&mut self, now_ns: u64, sent: u64, unanswered: f64, taken: u64) {
+    /// `others`: positions of others that were sent so far.
+    fn adapt(&mut self, now_ns: u64, sent: u64, unanswered: f64, others: u64) {
         let shortest = SHORTEST.min(self.most);
         let shortest_queued = SHORTEST_QUEUED.min(self.most);
         if self.frames <= shortest {
@@ -238,7 +245,7 @@ impl Window {
         // noise. A fixed limit alone would halve the window on such links again and again.
         let deviation = (self.by_chance * (1.0 - self.by_chance) / sent as f64).sqrt();
         let lost = unanswered > self.by_chance + CONGESTED + DEVIATIONS * deviation;
-        self.rate.note(now_ns, sent, taken);
+        self.rate.note(now_ns, sent, others);
         // Who gets less than it once did is not alone: it lets the queue be shorter, and so leaves
         // more to others.
         let share = (self.rate.share() / ALONE).min(1.0);
@@ -296,13 +303,17 @@ impl Window {
         // of what was sent is no longer on the way.
         if reached > answers.reached {
             answers.reached = reached;
-            self.close_round(now_ns, header.sender, common.counters.positions_taken);
+            let counters = &common.counters;
+            // What is lost by chance takes its time on a link too: were it not counted, who has the
+            // smaller part of a link that loses would see less of it go by, and yield more.
+            let others = counters.positions_taken + counters.positions_missed;
+            self.close_round(now_ns, header.sender, others);
         }
     }
 
-    /// Adapts the window if `node`, the slave that is furthest on, has answered a round. `taken`:
-    /// positions of others that were taken so far.
-    fn close_round(&mut self, now_ns: u64, node: u16, taken: u64) {
+    /// Adapts the window if `node`, the slave that is furthest on, has answered a round. `others`:
+    /// positions of others that were sent so far, those that were lost too.
+    fn close_round(&mut self, now_ns: u64, node: u16, others: u64) {
         let Answers {
             reached,
             count,
@@ -315,7 +326,7 @@ impl Window {
             return;
         }
         let answered = (count - began.1) as f64 / round as f64;
-        self.adapt(now_ns, round, 1.0 - answered.min(1.0), taken);
+        self.adapt(now_ns, round, 1.0 - answered.min(1.0), others);
         self.begin_round();
     }
 
@@ -382,6 +393,9 @@ fn sets_the_pace(peers: &[Peer], now_ns: u64, node: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_xoshiro::Xoshiro256PlusPlus;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -393,8 +407,11 @@ mod tests {
         free_ns: u64,
         /// Answers on the way: when each comes, whose, to which position.
         answers: std::collections::VecDeque<(u64, usize, u64)>,
-        /// What each took of the other.
-        taken: [u64; 2],
+        /// What each knows that the other sent.
+        seen: [u64; 2],
+        /// Share of positions, and of answers, that get lost behind the queue.
+        loss: f64,
+        random: Xoshiro256PlusPlus,
     }
 
     impl SharedLink {
@@ -402,19 +419,28 @@ mod tests {
         const WAY_NS: u64 = 500_000;
         const STEP_NS: u64 = 20_000;
 
-        fn new() -> Self {
+        fn new(loss: f64, seed: u64) -> Self {
             Self {
                 windows: [0, 1].map(|_| Window::new(1300, 1300, 2)),
                 free_ns: 0,
                 answers: Default::default(),
-                taken: [0; 2],
+                seen: [0; 2],
+                loss,
+                random: Xoshiro256PlusPlus::seed_from_u64(seed),
             }
         }
 
-        fn step(&mut self, now_ns: u64, sending: usize) {
+        /// `knows_lost`: whether what was lost counts among what the other sent.
+        fn step(&mut self, now_ns: u64, sending: usize, knows_lost: bool) {
             while let Some((_, who, number)) =
                 self.answers.pop_front_if(|answer| answer.0 <= now_ns)
             {
+                let [position_lost, answer_lost] =
+                    [(); 2].map(|()| self.random.random_bool(self.loss));
+                self.seen[1 - who] += u64::from(knows_lost || !position_lost);
+                if position_lost || answer_lost {
+                    continue;
+                }
                 let window = &mut self.windows[who];
                 let mut looks = Looks::default();
                 looks.note_turn(now_ns);
@@ -422,8 +448,7 @@ mod tests {
                 window.note_reached(now_ns, number, looks, 0);
                 window.answers[1].count += 1;
                 window.answers[1].reached = number;
-                window.close_round(now_ns, 1, self.taken[who]);
-                self.taken[1 - who] += 1;
+                window.close_round(now_ns, 1, self.seen[who]);
             }
             for (who, window) in self.windows.iter_mut().enumerate().take(sending) {
                 for _ in 0..window.left(now_ns) {
@@ -443,7 +468,7 @@ mod tests {
                 if !drains {
                     self.windows[1].drain.due_ns = u64::MAX;
                 }
-                self.step(now_ns, if now_ns < 100 * MS { 1 } else { 2 });
+                self.step(now_ns, if now_ns < 100 * MS { 1 } else { 2 }, true);
                 if now_ns < 4000 * MS {
                     began = [0, 1].map(|who| self.windows[who].sent);
                 } else {
@@ -454,15 +479,62 @@ mod tests {
             let sent = [0, 1].map(|who| self.windows[who].sent - began[who]);
             (sent, queued_ns as f64 / f64::from(steps) / MS as f64)
         }
+
+        /// Frames that each sent in each of the ten seconds after the first two.
+        fn seconds(&mut self, knows_lost: bool) -> Vec<[u64; 2]> {
+            let mut began = [0; 2];
+            let mut all = Vec::new();
+            for second in 0..12 {
+                let of_second = second * 1000 * MS..(second + 1) * 1000 * MS;
+                for now_ns in of_second.step_by(Self::STEP_NS as usize) {
+                    self.step(now_ns, 2, knows_lost);
+                }
+                let sent = [0, 1].map(|who| self.windows[who].sent);
+                all.push([0, 1].map(|who| sent[who] - began[who]));
+                began = sent;
+            }
+            all.split_off(2)
+        }
+    }
+
+    /// A second in which one got next to nothing leaves its range old everywhere.
+    #[test]
+    fn a_link_that_loses_is_shared() {
+        for (loss, seed) in [0.1, 0.3, 0.5]
+            .map(|loss| (0..8).map(move |seed| (loss, seed)))
+            .into_iter()
+            .flatten()
+        {
+            for sent in SharedLink::new(loss, seed).seconds(true) {
+                let [least, most] =
+                    [sent.iter().min(), sent.iter().max()].map(|one| *one.expect("two"));
+                assert!(
+                    6 * least > most,
+                    "{sent:?} with a loss of {loss}, seed {seed}"
+                );
+                assert!(
+                    least + most > 2500,
+                    "{sent:?} of 4167 with a loss of {loss}, seed {seed}"
+                );
+            }
+        }
+        // Who sees only what arrives sees less go by the smaller its part is, and yields.
+        let starves = |seed| {
+            let seconds = SharedLink::new(0.1, seed).seconds(false);
+            seconds
+                .iter()
+                .any(|[one, other]| 6 * one < *other || 6 * other < *one)
+        };
+        assert!((0..20).any(starves));
     }
 
     /// Who begins while frames of others queue takes that queue for a part of the way. It would
     /// keep up one as long, and the other, which knows the way, would get next to nothing.
     #[test]
     fn who_begins_late_finds_the_way_too() {
-        let ([first, _], queued_ms) = SharedLink::new().run(false);
+        let ([first, _], queued_ms) = SharedLink::new(0.0, 0).run(false);
         assert!(first < 400 && queued_ms > 7.0, "{first}, {queued_ms} ms");
-        let (sent, queued_ms) = SharedLink::new().run(true);
+        let (sent, queued_ms) = SharedLink::new(0.0, 0).run(true);
         assert!(queued_ms < 6.0, "{queued_ms} ms in the queue");
         assert!(sent.iter().all(|sent| *sent > 800), "{sent:?} of 4167");
     }
