@@ -23,13 +23,28 @@ const GOODBYES: u32 = 4;
 /// Chunks that are looked at in one turn.
 const LOOKED_AT: u32 = 64;
 
+/// Positions of a chunk that may still bring this node nearer to its end: a delta that one brings
+/// forth and the next confirms, and one that gets lost.
+const POSITIONS: u8 = 3;
+
+/// A chunk that had something under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnderWay {
+    pub(super) chunk: u32,
+    /// The version that it then held.
+    version: u32,
+    positions: u8,
+}
+
 /// How far a node that leaves is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leave {
     /// Chunks before this one were looked at.
     seen: u32,
     /// Those of them that had something under way when they were looked at last.
-    under_way: VecDeque<u32>,
+    under_way: VecDeque<UnderWay>,
+    /// Positions of them that came, but for those beyond [`POSITIONS`] of a chunk.
+    positions: usize,
     /// Nothing was left to deliver when it went.
     delivered: bool,
     goodbyes: u32,
@@ -47,7 +62,7 @@ impl Leave {
 
     #[cold]
     fn poll_leaving(&mut self, now_ns: u64, common: &mut Common<'_>) {
-        if common.stay() == Stay::Leaves && !common.has_heirs(now_ns) {
+        if common.stay() == Stay::Leaves && common.stays_alone(now_ns) {
             // Ranges stay with the last one; the files remember all.
             common.set_stay(Stay::Gone);
         } else if common.stay() == Stay::Leaves && common.streamed_ranges().next().is_none() {
@@ -59,20 +74,37 @@ impl Leave {
             }
         }
         let left = (common.config.chunks - self.seen) as usize + self.under_way.len();
-        self.nearer.poll(now_ns, common, left, self.goodbyes);
+        let further = self.positions + self.goodbyes as usize;
+        self.nearer.poll(now_ns, common, left, further);
     }
 
     /// Looks at the next chunks, and again at those that had something under way.
     fn look(&mut self, common: &Common<'_>) {
         for _ in 0..self.under_way.len().min(LOOKED_AT as usize) {
             let again = self.under_way.pop_front();
-            let again = again.filter(|chunk| common.is_under_way(*chunk));
+            let again = again.filter(|one| common.is_under_way(one.chunk));
+            let again = again.map(|one| self.look_again(one, common));
             self.under_way.extend(again);
         }
         let end = common.config.chunks.min(self.seen + LOOKED_AT);
         let under_way = (self.seen..end).filter(|chunk| common.is_under_way(*chunk));
-        self.under_way.extend(under_way);
+        self.under_way.extend(under_way.map(|chunk| UnderWay {
+            chunk,
+            version: common.state.chunk(chunk).version.load(Relaxed),
+            positions: 0,
+        }));
         self.seen = end;
+    }
+
+    /// A pass of a master over a thin link may take longer than the patience: each chunk waits for
+    /// its own positions.
+    fn look_again(&mut self, mut one: UnderWay, common: &Common<'_>) -> UnderWay {
+        let version = common.state.chunk(one.chunk).version.load(Relaxed);
+        if version != one.version && one.positions < POSITIONS {
+            one.positions += 1;
+            self.positions += 1;
+        }
+        UnderWay { version, ..one }
     }
 
     /// What is left to do before this node may go.
@@ -152,6 +184,14 @@ impl Common<'_> {
     fn has_heirs(&self, now_ns: u64) -> bool {
         let takes = |node: u16| self.config.is_master(node) && !self.gives_up(node);
         self.living(now_ns).any(takes)
+    }
+
+    /// Whether no living node may take what this one has, and none is worth waiting for: what a
+    /// slave has under way only a master can take, and that may be heard again.
+    fn stays_alone(&self, now_ns: u64) -> bool {
+        let is_master = |node: u16| self.config.is_master(node);
+        let waits = !is_master(self.config.node) && self.silent(now_ns).any(is_master);
+        !waits && !self.has_heirs(now_ns)
     }
 
     /// Whether a silent node may come back and need what only this one keeps of a fork.

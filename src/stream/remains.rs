@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::common::Common;
+use super::leave::UnderWay;
 
 /// A node that leaves gives up once nothing moved for so many times the shortest silence.
 const PATIENCE: u64 = 20;
@@ -29,7 +30,7 @@ pub struct Remains {
 }
 
 impl Remains {
-    pub(super) fn of(now_ns: u64, common: &Common<'_>, under_way: &VecDeque<u32>) -> Self {
+    pub(super) fn of(now_ns: u64, common: &Common<'_>, under_way: &VecDeque<UnderWay>) -> Self {
         let mut lacking = BTreeMap::new();
         let mut note = |range: u16, chunks: usize| {
             if let Some(owner) = common.owner(range).filter(|_| chunks > 0) {
@@ -38,8 +39,8 @@ impl Remains {
         };
         let ranges = common.streamed_ranges().count();
         if ranges == 0 {
-            for chunk in under_way {
-                note(common.ranges.range_of(*chunk), 1);
+            for one in under_way {
+                note(common.ranges.range_of(one.chunk), 1);
             }
         } else {
             // What is under way is looked at once all ranges are taken.
@@ -90,9 +91,10 @@ impl fmt::Display for Remains {
 pub(super) struct Nearer {
     /// Ranges with the nodes that began to take them: each once.
     heirs: BTreeSet<(u16, u16)>,
-    /// Most blocks and chunks that others had asked for and were given, and most goodbyes.
+    /// Most blocks and chunks that others had asked for and were given.
     asked: usize,
-    goodbyes: u32,
+    /// Most positions of chunks under way, and goodbyes.
+    further: usize,
     /// Fewest chunks that are forked and that are left to deliver, since the last range was taken.
     forked: u32,
     left: usize,
@@ -101,8 +103,9 @@ pub(super) struct Nearer {
 }
 
 impl Nearer {
-    /// Looks how far it is: `left` chunks may have something under way.
-    pub(super) fn poll(&mut self, now_ns: u64, common: &Common<'_>, left: usize, goodbyes: u32) {
+    /// Looks how far it is: `left` chunks may have something under way; `further`: steps that it
+    /// took, of which there is a bounded number.
+    pub(super) fn poll(&mut self, now_ns: u64, common: &Common<'_>, left: usize, further: usize) {
         let silence_ns = common.config.silence_ns;
         let first = self.looked_ns == 0;
         let passed_ns = now_ns.saturating_sub(self.looked_ns);
@@ -114,12 +117,12 @@ impl Nearer {
             (self.forked, self.left) = (forked, left);
         }
         let asked = common.asked.len();
-        let further = asked > self.asked || goodbyes > self.goodbyes;
-        if taken || further || forked < self.forked || left < self.left {
+        let nearer = asked > self.asked || further > self.further;
+        if taken || nearer || forked < self.forked || left < self.left {
             self.still_ns = 0;
         }
         self.asked = self.asked.max(asked);
-        self.goodbyes = self.goodbyes.max(goodbyes);
+        self.further = self.further.max(further);
         self.forked = self.forked.min(forked);
         self.left = self.left.min(left);
     }

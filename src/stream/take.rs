@@ -42,7 +42,8 @@ pub(super) fn take(
     // position acknowledges it, or the one before.
     let repeat = common.exactly_once() && outstanding && ack != state.seq.load(Relaxed);
     note_arrived(state, outstanding && !repeat);
-    if common.leaves() && !repeat && take_as_last(common, header, pos, ack) {
+    let leaves = common.leaves() && common.exactly_once();
+    if leaves && !repeat && take_as_last(common, header, pos, ack, out) {
         return;
     }
     let taken = match (common.config.precision, repeat) {
@@ -86,16 +87,40 @@ fn note_arrived(state: &ChunkState, arrived: bool) {
     }
 }
 
-/// Takes a position when this node leaves, and answers nothing if there is nothing left to say:
-/// then nothing stays under way. True: it was taken.
+/// Takes a position when this node leaves, and answers with a number that was confirmed if there is
+/// nothing left to say: nothing stays under way, and the master sees that its positions arrive.
+/// True: it was taken.
 #[cold]
 #[inline(never)]
-fn take_as_last(common: &Common<'_>, header: &Header, pos: &[u8], ack: u8) -> bool {
+fn take_as_last(
+    common: &mut Common<'_>,
+    header: &Header,
+    pos: &[u8],
+    ack: u8,
+    out: &mut impl Outbox,
+) -> bool {
     let last = !common.has_new(header.chunk);
     if last {
         take_unanswered(common, header, pos, ack);
+        answer_nothing_new(common, header, out);
     }
     last
+}
+
+/// Without answers the master's window would stay shut but for a few positions at a time, and
+/// what is under way of other chunks would wait for theirs. Its number tells the master that this
+/// delta was added. Under a limit of rate all room is for what others lack.
+fn answer_nothing_new(common: &mut Common<'_>, header: &Header, out: &mut impl Outbox) {
+    let seq = common.state.chunk(header.chunk).seq.load(Relaxed);
+    let delta = header::delta(common, header, seq, common.config.precision);
+    let went = out.room().is_none()
+        && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+            delta.emit(slot).1.fill(0);
+        });
+    if went {
+        common.counters.deltas_sent += 1;
+        common.counters.deltas_repeated += 1;
+    }
 }
 
 /// The master counts the deltas of this node otherwise than it does: what is outstanding goes back

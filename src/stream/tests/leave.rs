@@ -17,14 +17,18 @@ fn open(nodes: u16, seed: u64) -> Config {
     }
 }
 
-/// Whether node 0 has come to an end: all is with others, or it gives up.
-fn is_over(run: &Run<'_, '_>) -> bool {
-    let zero = run.world.streamer(0);
-    zero.is_some_and(|one| one.has_left() || one.has_stalled())
+/// Whether `node` has come to an end: all is with others, or it gives up.
+fn is_over(run: &Run<'_, '_>, node: u16) -> bool {
+    let one = run.world.streamer(node);
+    one.is_some_and(|one| one.has_left() || one.has_stalled())
+}
+
+fn node<'r>(run: &'r Run<'_, '_>, node: u16) -> &'r Streamer<'r> {
+    run.world.streamer(node).expect("it is there")
 }
 
 fn zero<'r>(run: &'r Run<'_, '_>) -> &'r Streamer<'r> {
-    run.world.streamer(0).expect("node 0 is there")
+    node(run, 0)
 }
 
 /// Each step of the way takes a tenth of a second, and all of them more than the patience.
@@ -44,7 +48,7 @@ fn who_gets_nearer_stays() {
         run.work(&[0, 1], 500);
         let began_ns = run.world.now_ns();
         run.world.leave(0);
-        run.wait("over", is_over);
+        run.wait("over", |run| is_over(run, 0));
         let took_ns = run.world.now_ns() - began_ns;
         let (left, remains) = (zero(run).has_left(), zero(run).remains(run.world.now_ns()));
         assert!(left, "gave up after {took_ns} ns: {remains}");
@@ -52,6 +56,40 @@ fn who_gets_nearer_stays() {
         assert!(took_ns > 3 * PATIENCE_NS / 2, "only {took_ns} ns");
         run.world.kill(0);
         run.living.retain(|node| *node != 0);
+        run.settle();
+    });
+}
+
+/// What is left waits for a position of its chunk, and again for the one that confirms it: a pass
+/// of the master takes longer than the patience.
+#[test]
+fn who_waits_for_a_slow_master_stays() {
+    let config = Config {
+        masters: 1,
+        chunks: 92,
+        window_frames: 4,
+        ..quick(2, 0)
+    };
+    with_run(0, &config, Faults::default(), |run| {
+        run.work(&[0, 1], 500);
+        run.settle();
+        let far = Faults {
+            // Four positions in each tenth of a second.
+            delay_ns: 100 * MS,
+            ..Faults::default()
+        };
+        run.world.set_way(0, 1, far);
+        run.work(&[1], 200);
+        run.world.leave(1);
+        let began_ns = run.world.now_ns();
+        run.wait("over", |run| is_over(run, 1));
+        let took_ns = run.world.now_ns() - began_ns;
+        let leaving = node(run, 1);
+        let remains = leaving.remains(run.world.now_ns());
+        assert!(leaving.has_left(), "gave up after {took_ns} ns: {remains}");
+        assert!(took_ns > 2 * PATIENCE_NS, "only {took_ns} ns");
+        run.world.kill(1);
+        run.living.retain(|node| *node != 1);
         run.settle();
     });
 }
@@ -74,7 +112,7 @@ fn who_gets_no_nearer_gives_up_and_says_what_is_left() {
         }
         run.work(&[0, 1, 2], 500);
         run.world.leave(0);
-        run.wait("over", is_over);
+        run.wait("over", |run| is_over(run, 0));
         assert!(!zero(run).has_left() && !zero(run).has_delivered());
         let remains = zero(run).remains(run.world.now_ns());
         let chunks: usize = remains.lacking.iter().map(|(_, chunks)| chunks).sum();
@@ -105,7 +143,7 @@ fn time_in_which_it_stood_still_does_not_count() {
             run.world.step();
             assert!(!zero(run).has_stalled(), "it was away, and did not wait");
         }
-        run.wait("over", is_over);
+        run.wait("over", |run| is_over(run, 0));
         let remains = zero(run).remains(run.world.now_ns());
         assert!(zero(run).has_left(), "gave up: {remains}");
         run.world.kill(0);
@@ -131,7 +169,7 @@ fn a_master_that_dies_meanwhile_takes_nothing_along(seeds: Range<u64>) {
             run.work(&[2, 3], until);
             run.world.kill(1);
             run.living = vec![0, 2, 3];
-            run.wait("over", is_over);
+            run.wait("over", |run| is_over(run, 0));
             let remains = zero(run).remains(run.world.now_ns());
             assert!(
                 remains.ranges == 0 && remains.lacking.is_empty(),
