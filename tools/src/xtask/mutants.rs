@@ -158,7 +158,9 @@ fn build() -> Result<PathBuf> {
     for file in files {
         rewrite(&stream.join(file), |text| changed(file, text))?;
     }
-    rewrite(&stream.join("mod.rs"), |text| Ok(format!("{text}{SWITCH}")))?;
+    rewrite(&tree.join("src/stream.rs"), |text| {
+        Ok(format!("{text}{SWITCH}"))
+    })?;
     let mut build = Command::new("cargo");
     build.args(["test", "--no-default-features", "--lib", "--no-run"]);
     build.args(["--message-format", "json"]);
