@@ -122,6 +122,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         turns: streamer.turns(),
         node: job.node,
         said_ready: false,
+        told_ready: false,
         said_heard: false,
         health: Health::default(),
         say: Say::new(shared.data_kind()),
@@ -234,6 +235,8 @@ struct Loop<'a> {
     /// When solvers were told last how old the weights are, ns.
     told_ns: u64,
     said_ready: bool,
+    /// Solvers were told that they may start.
+    told_ready: bool,
     said_heard: bool,
     health: Health,
     say: Say,
@@ -267,7 +270,8 @@ impl Loop<'_> {
                 tell_own_ranges(self.shared, self.stream.streamer(), self.node);
             }
             self.tell_oldest(now);
-            if now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
+            let just_ready = !self.told_ready && self.stream.ready();
+            if just_ready || now.saturating_sub(self.published_ns) > PUBLISH_EVERY_NS {
                 self.publish(now);
                 heartbeat();
             }

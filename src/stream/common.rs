@@ -264,6 +264,12 @@ impl<'a> Common<'a> {
         just_ready
     }
 
+    /// Whether this node was ready when it last looked.
+    #[inline]
+    pub(super) fn was_ready(&self) -> bool {
+        self.was_ready
+    }
+
     /// The bit for the flags of frames.
     #[inline]
     pub(super) fn ready_flag(&self) -> u8 {

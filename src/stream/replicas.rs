@@ -18,6 +18,7 @@ use zerocopy::IntoBytes;
 use super::common::Common;
 use super::common::chunk_flags::JOINED;
 use super::header::Given;
+use super::missing::master_gives;
 use super::remains::GIVEN;
 use super::{Outbox, To, epochs, header};
 use crate::wire::{self, DropReason, Frame, Header, Held};
@@ -112,6 +113,9 @@ impl Replicas {
                 common.note_given(chunk, header.sender);
             }
             let there = match given {
+                Given::Replica if header.part == header::REPLICA => {
+                    common.holds(chunk) || common.streams(header.range) && master_gives(common)
+                }
                 Given::Replica => common.holds(chunk),
                 // Before this node takes positions of that epoch nothing is contested yet.
                 Given::Contested => follows(common, header, chunk),
@@ -228,11 +232,16 @@ fn send_piece(
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };
     let version = state.version.load(Relaxed);
+    // What this node streams is as new as its weights, and so are the acknowledgements.
+    let streamed = common.streamed(common.ranges.range_of(chunk));
+    let streams = streamed != 0 && wanted == Given::Replica;
     let position = match (base, contested) {
         (Some(base), _) => (base.epoch, base.version),
         (None, Some(contested)) => (contested.epoch, version),
+        (None, None) if streams => (streamed, version),
         (None, None) => (state.epoch.load(Relaxed), version),
     };
+    let (w, ..) = common.chunk_views(chunk);
     let mut header = header::restore(common, chunk, position, given, (piece, weights.len()));
     header.seq = match (given, contested) {
         // Nothing of what: an answer to an ask before must not be taken for one to the last.
@@ -242,6 +251,7 @@ fn send_piece(
     let applied = common.state.applied(chunk);
     let position = common.held_position(chunk);
     let value = |i: usize| match (wanted, base, contested) {
+        (Given::Replica, ..) if streams => w.load(i),
         (Given::Replica, ..) => position(i),
         (Given::Base(_), Some(base), _) => base.weights[i],
         (_, _, Some(contested)) => contested.weights[i],

@@ -212,6 +212,9 @@ impl Slave {
         } else {
             self.join(common, header, pos, ack);
             note_acks(common, frame);
+            if common.answers_first(now_ns, header.sender) {
+                take(common, &mut self.narrow, header, pos, ack, out);
+            }
         }
         self.taken_ns[header.chunk as usize] = now_ns.max(1);
         self.late[header.chunk as usize].frames = 0;
@@ -256,6 +259,18 @@ impl Slave {
         note_taken(state, header.chunk_version, Some(ack), false);
         self.narrow.note_exact(header.chunk);
         common.leases[usize::from(header.range)].joined_chunks += 1;
+    }
+}
+
+impl Common<'_> {
+    /// Whether this node answers the first position of a chunk, though it has nothing to say: the
+    /// window of its master goes by answers, and no slave that is ready gives any.
+    #[cold]
+    fn answers_first(&self, now_ns: u64, master: u16) -> bool {
+        let answers = |node: u16| {
+            node != master && self.peers[usize::from(node)].ready && self.is_alive(now_ns, node)
+        };
+        self.config.window_frames > 0 && !self.others().any(answers)
     }
 }
 

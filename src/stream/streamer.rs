@@ -121,9 +121,15 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Shape);
         }
         match header.kind {
-            Kind::Position => self
-                .slave
-                .handle_position(now_ns, &mut self.common, &frame, out)?,
+            Kind::Position => {
+                let came = self
+                    .slave
+                    .handle_position(now_ns, &mut self.common, &frame, out);
+                if !self.common.was_ready() {
+                    self.missing.note_position(&self.common, header);
+                }
+                came?;
+            }
             Kind::Delta => self
                 .master
                 .handle_delta(now_ns, &mut self.common, &frame, out)?,
@@ -167,7 +173,7 @@ impl<'a> Streamer<'a> {
         } else if self.restore.is_going(header.range) {
             self.restore.handle(now_ns, &mut self.common, frame)
         } else {
-            self.missing.handle(&mut self.common, frame)
+            self.missing.handle(now_ns, &mut self.common, frame)
         }
     }
 

@@ -25,6 +25,7 @@ mod apart;
 mod checks;
 mod explore;
 mod finite;
+mod joins;
 mod leave;
 mod lives;
 mod masters;

@@ -78,9 +78,8 @@ impl Loop<'_> {
         globals
             .portion_bits
             .store(self.stream.streamer().portion().to_bits(), Relaxed);
-        globals
-            .ready
-            .store(u32::from(self.stream.streamer().ready()), Relaxed);
+        self.told_ready = self.stream.ready();
+        globals.ready.store(u32::from(self.told_ready), Relaxed);
     }
 
     /// Tells solvers whether so many nodes are heard as they are to wait for.

@@ -251,4 +251,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "both.is_finite() && is_less(both, alone)",
         new: "both.is_nan() && is_less(both, alone)",
     },
+    Mutant {
+        name: "a master gives older weights than it acknowledges",
+        file: "replicas.rs",
+        old: "w.load(i)",
+        new: "position(i)",
+    },
+    Mutant {
+        name: "what a former life asked for is joined",
+        file: "missing.rs",
+        old: "present || away && (!by_master || is_later(promised, header.epoch))",
+        new: "present || true",
+    },
 ];
