@@ -4,7 +4,8 @@
 //! keeps the description of the cluster. Servers hold the weights in KV pairs ([`KvStore`]). Each
 //! worker has a [`Syncer`] per layer, which sends the layer's gradient, or its sufficient factors,
 //! as soon as the backward pass has computed them. `runtime` drives them over TCP:
-//! [`run_coordinator`], [`run_server`] and [`run_worker`] each run one process. [`cost`] has the
+//! [`run_coordinator`], [`run_server`] and [`run_worker`] each run one process. A [`Client`] is a
+//! worker in a program of your own, and what [`run_worker`] stands on. [`cost`] has the
 //! traffic of each [`Scheme`], and the rules that choose one for a layer.
 //!
 //! `protocol` and `cost` do no I/O: messages, gradients and the solver's arithmetic are arguments.
@@ -16,14 +17,17 @@ mod runtime;
 
 pub use cost::{ClusterSize, LayerShape, Policy, Scheme};
 pub use protocol::{
-    Arithmetic, Bandwidth, Body, Checkpoint, ClusterInfo, ClusterSpec, Completion, Contribution,
-    Coordinator, Destination, HEADER_LEN, Header, KvStore, MAX_TEXT, Member, MemberHello,
-    MemberRole, Message, MessageKind, Next, PAIR_BYTES, Pair, ParseError, Partition, Payload, Plan,
-    PlanError, PlanLayer, PlanTensor, Priority, ProtocolViolation, RecordedLayer, Recording,
-    RecordingError, Refusal, RoundError, Saved, Sizes, Stragglers, Syncer, VERSION, bits_len,
+    Arithmetic, Bandwidth, Body, Book, Checkpoint, ClusterInfo, ClusterSpec, Completion,
+    Contribution, Coordinator, Destination, HEADER_LEN, Header, KvStore, LayerSpec, MAX_TEXT,
+    Member, MemberHello, MemberRole, Message, MessageKind, Next, PAIR_BYTES, Pair, ParseError,
+    Partition, Payload, Penalty, Plan, PlanError, PlanLayer, PlanTensor, Priority,
+    ProtocolViolation, RecordedLayer, Recording, RecordingError, Refusal, RoundError, Saved,
+    Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer, VERSION, bits_len,
+    state_name,
 };
 pub use runtime::{
-    ANOTHER_FAILED, CheckpointError, CheckpointFolder, ClusterKey, CoordinatorJob, LayerTraffic,
-    MemberJob, ModelJob, Overlap, PoseidonError, ServerJob, TrafficReport, WorkerJob,
-    run_coordinator, run_server, run_worker,
+    ANOTHER_FAILED, CheckpointError, CheckpointFolder, Claims, Client, ClientJob, ClusterKey,
+    CoordinatorJob, First, LayerTraffic, MemberJob, ModelJob, Overlap, OwnReplica, PoseidonError,
+    Replica, Resumed, ServerJob, Step, StepInput, TrafficReport, Turn, WorkerJob, run_coordinator,
+    run_server, run_worker, step_of,
 };

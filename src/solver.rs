@@ -64,4 +64,4 @@ pub use rate::LrPolicy;
 pub use run::{Evaluation, Factors, LayerDone};
 pub use spec::{Regularization, SolverSpec};
 pub use stride::{Cluster, Crew, halve_momentum, update_in_cluster};
-pub use update::{TensorStep, update};
+pub use update::{Sgd, TensorStep, update};

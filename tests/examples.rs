@@ -35,6 +35,19 @@ fn examples_in_one_process_end_with_equal_weights() {
 }
 
 #[test]
+fn clients_of_the_reliable_path_learn_and_stay_equal() {
+    let said = succeeds(&mut example("poseidon_client"));
+    assert_says(&said, &["the weights of both workers are equal"]);
+    let share = said
+        .lines()
+        .find_map(|line| line.strip_prefix("right answers: "));
+    let share: f32 = share
+        .and_then(|text| text.strip_suffix(" %")?.parse().ok())
+        .expect("a share");
+    assert!(share > 65.0, "{said}");
+}
+
+#[test]
 fn a_pair_over_udp_ends_with_equal_weights() {
     let session = std::process::id().to_string();
     let pair = ["0", "1"].map(|node| {

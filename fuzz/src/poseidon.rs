@@ -12,7 +12,7 @@ pub fn run(bytes: &[u8]) {
     let sizes = Sizes {
         pairs: vec![1, 33, 64],
         layers: vec![None, Some([3, 5])],
-        images: 4,
+        rows: vec![0, 4],
     };
     let mut rest = bytes;
     while let Some(behind) = check(rest, &sizes) {

@@ -210,6 +210,7 @@ pub(super) fn model_job(settings: &ModelSettings) -> Result<(ModelJob, Source)> 
         weights: settings.weights.clone(),
         threads: settings.threads_per_worker,
         replay,
+        step: None,
     };
     Ok((job, data))
 }

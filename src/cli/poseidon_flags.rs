@@ -56,7 +56,8 @@ fn flags(error: &PoseidonError) -> Option<&'static str> {
             PlanError::StalenessAndDrop(_) => "--staleness, --stragglers",
             PlanError::SfbAndDrop(_) => "--scheme, --stragglers",
             PlanError::Quorum(_) => "--quorum",
-            PlanError::Cluster(_) | PlanError::TooLarge(_) => return None,
+            PlanError::Mean(_) => "--staleness, --stragglers",
+            PlanError::Cluster(_) | PlanError::TooLarge(_) | PlanError::Step(_) => return None,
         },
         _ => return None,
     })

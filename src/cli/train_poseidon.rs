@@ -107,6 +107,7 @@ impl Args {
             weights: None,
             threads: own.threads_per_worker,
             replay: None,
+            step: None,
         };
         // The number of iterations makes no difference to the check.
         model

@@ -80,7 +80,7 @@ impl Given<WorkerFlags> {
         let (model, data) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
         let orphan = Orphan::of(&settings);
-        let ended = run_worker(&settings.job(key, model, data), &stop);
+        let ended = run_worker(&settings.job(key, model, data), stop.flag());
         orphan.tidy_up();
         ended.map_err(|error| origin.name(error))?;
         Ok(stop.check()?)

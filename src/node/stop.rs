@@ -33,6 +33,11 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// The flag itself, for those that outlive this.
+    pub fn flag(&self) -> &Arc<AtomicBool> {
+        &self.flag
+    }
+
     /// What a program ends with whose work a signal cut short: 128 and the signal's number.
     pub fn code(&self) -> Option<u8> {
         self.signal().map(code_of)

@@ -6,28 +6,33 @@
 
 mod arithmetic;
 mod bandwidth;
+mod book;
 mod coordinator;
 mod message;
 mod onebit;
 mod plan;
 mod replay;
 mod rounds;
+mod step;
 mod store;
 mod syncer;
 mod violation;
 
 pub use arithmetic::Arithmetic;
 pub use bandwidth::{Bandwidth, Next, Priority};
+pub use book::Book;
 pub use coordinator::{ClusterInfo, Coordinator, Member, MemberHello, MemberRole, Refusal};
 pub use message::{
     Body, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Sizes, VERSION,
     bits_len,
 };
 pub use plan::{
-    ClusterSpec, PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor, Stragglers,
+    ClusterSpec, LayerSpec, PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor,
+    Stragglers,
 };
 pub use replay::{RecordedLayer, Recording, RecordingError};
 pub use rounds::RoundError;
+pub use step::{Penalty, Schedule, StepError, StepRule, StepSpec, state_name};
 pub use store::{Checkpoint, KvStore, Saved};
 pub use syncer::{Completion, Contribution, Destination, Syncer};
 pub use violation::ProtocolViolation;

@@ -8,6 +8,7 @@
 mod arithmetic;
 mod budget;
 mod checkpoint;
+mod client;
 mod connect;
 mod coordinator;
 mod error;
@@ -20,16 +21,19 @@ mod reception;
 mod secure;
 mod server;
 mod shutdown;
+mod step;
 mod sync;
 mod traffic;
 mod worker;
 
 pub use checkpoint::{CheckpointError, CheckpointFolder};
+pub use client::{Claims, Client, ClientJob, First, OwnReplica, Replica, Resumed, Turn};
 pub use coordinator::{CoordinatorJob, run_coordinator};
 pub use error::{ANOTHER_FAILED, PoseidonError};
 pub use member::MemberJob;
 pub use model::ModelJob;
 pub use secure::ClusterKey;
 pub use server::{ServerJob, run_server};
+pub use step::{Step, StepInput, step_of};
 pub use traffic::{LayerTraffic, TrafficReport};
 pub use worker::{Overlap, WorkerJob, run_worker};

@@ -55,7 +55,47 @@ pub fn update(
 /// tensors makes the very step that a solver would.
 pub struct TensorStep(Step);
 
+/// The numbers of a [`TensorStep`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    /// The rate of this step.
+    pub rate: f32,
+    /// Factor on the gradient: 1 / the number of batches it is the sum of.
+    pub scale: f32,
+    /// Factors on the rate and on the weight decay of this tensor.
+    pub multipliers: [f32; 2],
+    /// Share of the last step that is added to this one.
+    pub momentum: f32,
+    /// Factor of the penalty on the weights.
+    pub weight_decay: f32,
+    /// The penalty is on the size of a weight instead of on its square.
+    pub l1: bool,
+}
+
 impl TensorStep {
+    /// A step from its numbers alone.
+    pub fn sgd(numbers: Sgd) -> Self {
+        Self::of_numbers(Arch::new(), numbers)
+    }
+
+    fn of_numbers(arch: Arch, numbers: Sgd) -> Self {
+        let Sgd {
+            rate,
+            scale,
+            multipliers: [lr_mult, decay_mult],
+            momentum,
+            weight_decay,
+            l1,
+        } = numbers;
+        Self(Step {
+            arch,
+            gradient: rate * lr_mult * scale,
+            decay: rate * lr_mult * weight_decay * decay_mult,
+            momentum,
+            l1,
+        })
+    }
+
     /// A step of `tensor` at `rate`; its gradient is multiplied by `scale` (1 / the number of
     /// batches it is the sum of). Clipping, which needs the gradients of all tensors, is the
     /// caller's to refuse.
@@ -70,13 +110,15 @@ impl TensorStep {
         rate: f32,
         scale: f32,
     ) -> Self {
-        Self(Step {
-            arch,
-            gradient: rate * tensor.param.lr_mult * scale,
-            decay: rate * tensor.param.lr_mult * spec.weight_decay * tensor.param.decay_mult,
+        let numbers = Sgd {
+            rate,
+            scale,
+            multipliers: [tensor.param.lr_mult, tensor.param.decay_mult],
             momentum: spec.momentum,
+            weight_decay: spec.weight_decay,
             l1: spec.regularization_type == Regularization::L1,
-        })
+        };
+        Self::of_numbers(arch, numbers)
     }
 
     /// Makes the step.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -110,6 +111,7 @@ impl Cluster {
             weights: None,
             threads: self.setup.threads,
             replay: None,
+            step: None,
         }
     }
 
@@ -217,7 +219,7 @@ impl Cluster {
         change: impl Fn(&mut WorkerJob) + Sync,
         client: impl FnOnce(&str),
     ) -> Vec<(String, Ended)> {
-        let (stop, cluster) = (AtomicBool::new(false), &self.setup.cluster);
+        let (stop, cluster) = (Arc::new(AtomicBool::new(false)), &self.setup.cluster);
         let address = self.folder.path().join("coordinator");
         let _ = std::fs::remove_file(&address);
         let ends = |run: &dyn Fn() -> Ended| {

@@ -4,6 +4,7 @@
 #![cfg(feature = "program")]
 
 mod checkpoints;
+mod client;
 mod cluster;
 mod equality;
 mod filtered;

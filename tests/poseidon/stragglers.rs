@@ -2,6 +2,7 @@
 //! others while the quorum stands; and one that takes its place ends with their weights.
 
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ fn another_worker_takes_the_place_of_a_dead_one() {
         |coordinator| {
             drop(join_as(&cluster, coordinator, 2));
             wait_for_steps(&cluster, 0, 20);
-            let stop = AtomicBool::new(false);
+            let stop = Arc::new(AtomicBool::new(false));
             let job = cluster.worker(2, coordinator, false);
             run_worker(&job, &stop).expect("it takes the place");
             assert!(!stop.load(Relaxed));

@@ -10,7 +10,8 @@ use crate::weights::WeightsView;
 /// A solver's arithmetic.
 pub trait Arithmetic: Send + Sync {
     /// Makes step `clock` on the weights of `pair` with a gradient that is the sum of those of
-    /// `contributions` workers. `w` and `history` are as long as the pair.
+    /// `contributions` workers. `w` is as long as the pair, and so is each of `state`, what the
+    /// plan's rule remembers between two steps ([`StepRule::states`](super::StepRule::states)).
     fn step(
         &self,
         pair: &Pair,
@@ -18,7 +19,7 @@ pub trait Arithmetic: Send + Sync {
         contributions: usize,
         gradient: &[f32],
         w: WeightsView<'_>,
-        history: WeightsView<'_>,
+        state: &[WeightsView<'_>],
     );
 
     /// `gradient += u × vᵀ` for a fully connected layer of `[outputs, inputs]`; `u` and `v` are

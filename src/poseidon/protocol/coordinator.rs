@@ -12,6 +12,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::book::Book;
+use super::message::MAX_TEXT;
 use super::plan::{Plan, PlanError};
 use crate::poseidon::cost::{self, ClusterSize, LayerShape, Scheme};
 
@@ -55,7 +57,7 @@ pub struct MemberHello {
     pub fingerprint: u64,
     /// Hyper-parameters of its solver, as text.
     pub recipe: String,
-    /// Hash of the weights it begins with.
+    /// Hash of the weights it begins with; 0: it takes those that the servers send.
     pub weights: u64,
     /// Images of one iteration (workers).
     pub images: u32,
@@ -134,13 +136,20 @@ pub enum Refusal {
          to go on with, or begin anew"
     )]
     NothingInCommon(String),
+    /// The answer does not fit a message.
+    #[error(
+        "the model has {0} bytes as text, more than the {MAX_TEXT} of a message: use larger pairs"
+    )]
+    TooLarge(usize),
     /// The question is not known.
     #[error("the coordinator has no answer to `{0}`: ask for one of {KEYS}")]
     Unknown(String),
 }
 
-/// The questions that are answered. They are part of the protocol: `book` is the [`ClusterInfo`].
-const KEYS: &str = "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, cost:LAYER, book";
+/// The questions that are answered. They are part of the protocol: `book` is the [`ClusterInfo`],
+/// `model` the [`Book`].
+const KEYS: &str =
+    "workers, servers, batch, recipe, layers, pairs, scheme:LAYER, cost:LAYER, model, book";
 
 /// The coordinator of one cluster.
 #[derive(Debug)]
@@ -226,7 +235,9 @@ impl Coordinator {
         // With `resume` the first weights do not matter: those of the checkpoint replace them, and
         // a worker's buffer may hold any state of the run before.
         let mut others = self.members.iter().filter_map(|(_, hello)| hello.as_ref());
-        if let Some(other) = others.find(|other| !self.resume && other.weights != hello.weights) {
+        let differ = |[a, b]: [u64; 2]| a != b && a != 0 && b != 0;
+        let differ = |other: &&MemberHello| differ([other.weights, hello.weights]);
+        if let Some(other) = others.find(|other| !self.resume && differ(other)) {
             return Err(Refusal::Weights(member, other.member));
         }
         if self.dead.remove(&member) {
@@ -320,6 +331,7 @@ impl Coordinator {
             "recipe" => plan.recipe.as_str().into(),
             "pairs" => plan.pairs().len().into(),
             "layers" => plan.layers.iter().map(|l| l.name.as_str()).collect(),
+            "model" => self.model()?,
             "book" => serde_json::to_value(self.cluster_info()).map_err(|_| unknown())?,
             _ => match key.split_once(':') {
                 Some(("scheme", layer)) => {
@@ -330,6 +342,17 @@ impl Coordinator {
                 _ => return Err(unknown()),
             },
         })
+    }
+
+    /// The [`Book`], if it fits a message.
+    fn model(&self) -> Result<serde_json::Value, Refusal> {
+        let book = Book::new(self.session, self.fingerprint, &self.plan);
+        let book = serde_json::to_value(book).map_err(|_| Refusal::Unknown("model".into()))?;
+        let bytes = book.to_string().len();
+        match bytes <= MAX_TEXT {
+            true => Ok(book),
+            false => Err(Refusal::TooLarge(bytes)),
+        }
     }
 
     /// Floats that each scheme would send for a layer in one iteration, by role (see [`cost`]);

@@ -3,10 +3,15 @@
 //! Numbers and names only. Invariants: a [`Plan`] is checked, and its KV pairs follow from it
 //! alone, so every member that has the plan knows which server holds which pair.
 
+mod error;
+
 use serde::{Deserialize, Serialize};
 
 use super::message::{MAX_TEXT, Sizes};
+use super::step::{StepRule, StepSpec};
 use crate::poseidon::cost::{ClusterError, ClusterSize, LayerShape, Policy, Scheme};
+
+pub use error::PlanError;
 
 /// Default size of a KV pair, in bytes (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;
@@ -54,12 +59,42 @@ pub struct PlanLayer {
     pub shape: LayerShape,
     /// How its gradient travels.
     pub scheme: Scheme,
+    /// Rows of factors that a worker sends in one iteration, at most: its images, or more where
+    /// each image passes through the layer several times (the places of a text).
+    pub rows: u32,
     /// Weight, then bias if it has one.
     pub tensors: Vec<PlanTensor>,
 }
 
+/// A layer as a [`Plan`] is made from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerSpec {
+    /// Name of the layer.
+    pub name: String,
+    /// Its weight matrix.
+    pub shape: LayerShape,
+    /// Weight, then bias if it has one.
+    pub tensors: Vec<PlanTensor>,
+    /// See [`PlanLayer::rows`]; `None`: as many as images.
+    pub rows: Option<u32>,
+    /// How its gradient travels; `None`: as the cluster's policy chooses.
+    pub scheme: Option<Scheme>,
+}
+
+impl From<(String, LayerShape, Vec<PlanTensor>)> for LayerSpec {
+    fn from((name, shape, tensors): (String, LayerShape, Vec<PlanTensor>)) -> Self {
+        Self {
+            name,
+            shape,
+            tensors,
+            rows: None,
+            scheme: None,
+        }
+    }
+}
+
 /// A KV pair: consecutive weights of one tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
     /// Its number in the plan.
     pub id: u32,
@@ -104,47 +139,23 @@ pub struct ClusterSpec {
     pub recipe: String,
 }
 
-/// Why a plan is refused.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
-    /// It has no workers, no servers or no images.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// Some servers would hold nothing.
-    #[error(
-        "{servers} servers, but only {pairs} KV pairs to hold (layers under sfb have none): use fewer servers, \
-         or smaller pairs"
-    )]
-    Servers {
-        /// Number of servers.
-        servers: u16,
-        /// Number of pairs that servers hold.
-        pairs: usize,
-    },
-    /// Pairs would hold no weight, or more than a message can carry.
-    #[error("KV pairs of {0} bytes: give 4 to {MAX_PAIR_BYTES}")]
-    PairBytes(u64),
-    /// No message can carry this tensor whole.
-    #[error("tensor {0} has {1} bytes, more than a message carries: partition tensors into pairs")]
-    Tensor(String, u64),
-    /// Staleness promises what dropped updates break.
-    #[error(
-        "staleness {0} with late workers dropped: staleness promises that every update of every worker \
-         is seen, dropping leaves some out. Choose one of them"
-    )]
-    StalenessAndDrop(u32),
-    /// Replicas that rebuild gradients themselves must all use the same updates.
-    #[error(
-        "late workers dropped with scheme sfb (layer {0}): factors go from worker to worker, and only a \
-         server can leave a late worker out for all. Use scheme hybcomm, sacp, ps, adam or onebit"
-    )]
-    SfbAndDrop(String),
-    /// The quorum is not a share.
-    #[error("a quorum of {0}: give a share above 0 and at most 1")]
-    Quorum(f64),
-    /// There are too many layers or tensors for one message.
-    #[error("the description of this model has {0} bytes, more than half of {MAX_TEXT}")]
-    TooLarge(usize),
+impl ClusterSpec {
+    /// So many workers and servers for so many iterations: `hybcomm`, all in step, no checkpoints.
+    pub fn new(workers: u16, servers: u16, clocks: u64) -> Self {
+        Self {
+            workers,
+            servers,
+            images: 0,
+            policy: Policy::HybComm,
+            pair_bytes: PAIR_BYTES,
+            partition: Partition::Pairs,
+            staleness: 0,
+            stragglers: Stragglers::Wait,
+            clocks,
+            checkpoint_every: 0,
+            recipe: String::new(),
+        }
+    }
 }
 
 /// A checked plan.
@@ -172,26 +183,34 @@ pub struct Plan {
     pub checkpoint_every: u64,
     /// Hyper-parameters of the solver, as text.
     pub recipe: String,
+    /// How steps are made.
+    #[serde(default)]
+    pub step: StepSpec,
 }
 
 impl Plan {
-    /// Chooses a scheme for each of `layers` (name, shape, tensors) and checks the whole.
+    /// Chooses a scheme for each of `layers` that has none and checks the whole. The steps are
+    /// those of [`StepSpec::default`] until [`Plan::with_step`] sets others.
     ///
     /// # Errors
     /// What contradicts itself or cannot be; see [`PlanError`].
-    pub fn new(
-        spec: &ClusterSpec,
-        layers: Vec<(String, LayerShape, Vec<PlanTensor>)>,
-    ) -> Result<Self, PlanError> {
+    pub fn new<L: Into<LayerSpec>>(spec: &ClusterSpec, layers: Vec<L>) -> Result<Self, PlanError> {
         let cluster = ClusterSize::new(spec.workers.into(), spec.servers.into(), spec.images)?;
-        let layers = layers.into_iter().map(|(name, shape, tensors)| PlanLayer {
-            scheme: match spec.stragglers {
-                Stragglers::Wait => spec.policy.choose(shape, cluster),
-                Stragglers::Drop(_) => spec.policy.choose_on_servers(shape, cluster),
-            },
-            name,
-            shape,
-            tensors,
+        let layers = layers.into_iter().map(|layer| {
+            let layer: LayerSpec = layer.into();
+            let rows = layer.rows.unwrap_or(spec.images);
+            let cluster = cluster.with_batch(rows);
+            let policy = layer.scheme.map_or(spec.policy, Policy::Force);
+            PlanLayer {
+                scheme: match spec.stragglers {
+                    Stragglers::Wait => policy.choose(layer.shape, cluster),
+                    Stragglers::Drop(_) => policy.choose_on_servers(layer.shape, cluster),
+                },
+                name: layer.name,
+                shape: layer.shape,
+                tensors: layer.tensors,
+                rows,
+            }
         });
         let plan = Self {
             workers: spec.workers,
@@ -205,7 +224,18 @@ impl Plan {
             clocks: spec.clocks,
             checkpoint_every: spec.checkpoint_every,
             recipe: spec.recipe.clone(),
+            step: StepSpec::default(),
         };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The same plan with other steps.
+    ///
+    /// # Errors
+    /// They cannot be, or not in this cluster; see [`PlanError`].
+    pub fn with_step(self, step: StepSpec) -> Result<Self, PlanError> {
+        let plan = Self { step, ..self };
         plan.check()?;
         Ok(plan)
     }
@@ -228,6 +258,7 @@ impl Plan {
         if let Stragglers::Drop(quorum) = self.stragglers {
             self.check_drop(quorum)?;
         }
+        self.check_step()?;
         let held = self.pairs().iter().filter(|p| p.server.is_some()).count();
         if usize::from(self.servers) > held.max(1) {
             return Err(PlanError::Servers {
@@ -257,6 +288,18 @@ impl Plan {
         match self.layers.iter().find(|l| l.scheme == Scheme::Sfb) {
             Some(layer) => Err(PlanError::SfbAndDrop(layer.name.clone())),
             None => Ok(()),
+        }
+    }
+
+    fn check_step(&self) -> Result<(), PlanError> {
+        let tensors: Vec<usize> = self.layers.iter().map(|l| l.tensors.len()).collect();
+        self.step.check(&tensors)?;
+        match (&self.step.rule, self.stragglers) {
+            (StepRule::Mean {}, Stragglers::Drop(_)) => {
+                Err(PlanError::Mean("late workers dropped"))
+            }
+            (StepRule::Mean {}, _) if self.staleness > 0 => Err(PlanError::Mean("staleness")),
+            _ => Ok(()),
         }
     }
 
@@ -323,8 +366,14 @@ impl Plan {
         Sizes {
             pairs: self.pairs().iter().map(|pair| pair.len).collect(),
             layers: self.layers.iter().map(factored).collect(),
-            images: self.images as usize,
+            rows: self.layers.iter().map(|l| l.rows as usize).collect(),
         }
+    }
+
+    /// Weights of a buffer that holds every tensor.
+    pub fn extent(&self) -> usize {
+        let tensors = self.layers.iter().flat_map(|layer| &layer.tensors);
+        tensors.map(|t| t.offset + t.len).max().unwrap_or(0)
     }
 
     /// True if workers talk to each other.

@@ -5,6 +5,8 @@
 //! Invariants: a step is made once, in the order of the clocks, from updates summed in the order of
 //! the workers. An update that comes too late is dropped and counted.
 
+mod shard;
+
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 
@@ -14,19 +16,11 @@ use super::message::{Body, Message, MessageKind};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::{Added, Rounds};
+use super::step::{StepRule, state_name};
 use super::violation::ProtocolViolation;
 use crate::poseidon::cost::Scheme;
 use crate::weights::{WeightsView, kernels};
-
-/// A pair that this server holds, with its state.
-#[derive(Debug)]
-struct Shard {
-    pair: Pair,
-    weights: Vec<AtomicU32>,
-    history: Vec<AtomicU32>,
-    /// Difference of the sums and their bits that were sent back; empty but under `onebit`.
-    residual: Vec<f32>,
-}
+use shard::Shard;
 
 /// Pairs that are updated together: a single pair, or all of a layer under `adam`.
 #[derive(Debug)]
@@ -105,7 +99,9 @@ impl KvStore {
         };
         let shard = Shard {
             weights: zeros(held),
-            history: zeros(held),
+            state: (0..self.plan.step.rule.states())
+                .map(|_| zeros(held))
+                .collect(),
             residual,
             pair,
         };
@@ -209,7 +205,8 @@ impl KvStore {
 
     /// Priority of a pair's last step: its length over that of the pair's weights. The history of
     /// the solver's momentum is what the step subtracted from the weights. Under `onebit` the
-    /// weights are not here, so only the layer counts.
+    /// weights are not here, and other rules than SGD do not keep their steps: only the layer
+    /// counts then.
     pub fn priority_of(&self, pair: u32) -> Priority {
         let shards = self.units.iter().flat_map(|unit| &unit.shards);
         let Some(shard) = shards.into_iter().find(|shard| shard.pair.id == pair) else {
@@ -224,8 +221,12 @@ impl KvStore {
             squares.sum::<f32>().sqrt()
         };
         let weights = length(&shard.weights).max(f32::MIN_POSITIVE);
+        let step = match (&self.plan.step.rule, shard.state.first()) {
+            (StepRule::Sgd { .. }, Some(history)) => length(history),
+            _ => 0.0,
+        };
         Priority {
-            magnitude: length(&shard.history) / weights,
+            magnitude: step / weights,
             layer: shard.pair.layer as u32,
         }
     }
@@ -284,7 +285,9 @@ impl KvStore {
     ) -> Result<(), E> {
         for shard in self.units.iter_mut().flat_map(|unit| &mut unit.shards) {
             let name = |what| format!("pair{}.{what}", shard.pair.id);
-            for (what, words) in [("weights", &shard.weights), ("history", &shard.history)] {
+            let state = shard.state.iter().enumerate();
+            let state = state.map(|(which, words)| (state_name(which), words));
+            for (what, words) in std::iter::once(("weights", &shard.weights)).chain(state) {
                 let saved = array(&name(what), words.len())?;
                 kernels::copy_in(WeightsView::of(words), &saved);
             }
@@ -336,8 +339,9 @@ impl Unit {
         for shard in &self.shards {
             let from = shard.pair.in_layer - first;
             let gradient = &scratch[from..from + shard.pair.len];
-            let [w, history] = [&shard.weights, &shard.history].map(|x| WeightsView::of(x));
-            math.step(&shard.pair, clock, contributions, gradient, w, history);
+            let state: Vec<_> = shard.state.iter().map(|x| WeightsView::of(x)).collect();
+            let w = WeightsView::of(&shard.weights);
+            math.step(&shard.pair, clock, contributions, gradient, w, &state);
         }
     }
 
@@ -371,21 +375,5 @@ impl Unit {
             }
         };
         self.shards.iter().map(weights).collect()
-    }
-}
-
-impl Shard {
-    fn arrays(&self) -> [Saved; 3] {
-        let copy = |words: &[AtomicU32]| {
-            let mut values = vec![0.0; words.len()];
-            kernels::copy_out(WeightsView::of(words), &mut values);
-            values
-        };
-        let name = |what| format!("pair{}.{what}", self.pair.id);
-        [
-            (name("weights"), copy(&self.weights)),
-            (name("history"), copy(&self.history)),
-            (name("residual"), self.residual.clone()),
-        ]
     }
 }

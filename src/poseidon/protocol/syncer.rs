@@ -284,12 +284,12 @@ impl Syncer {
         self.pairs.iter_mut().find(holds)
     }
 
-    /// Applies to the weights what has arrived, if the layer is open. `w` and `history` have the
-    /// layout of the buffer.
+    /// Applies to the weights what has arrived, if the layer is open. `w` and each of `state` have
+    /// the layout of the buffer.
     pub fn apply_received(
         &mut self,
         w: WeightsView<'_>,
-        history: WeightsView<'_>,
+        state: &[WeightsView<'_>],
         math: &dyn Arithmetic,
     ) {
         if !self.open {
@@ -310,9 +310,9 @@ impl Syncer {
                         self.scratch.clear();
                         self.scratch.resize(held.pair.len, 0.0);
                         onebit::add(message.words(), &mut self.scratch);
-                        let [w, history] = [w, history].map(|x| part(&held.pair, x));
+                        let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
                         let (clock, gradient) = (held.applied, &self.scratch);
-                        math.step(&held.pair, clock, self.workers, gradient, w, history);
+                        math.step(&held.pair, clock, self.workers, gradient, w, &state);
                         held.applied = message.clock;
                     }
                 }
@@ -323,8 +323,8 @@ impl Syncer {
                     rebuild(&self.layer, factors, math, &mut self.scratch);
                     for HeldPair { pair, .. } in &self.pairs {
                         let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
-                        let [w, history] = [w, history].map(|x| part(pair, x));
-                        math.step(pair, clock, self.workers, gradient, w, history);
+                        let (w, state) = (part(pair, w), parts(pair, state));
+                        math.step(pair, clock, self.workers, gradient, w, &state);
                     }
                 }
             }
@@ -357,6 +357,11 @@ impl Syncer {
 /// A pair's part of the buffer.
 fn part<'w>(pair: &Pair, of: WeightsView<'w>) -> WeightsView<'w> {
     of.slice(pair.offset, pair.len)
+}
+
+/// A pair's part of each.
+fn parts<'w>(pair: &Pair, of: &[WeightsView<'w>]) -> Vec<WeightsView<'w>> {
+    of.iter().map(|of| part(pair, *of)).collect()
 }
 
 /// The completion vector: one bit per layer. The next iteration begins when all are set.

@@ -22,8 +22,9 @@ impl Arithmetic for Math {
         contributions: usize,
         gradient: &[f32],
         w: WeightsView<'_>,
-        history: WeightsView<'_>,
+        state: &[WeightsView<'_>],
     ) {
+        let history = state[0];
         let rate = 0.1 / (1.0 + clock as f32);
         for (i, g) in gradient.iter().enumerate() {
             let step = rate * g / contributions as f32 + 0.9 * history.load(i);
@@ -212,7 +213,7 @@ impl World {
             sent.extend(syncer.send(clock, contribution));
             syncer.apply_received(
                 WeightsView::of(&worker.w),
-                WeightsView::of(&worker.history),
+                &[WeightsView::of(&worker.history)],
                 &Math,
             );
         }
@@ -263,7 +264,7 @@ impl World {
         syncer.receive(message).unwrap();
         syncer.apply_received(
             WeightsView::of(&worker.w),
-            WeightsView::of(&worker.history),
+            &[WeightsView::of(&worker.history)],
             &Math,
         );
         true
@@ -304,7 +305,7 @@ fn trajectory(plan: &Plan) -> Vec<Vec<f32>> {
         for pair in plan.pairs() {
             let at = pair.offset..pair.offset + pair.len;
             let [w, h] = [&w, &history].map(|x| WeightsView::of(&x[at.clone()]));
-            Math.step(&pair, clock, plan.workers.into(), &sum[at], w, h);
+            Math.step(&pair, clock, plan.workers.into(), &sum[at], w, &[h]);
         }
         all_steps.push(values(&w));
     }

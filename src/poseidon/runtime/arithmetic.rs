@@ -1,33 +1,27 @@
-//! The solver's arithmetic for the state machines of Poseidon.
+//! The arithmetic of a plan for the state machines of Poseidon: its step rule, and the solver's
+//! products.
 
-use super::model::Model;
-use crate::poseidon::{Arithmetic, Pair};
-use crate::solver::{SolverSpec, Tensor, TensorStep, add_outer_products};
+use super::step::{Step, StepInput, step_of};
+use crate::poseidon::{Arithmetic, Pair, Plan, StepSpec};
+use crate::solver::add_outer_products;
 use crate::weights::WeightsView;
 
-/// Makes the same steps as `solver::update`, bit for bit.
-pub(super) struct SolverArithmetic {
-    spec: SolverSpec,
-    /// Tensors of each layer: weight, then bias.
-    tensors: Vec<Vec<Tensor>>,
-    /// Batches whose gradients one worker adds up for a step.
-    batches: u64,
+/// Makes the steps of a plan. With SGD they are those of `solver::update`, bit for bit.
+pub(super) struct PlanArithmetic {
+    spec: StepSpec,
+    step: Box<dyn Step>,
 }
 
-impl SolverArithmetic {
-    /// The arithmetic for workers of `threads` threads each, which add up their gradients.
-    pub(super) fn new(spec: &SolverSpec, model: &Model, threads: usize) -> Self {
-        let layers = model.layers.iter();
-        let tensors = layers.map(|layer| model.tensors[layer.tensors.clone()].to_vec());
+impl PlanArithmetic {
+    pub(super) fn new(plan: &Plan) -> Self {
         Self {
-            spec: spec.clone(),
-            tensors: tensors.collect(),
-            batches: spec.iter_size * threads as u64,
+            step: step_of(&plan.step.rule),
+            spec: plan.step.clone(),
         }
     }
 }
 
-impl Arithmetic for SolverArithmetic {
+impl Arithmetic for PlanArithmetic {
     fn step(
         &self,
         pair: &Pair,
@@ -35,12 +29,14 @@ impl Arithmetic for SolverArithmetic {
         contributions: usize,
         gradient: &[f32],
         w: WeightsView<'_>,
-        history: WeightsView<'_>,
+        state: &[WeightsView<'_>],
     ) {
-        let scale = 1.0 / (contributions as u64 * self.batches) as f32;
-        let tensor = &self.tensors[pair.layer][pair.tensor];
-        TensorStep::of(&self.spec, tensor, self.spec.rate_at(clock), scale)
-            .apply(w, gradient, history);
+        let input = StepInput {
+            clock,
+            scale: 1.0 / (contributions as u64 * self.spec.batches) as f32,
+            multipliers: self.spec.multipliers(pair.layer, pair.tensor),
+        };
+        self.step.make(input, gradient, w, state);
     }
 
     fn add_outer_products(&self, sizes: [usize; 2], u: &[f32], v: &[f32], gradient: &mut [f32]) {

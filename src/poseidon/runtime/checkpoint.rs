@@ -23,6 +23,10 @@ use crate::snapshot::checksum;
 /// Checkpoints of a member that are kept.
 const KEPT: usize = 2;
 
+/// Start of the names of arrays that belong to a client's program: they need not be the same on
+/// all workers.
+pub(super) const OWN: &str = "own.";
+
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
@@ -319,7 +323,9 @@ impl Loaded {
     /// Hash of the arrays that are weights, in the order of their names.
     fn weights(&self) -> u64 {
         let weights = self.arrays.iter();
-        let mut weights: Vec<_> = weights.filter(|(n, _)| n.ends_with(".weights")).collect();
+        let mut weights: Vec<_> = weights
+            .filter(|(name, _)| name.ends_with(".weights") && !name.starts_with(OWN))
+            .collect();
         weights.sort_unstable_by_key(|(name, _)| *name);
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         for (name, values) in weights {
@@ -333,6 +339,11 @@ impl Loaded {
     pub(super) fn array(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
         let array = self.arrays.get(name).filter(|array| array.len() == len);
         array.cloned().ok_or_else(|| self.missing(name, len))
+    }
+
+    /// The note of that name.
+    pub(super) fn note(&self, name: &str) -> Option<&str> {
+        self.notes.get(name).map(String::as_str)
     }
 
     /// The numbers noted under a name, `len` of them.

@@ -45,6 +45,22 @@ pub struct CoordinatorJob {
     pub key: Option<ClusterKey>,
 }
 
+impl CoordinatorJob {
+    /// A coordinator that listens on `listen`, for a job of that number that begins anew.
+    pub fn new(listen: SocketAddr, session: u64, model: ModelJob, cluster: ClusterSpec) -> Self {
+        Self {
+            listen,
+            address_file: None,
+            session,
+            model,
+            data: None,
+            cluster,
+            resume: false,
+            key: None,
+        }
+    }
+}
+
 /// The members that are connected.
 struct Members {
     core: Coordinator,

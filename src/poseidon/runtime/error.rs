@@ -7,7 +7,7 @@ use super::checkpoint::CheckpointError;
 use super::link::LinkError;
 use crate::accumulate::AccumulateError;
 use crate::node::{NetError, SolverError};
-use crate::poseidon::{ParseError, PlanError, ProtocolViolation, RecordingError};
+use crate::poseidon::{ParseError, PlanError, ProtocolViolation, RecordingError, Scheme};
 use crate::snapshot::LoadError;
 
 /// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
@@ -159,6 +159,33 @@ pub enum PoseidonError {
         /// What the user can change.
         remedy: &'static str,
     },
+    /// The run has ended with an error, which a call before this one has returned.
+    #[error("the run has ended: {0}")]
+    Ended(String),
+    /// A client was used out of turn, or given what its plan does not have.
+    #[error("{0}")]
+    Misuse(String),
+    /// The client has no first weights for a layer that no server holds.
+    #[error(
+        "layer {layer} travels by {scheme}, so that no server sends its first weights: give the client the weights to \
+         begin with, the same on all workers, or choose scheme ps or adam for it"
+    )]
+    FirstWeights {
+        /// Name of the layer.
+        layer: String,
+        /// How it travels.
+        scheme: Scheme,
+    },
+    /// The memory that a client was given is too small for the plan.
+    #[error("the client's memory has room for {has} {what}, and the plan has {needs}")]
+    Replica {
+        /// What is too few of.
+        what: &'static str,
+        /// How many there are.
+        has: usize,
+        /// How many there must be.
+        needs: usize,
+    },
     /// The number of threads is 0.
     #[error("0 threads per worker compute nothing: give 1 or more")]
     NoThreads,
@@ -171,6 +198,11 @@ pub enum PoseidonError {
 }
 
 impl PoseidonError {
+    /// True if this member alone is at fault, whatever the others do meanwhile.
+    pub(super) fn is_own_fault(&self) -> bool {
+        !self.is_fault_of_another() && !matches!(self, Self::Ended(_))
+    }
+
     /// True if another member is at fault, so that starting all members again may help.
     pub fn is_fault_of_another(&self) -> bool {
         // Another release stays another one, however often it is started.

@@ -14,7 +14,8 @@ use super::connect::connect;
 use super::error::PoseidonError;
 use super::link::{self, Incoming, Link, LinkError};
 use super::member::{LOOK_EVERY, MemberJob, connection_error, hello_message};
-use crate::poseidon::{ClusterInfo, MemberHello, MessageKind};
+use crate::poseidon::{ClusterInfo, MemberHello, Message, MessageKind};
+use serde::de::DeserializeOwned;
 
 /// Time for one attempt to connect to the coordinator.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -66,7 +67,7 @@ pub(super) fn join(
         let (link, mut incoming) = link::open(stream, job.key.as_ref(), true)
             .map_err(|why| connection_error(&who, why))?;
         link.send(Arc::new(hello_message(&hello)));
-        let cluster = wait_for_cluster(&mut incoming, &who)?;
+        let cluster: ClusterInfo = wait_for_text(&mut incoming, MessageKind::ClusterInfo, &who)?;
         Ok((link, incoming, cluster))
     });
     let Some((link, incoming, cluster)) = admitted.transpose()? else {
@@ -82,21 +83,52 @@ pub(super) fn join(
     }))
 }
 
-/// Waits for the description of the cluster, which comes when all members have joined.
-fn wait_for_cluster(incoming: &mut Incoming, who: &str) -> Result<ClusterInfo, PoseidonError> {
+/// Asks the coordinator, as soon as it listens; `None` if `stop` was set meanwhile.
+pub(super) fn ask<T: DeserializeOwned>(
+    job: &MemberJob,
+    question: &str,
+    stop: &AtomicBool,
+) -> Result<Option<T>, PoseidonError> {
+    let who = format!("the coordinator ({})", job.coordinator);
+    let Some(stream) = connect_when_listening(&job.coordinator, stop)? else {
+        return Ok(None);
+    };
+    let raw = stream.try_clone().map_err(|why| PoseidonError::System {
+        what: "copy a socket",
+        why,
+    })?;
+    let answered = unless_stopped(&raw, stop, || {
+        let (mut link, mut incoming) = link::open(stream, job.key.as_ref(), true)
+            .map_err(|why| connection_error(&who, why))?;
+        link.send(Arc::new(Message::text(
+            MessageKind::Query,
+            job.index,
+            question.to_owned(),
+        )));
+        let answer = wait_for_text(&mut incoming, MessageKind::Answer, &who);
+        link.cut();
+        link.finish();
+        answer
+    });
+    answered.transpose()
+}
+
+/// Waits for a text of the coordinator: what an answer holds, or the description of the cluster,
+/// which comes when all members have joined.
+fn wait_for_text<T: DeserializeOwned>(
+    incoming: &mut Incoming,
+    kind: MessageKind,
+    who: &str,
+) -> Result<T, PoseidonError> {
     loop {
         let message = incoming.next().map_err(|why| connection_error(who, why))?;
-        match message.kind {
-            MessageKind::ClusterInfo => {
-                let read =
-                    serde_json::from_str::<ClusterInfo>(message.as_text()).map_err(LinkError::Json);
-                return read.map_err(|why| connection_error(who, why));
-            }
-            MessageKind::Abort => {
-                let (who, why) = (who.to_owned(), message.as_text().to_owned());
-                return Err(PoseidonError::Refused { who, why });
-            }
-            _ => {}
+        if message.kind == kind {
+            let read = serde_json::from_str::<T>(message.as_text()).map_err(LinkError::Json);
+            return read.map_err(|why| connection_error(who, why));
+        }
+        if message.kind == MessageKind::Abort {
+            let (who, why) = (who.to_owned(), message.as_text().to_owned());
+            return Err(PoseidonError::Refused { who, why });
         }
     }
 }

@@ -12,7 +12,6 @@ use super::checkpoint::{CheckpointError, CheckpointFolder};
 use super::connect::connect;
 use super::error::PoseidonError;
 use super::link::{self, Incoming, Link, LinkError, SILENCE};
-use super::model::Model;
 use super::secure::ClusterKey;
 use super::shutdown::Shutdown;
 use super::traffic::{Traffic, TrafficReport};
@@ -45,6 +44,21 @@ pub struct MemberJob {
 }
 
 impl MemberJob {
+    /// Member `index` of its role, which finds the coordinator at HOST:PORT, listens on any port
+    /// and writes neither checkpoints nor a report.
+    pub fn new(index: u16, coordinator: &str) -> Self {
+        Self {
+            index,
+            coordinator: coordinator.into(),
+            listen: SocketAddr::from(([0, 0, 0, 0], 0)),
+            checkpoints: None,
+            resume: false,
+            key: None,
+            report: None,
+            bandwidth_bytes_per_s: None,
+        }
+    }
+
     /// The folder of its checkpoints, if it writes any. Removes old ones unless the run resumes.
     pub(super) fn folder(&self, member: Member) -> Result<Option<CheckpointFolder>, PoseidonError> {
         let Some(folder) = &self.checkpoints else {
@@ -189,7 +203,7 @@ pub(super) fn hello_message(hello: &MemberHello) -> Message {
 }
 
 /// Notes that a checkpoint must have in common with this run to be loaded.
-pub(super) fn identity(cluster: &ClusterInfo, model: &Model) -> BTreeMap<String, String> {
+pub(super) fn identity(cluster: &ClusterInfo, fingerprint: u64) -> BTreeMap<String, String> {
     let plan = &cluster.plan;
     let schemes = plan
         .layers
@@ -197,7 +211,7 @@ pub(super) fn identity(cluster: &ClusterInfo, model: &Model) -> BTreeMap<String,
         .map(|l| format!("{}: {:?}", l.name, l.scheme));
     [
         ("session", format!("{:016x}", cluster.session)),
-        ("model", format!("{:016x}", model.manifest.fingerprint())),
+        ("model", format!("{fingerprint:016x}")),
         ("workers", plan.workers.to_string()),
         ("servers", plan.servers.to_string()),
         ("images per iteration", plan.images.to_string()),

@@ -6,10 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::IntoBytes;
 
 use super::error::PoseidonError;
+use super::step::schedule;
 use crate::node::{bound_net, data_kind};
-use crate::poseidon::{ClusterSpec, LayerShape, Plan, PlanTensor, Recording};
+use crate::poseidon::{
+    ClusterSpec, LayerShape, Penalty, Plan, PlanError, PlanTensor, Recording, StepRule, StepSpec,
+};
 use crate::solver::data::Source;
-use crate::solver::{Filler, LayerTensors, Net, ParamSpec, Phase, SolverSpec, Tensor};
+use crate::solver::{
+    Filler, LayerTensors, Net, ParamSpec, Phase, Regularization, SolverSpec, Tensor,
+};
 use crate::weights::{DataKind, Manifest, WeightsView};
 
 /// Settings of the model, the same for all members.
@@ -30,6 +35,8 @@ pub struct ModelJob {
     /// Layers and times to replay instead of computing the net of `spec`, of which only the
     /// hyper-parameters are used then.
     pub replay: Option<Recording>,
+    /// How steps are made; `None`: as `spec` says.
+    pub step: Option<StepRule>,
 }
 
 /// A layer as a plan needs it: name, shape, tensors.
@@ -50,6 +57,28 @@ pub(super) struct Model {
 }
 
 impl ModelJob {
+    /// A model whose gradients are computed by programs with a [`Client`](super::Client): the
+    /// layers of `layers` (its times do not matter), all weights zero, steps by `rule`.
+    ///
+    /// # Errors
+    /// The rule has a number that cannot be.
+    pub fn of_layers(layers: Recording, rule: StepRule) -> Result<Self, PoseidonError> {
+        rule.check().map_err(PlanError::from)?;
+        // The solver file gives neither layers nor steps here.
+        let spec =
+            SolverSpec::builtin("lenet").map_err(|why| PoseidonError::Misuse(why.to_string()))?;
+        Ok(Self {
+            spec,
+            input: [1, 1, 1],
+            classes: 1,
+            seed: 1,
+            weights: None,
+            threads: 1,
+            replay: Some(layers),
+            step: Some(rule),
+        })
+    }
+
     /// Checks the settings and builds the net.
     pub(super) fn open(&self) -> Result<Model, PoseidonError> {
         if self.spec.clip_gradients.is_some() {
@@ -80,7 +109,36 @@ impl ModelJob {
             recipe: self.recipe(),
             ..cluster.clone()
         };
-        Ok(Plan::new(&cluster, model.layers())?)
+        Ok(Plan::new(&cluster, model.layers())?.with_step(self.step(model))?)
+    }
+
+    /// How steps are made: by the rule that is given, or as the solver file says.
+    fn step(&self, model: &Model) -> StepSpec {
+        if let Some(rule) = &self.step {
+            return StepSpec {
+                batches: self.threads as u64,
+                ..StepSpec::of(rule.clone())
+            };
+        }
+        let (spec, tensors) = (&self.spec, &model.tensors);
+        let of_layer = |layer: &LayerTensors| {
+            let params = tensors[layer.tensors.clone()].iter().map(|t| t.param);
+            params.map(|p| [p.lr_mult, p.decay_mult]).collect()
+        };
+        StepSpec {
+            rule: StepRule::Sgd {
+                rate: spec.base_lr,
+                schedule: schedule(&spec.lr_policy),
+                momentum: spec.momentum,
+                weight_decay: spec.weight_decay,
+                penalty: match spec.regularization_type {
+                    Regularization::L2 => Penalty::L2,
+                    Regularization::L1 => Penalty::L1,
+                },
+            },
+            batches: spec.iter_size * self.threads as u64,
+            multipliers: model.layers.iter().map(of_layer).collect(),
+        }
     }
 
     /// Checks whether a coordinator accepts this model and `cluster`.
@@ -99,6 +157,10 @@ impl ModelJob {
 
     /// What decides a step apart from gradients. Members with equal texts make equal steps.
     pub(super) fn recipe(&self) -> String {
+        if let Some(rule) = &self.step {
+            let rule = serde_json::to_string(rule).unwrap_or_default();
+            return format!("{rule}, {} threads", self.threads);
+        }
         let s = &self.spec;
         format!(
             "base_lr {}, {:?}, momentum {}, weight_decay {} ({:?}), iter_size {}, {} threads",

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::arithmetic::SolverArithmetic;
+use super::arithmetic::PlanArithmetic;
 use super::budget::Budget;
 use super::checkpoint::CheckpointFolder;
 use super::error::PoseidonError;
@@ -17,7 +17,7 @@ use super::member::{
     LOOK_EVERY, MemberJob, close_all, connection_error, identity, keep_common, member_name,
     receive_until_bye, save,
 };
-use super::model::{Model, ModelJob, hash};
+use super::model::{ModelJob, hash};
 use super::queue::Queued;
 use super::reception::{Guest, Reception};
 use super::secure::ClusterKey;
@@ -55,7 +55,7 @@ struct Server<'s> {
     budget: Option<Budget<Recipients>>,
     /// True once nothing more will be sent.
     done: AtomicBool,
-    math: SolverArithmetic,
+    math: PlanArithmetic,
     folder: Option<CheckpointFolder>,
     identity: std::collections::BTreeMap<String, String>,
     traffic: Traffic,
@@ -99,7 +99,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         start,
         WeightsView::of(&weights),
     );
-    let identity = identity(&cluster, &model);
+    let identity = identity(&cluster, model.manifest.fingerprint());
     if let (Some(folder), 1..) = (&folder, start) {
         let saved = folder.load(start, &identity)?;
         store.restore(|name, len| saved.array(name, len))?;
@@ -113,7 +113,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         readers: AtomicUsize::new(0),
         budget,
         done: AtomicBool::new(false),
-        math: arithmetic(&job.model, &model),
+        math: PlanArithmetic::new(&joined.cluster.plan),
         traffic: Traffic::new(&cluster.plan, start),
         queued: Mutex::default(),
         hello: joined.hello.clone(),
@@ -135,10 +135,6 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
     drop(server);
     shutdown.into_result()?;
     job.member.write_report(&report)
-}
-
-fn arithmetic(job: &ModelJob, model: &Model) -> SolverArithmetic {
-    SolverArithmetic::new(&job.spec, model, job.threads)
 }
 
 impl Server<'_> {

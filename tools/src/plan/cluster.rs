@@ -6,7 +6,8 @@
 //! more for each.
 
 use dogwild::poseidon::{
-    ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, Stragglers, bits_len,
+    ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, StepSpec, Stragglers,
+    bits_len,
 };
 
 /// Machines and their links.
@@ -87,6 +88,7 @@ fn plan(layers: &[(LayerShape, Scheme)], place: &Place) -> Plan {
             name: String::new(),
             shape,
             scheme,
+            rows: place.cluster.batch() as u32,
             tensors: parts.filter(|&len| len > 0).map(&mut tensor).collect(),
         }
     };
@@ -102,6 +104,7 @@ fn plan(layers: &[(LayerShape, Scheme)], place: &Place) -> Plan {
         clocks: 1,
         checkpoint_every: 0,
         recipe: String::new(),
+        step: StepSpec::default(),
     }
 }
 

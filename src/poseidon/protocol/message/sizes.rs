@@ -59,8 +59,8 @@ pub struct Sizes {
     pub pairs: Vec<usize>,
     /// Outputs and inputs of each layer; `None` if it has no factors.
     pub layers: Vec<Option<[usize; 2]>>,
-    /// Images of a worker in one clock, at most.
-    pub images: usize,
+    /// Rows of the factors of each layer in one clock, at most.
+    pub rows: Vec<usize>,
 }
 
 impl Sizes {
@@ -78,9 +78,9 @@ impl Sizes {
             Payload::Text => (MAX_TEXT, bytes <= MAX_TEXT),
             Payload::Floats if kind == MessageKind::Factors => {
                 let sizes = self.layers.get(at).copied().flatten().ok_or(unknown)?;
-                let image = (sizes[0] + sizes[1]) * 4;
-                let most = image * self.images;
-                (most, bytes <= most && bytes.is_multiple_of(image))
+                let row = (sizes[0] + sizes[1]) * 4;
+                let most = row * self.rows.get(at).copied().unwrap_or(0);
+                (most, bytes <= most && bytes.is_multiple_of(row))
             }
             Payload::Floats => {
                 let expected = self.pairs.get(at).ok_or(unknown)? * 4;

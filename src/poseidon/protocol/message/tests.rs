@@ -8,7 +8,7 @@ fn sizes() -> Sizes {
     Sizes {
         pairs: vec![1, 33, 64],
         layers: vec![None, Some([3, 5])],
-        images: 4,
+        rows: vec![0, 4],
     }
 }
 

@@ -1,22 +1,17 @@
 //! The loop over iterations: waits for steps, tests, writes checkpoints, and starts the passes.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 
-use super::super::checkpoint::Loaded;
+use super::super::client::{Client, Turn, remedy};
 use super::super::error::PoseidonError;
-use super::super::member::{identity, save};
-use super::hub::Hub;
 use super::local::Local;
 use super::pass::{PassResult, Thread};
 use super::{Meters, Worker};
 use crate::node::{Clock, SolverError, Tester, cpu_ns};
-use crate::poseidon::{Checkpoint, ClusterInfo};
 use crate::watch::curve::{CurveRow, CurveWriter};
 use crate::watch::{SolverMeter, SyncMeter};
-use crate::weights::kernels;
 
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
@@ -35,7 +30,7 @@ impl Helper {
         scope: &'scope Scope<'scope, '_>,
         mut thread: Thread,
         local: &'scope Local,
-        hub: &'scope Hub<'scope>,
+        client: &'scope Client,
     ) -> Self {
         let (go, clocks) = channel::<u64>();
         let (answer, passed) = channel();
@@ -43,7 +38,7 @@ impl Helper {
         scope.spawn(move || {
             let watch = local.watch(thread.index);
             for clock in clocks {
-                let passed = thread.pass(clock, hub, local);
+                let passed = thread.pass(clock, client, local);
                 let at = [thread.cursor, thread.passes()];
                 if answer.send((passed, at)).is_err() {
                     break;
@@ -60,38 +55,31 @@ impl Helper {
 /// The leading thread of a worker.
 pub(super) struct Lead<'l> {
     worker: &'l Worker<'l>,
-    hub: &'l Hub<'l>,
-    cluster: &'l ClusterInfo,
+    client: &'l Client,
     meters: &'l Meters,
     heartbeat: &'l dyn Fn(),
     clock: Clock,
     /// Time that the run had taken at the checkpoint that it resumes from, ns.
     before_ns: u64,
     loss: Option<f32>,
-    identity: BTreeMap<String, String>,
 }
 
 impl<'l> Lead<'l> {
     pub(super) fn new(
         worker: &'l Worker<'l>,
-        hub: &'l Hub<'l>,
-        cluster: &'l ClusterInfo,
         meters: &'l Meters,
         heartbeat: &'l dyn Fn(),
-        saved: Option<&Loaded>,
     ) -> Result<Self, PoseidonError> {
         let mut lead = Self {
             worker,
-            hub,
-            cluster,
+            client: worker.client,
             meters,
             heartbeat,
             clock: Clock::start(),
             before_ns: 0,
             loss: None,
-            identity: identity(cluster, worker.model),
         };
-        if let Some(saved) = saved {
+        if let Some(saved) = worker.client.resumed() {
             lead.before_ns = saved.numbers("elapsed_ns", 1)?[0];
             let bits = saved.numbers("loss_bits", 1)?[0];
             lead.loss = Some(f32::from_bits(bits as u32)).filter(|loss| loss.is_finite());
@@ -105,79 +93,63 @@ impl<'l> Lead<'l> {
         scope: &'scope Scope<'scope, '_>,
         mut threads: Vec<Thread>,
         local: &'scope Local,
-        hub: &'scope Hub<'scope>,
         mut tester: Option<Tester>,
-    ) -> Result<(), PoseidonError> {
+    ) -> Result<(), PoseidonError>
+    where
+        'l: 'scope,
+    {
+        let (client, job) = (self.client, self.worker.job);
         let mut own = threads.remove(0);
         let mut helpers: Vec<Helper> = threads
             .into_iter()
-            .map(|thread| Helper::start(scope, thread, local, hub))
+            .map(|thread| Helper::start(scope, thread, local, client))
             .collect();
-        let job = self.worker.job;
         let mut curve = match &job.curve {
             Some(path) if tester.is_some() => {
                 Some(CurveWriter::append(path).map_err(SolverError::from)?)
             }
             _ => None,
         };
-        let plan = &self.cluster.plan;
-        let mut t = self.cluster.start;
-        while t < plan.clocks.min(self.hub.end_at()) {
-            let due = plan.checkpoint_at(t) && t > self.cluster.start;
-            // A checkpoint holds exactly `t` steps, so it needs them all; else staleness may hide
-            // some.
-            let needed = match due {
-                true => t,
-                false => t.saturating_sub(plan.staleness.into()),
-            };
+        let start = client.book().start;
+        loop {
             let waiting = self.clock.now_ns();
-            if !self.hub.wait_for(needed) {
-                break;
-            }
+            let Some(turn) = client.begin()? else { break };
+            let Turn {
+                clock: t, missing, ..
+            } = turn;
             SyncMeter::WaitNs.add(self.meters, self.clock.now_ns() - waiting);
-            if self.hub.drops_late() {
-                // A worker that was left behind continues where the others are: updates for the
-                // steps in between would be dropped.
-                t = t.max(self.hub.steps());
-            }
-            // The end may have been announced while this worker waited.
-            if t >= self.hub.end_at() {
-                break;
-            }
-            let missing = t.saturating_sub(self.hub.steps());
             SyncMeter::StepsMissing.add(self.meters, missing);
             SyncMeter::StepsMissingMax.raise(self.meters, missing);
-            if due {
-                self.save(t, &own, &helpers)?;
+            if turn.checkpoint {
+                self.save(&own, &helpers)?;
             }
             if let Some(tester) = &mut tester
                 && t.is_multiple_of(job.test_every)
-                && (t == 0 || t > self.cluster.start)
+                && (t == 0 || t > start)
             {
                 let reached = self.test(t, tester, curve.as_mut())?;
-                if reached && self.hub.end_at() == u64::MAX {
-                    self.end_early(t);
+                if reached && !client.is_finishing() {
+                    log::info!("target accuracy reached");
+                    client.finish();
+                    self.worker.shared.globals().stop.store(1, Relaxed);
                 }
-                if t >= self.hub.end_at() {
+                if t >= client.end_at() {
                     break;
                 }
             }
             self.step(t, &mut own, &mut helpers, local)?;
-            t += 1;
+            client.end()?;
             (self.heartbeat)();
         }
-        let last = plan.clocks.min(self.hub.end_at());
-        let whole =
-            self.hub.drops_late() && self.hub.end_at() != u64::MAX || self.hub.wait_for(last);
-        if !whole || self.hub.shutdown.has_begun() {
+        if !client.settle()? {
             return Ok(());
         }
         // The last one is there too: the run may be gone on with for more iterations.
-        if t > self.cluster.start && plan.checkpoint_at(t) {
-            self.save(t, &own, &helpers)?;
+        if client.is_checkpoint_due() {
+            self.save(&own, &helpers)?;
         }
         if let Some(tester) = &mut tester {
-            self.test(t, tester, curve.as_mut())?;
+            self.test(client.clock(), tester, curve.as_mut())?;
         }
         Ok(())
     }
@@ -190,12 +162,11 @@ impl<'l> Lead<'l> {
         helpers: &mut [Helper],
         local: &Local,
     ) -> Result<(), PoseidonError> {
-        self.hub.begin();
         let start = self.clock.now_ns();
         for helper in &*helpers {
             helper.go.send(t).map_err(|_| PoseidonError::Panicked)?;
         }
-        let mut sum = own.pass(t, self.hub, local);
+        let mut sum = own.pass(t, self.client, local);
         for helper in &mut *helpers {
             let (passed, at) = helper.passed.recv().map_err(|_| PoseidonError::Panicked)?;
             sum.loss += passed.loss;
@@ -209,7 +180,7 @@ impl<'l> Lead<'l> {
             return Err(PoseidonError::Diverged {
                 loss,
                 iteration: t,
-                remedy: self.remedy(),
+                remedy: remedy(self.client.plan()),
             });
         }
         let smoothed = self
@@ -227,21 +198,10 @@ impl<'l> Lead<'l> {
         SolverMeter::LossBits.set(self.meters, smoothed.to_bits().into());
         let rate = self.worker.job.model.spec.rate_at(t);
         SolverMeter::RateBits.set(self.meters, rate.to_bits().into());
-        let [sent, received] = self.hub.traffic().totals();
+        let [sent, received] = self.client.traffic();
         SyncMeter::BytesSent.set(self.meters, sent);
         SyncMeter::BytesReceived.set(self.meters, received);
         Ok(())
-    }
-
-    /// Advice for training that diverges.
-    fn remedy(&self) -> &'static str {
-        match self.cluster.plan.staleness {
-            0 => "Lower base_lr",
-            _ => {
-                "Lower base_lr, the momentum or the staleness: gradients of old weights need smaller steps, \
-                 with momentum many times smaller (docs/reference/reliable-protocol.md)"
-            }
-        }
     }
 
     fn elapsed_ns(&self) -> u64 {
@@ -256,7 +216,7 @@ impl<'l> Lead<'l> {
         curve: Option<&mut CurveWriter>,
     ) -> Result<bool, PoseidonError> {
         let go_on = AtomicBool::new(false);
-        let Some(found) = tester.test(self.hub.weights(), &go_on)? else {
+        let Some(found) = tester.test(self.client.weights(), &go_on)? else {
             return Ok(false);
         };
         SolverMeter::AccuracyBits.set(self.meters, found.accuracy.to_bits().into());
@@ -285,47 +245,8 @@ impl<'l> Lead<'l> {
         Ok(target.is_some_and(|target| found.accuracy >= target))
     }
 
-    /// Ends the run for all workers. While this worker stands at `t`, staleness lets the others run
-    /// some iterations ahead, so all end one iteration after the last that they can reach.
-    fn end_early(&self, t: u64) {
-        log::info!("target accuracy reached");
-        let ahead = match self.hub.drops_late() {
-            true => 0,
-            false => u64::from(self.cluster.plan.staleness) + 1,
-        };
-        self.hub.end_all_at(t + ahead, self.worker.job.member.index);
-        self.worker.shared.globals().stop.store(1, Relaxed);
-    }
-
-    /// Writes a checkpoint of the state after `t` steps. NaN or infinity in it is an error. The
-    /// state is the same on all workers, so none writes this checkpoint. Then `t` is not a clock
-    /// that all members have, whatever the servers wrote.
-    fn save(&self, t: u64, own: &Thread, helpers: &[Helper]) -> Result<(), PoseidonError> {
-        let Some(folder) = &self.worker.folder else {
-            return Ok(());
-        };
-        let mut arrays = self.hub.saved();
-        let of = [
-            ("weights", self.hub.weights()),
-            ("history", self.worker.state.history()),
-        ];
-        for tensor in &self.worker.model.tensors {
-            for (kind, from) in of {
-                let mut values = vec![0.0; tensor.len];
-                kernels::copy_out(from.slice(tensor.offset, tensor.len), &mut values);
-                arrays.push((format!("{}.{kind}", tensor.name), values));
-            }
-        }
-        for (name, values) in &arrays {
-            if let Some(&value) = values.iter().find(|value| !value.is_finite()) {
-                return Err(PoseidonError::NotFinite {
-                    name: name.clone(),
-                    value,
-                    steps: t,
-                    remedy: self.remedy(),
-                });
-            }
-        }
+    /// Writes a checkpoint, with the places of all threads in the data.
+    fn save(&self, own: &Thread, helpers: &[Helper]) -> Result<(), PoseidonError> {
         let all = |which: usize| {
             let own = [own.cursor, own.passes()][which];
             let helpers = helpers.iter().map(|helper| helper.at[which]);
@@ -340,10 +261,6 @@ impl<'l> Lead<'l> {
             ("loss_bits", loss.to_string()),
         ];
         let notes = notes.map(|(name, value)| (name.to_owned(), value));
-        let notes = self.identity.clone().into_iter().chain(notes).collect();
-        let (checkpoint, traffic) = (Checkpoint { clock: t, arrays }, self.hub.traffic());
-        save(folder, &checkpoint, notes, &traffic, |message| {
-            self.hub.to_coordinator(message);
-        })
+        self.client.checkpoint(Vec::new(), notes.into())
     }
 }

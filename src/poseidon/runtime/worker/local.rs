@@ -8,9 +8,9 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use super::super::client::Client;
 use super::super::error::PoseidonError;
 use super::super::sync::lock;
-use super::hub::Hub;
 use crate::accumulate::{AccumulateError, LayerRange, Order, Sink, Sum, Watch};
 use crate::poseidon::{Contribution, Plan, PlanLayer};
 use crate::solver::Factors;
@@ -52,18 +52,18 @@ pub(super) struct Local {
 }
 
 /// Gives finished sums to the syncers.
-struct Sending<'s, 'h> {
+struct Sending<'s> {
     local: &'s Local,
     sum: &'s Sum,
-    hub: &'s Hub<'h>,
+    client: &'s Client,
 }
 
-impl Sink for Sending<'_, '_> {
+impl Sink for Sending<'_> {
     fn part(&self, _: usize, _: &Range<usize>) -> Result<(), AccumulateError> {
         Ok(())
     }
 
-    fn layer(&self, place: usize, clock: u64) -> Result<(), AccumulateError> {
+    fn layer(&self, place: usize, _: u64) -> Result<(), AccumulateError> {
         let layer = self.local.summed[place];
         let range = self.sum.range(place);
         let mut values = vec![0.0; range.len()];
@@ -73,7 +73,7 @@ impl Sink for Sending<'_, '_> {
         );
         let (from, values) = (range.start, values.as_slice());
         let sum = Contribution::Gradient { from, values };
-        self.hub.send_layer(layer, clock, sum);
+        self.local.send(self.client, layer, sum);
         Ok(())
     }
 }
@@ -121,15 +121,22 @@ impl Local {
     }
 
     /// Lends `thread` (one for each that computes) to add gradients until [`Closing`] is dropped.
-    pub(super) fn work(&self, thread: usize, hub: &Hub<'_>) {
+    pub(super) fn work(&self, thread: usize, client: &Client) {
         let Some(sum) = &self.sum else { return };
         let sink = Sending {
             local: self,
             sum,
-            hub,
+            client,
         };
         if let Err(error) = sum.work(thread, &sink, |note| match note {}) {
-            hub.shutdown.fail(error.into());
+            client.abort(error.into());
+        }
+    }
+
+    /// Sends a layer. What the client refuses ends the run: the plan and this worker disagree.
+    fn send(&self, client: &Client, layer: usize, contribution: Contribution<'_>) {
+        if let Err(error) = client.send(layer, contribution) {
+            client.abort(error);
         }
     }
 
@@ -154,7 +161,7 @@ impl Local {
     /// Takes a thread's gradients of a layer; the sum is sent when those of all threads are there.
     pub(super) fn give(
         &self,
-        hub: &Hub<'_>,
+        client: &Client,
         clock: u64,
         thread: usize,
         layer: usize,
@@ -166,17 +173,17 @@ impl Local {
             let sink = Sending {
                 local: self,
                 sum,
-                hub,
+                client,
             };
             let own = &grads[info.extent.clone()];
             if let Err(error) = sum.give(thread, place, clock, own, &sink) {
-                hub.shutdown.fail(error.into());
+                client.abort(error.into());
             }
             return;
         }
         let Some(sizes) = info.factored else {
             let (from, values) = (0, grads);
-            return hub.send_layer(layer, clock, Contribution::Gradient { from, values });
+            return self.send(client, layer, Contribution::Gradient { from, values });
         };
         let mut parts = lock(parts);
         parts.push((thread, join(factors, sizes)));
@@ -186,7 +193,7 @@ impl Local {
         let mut all = std::mem::take(&mut *parts);
         all.sort_by_key(|(thread, _)| *thread);
         let factors = join(all.into_iter().map(|(_, part)| part).collect(), sizes);
-        hub.send_layer(layer, clock, Contribution::Factors(factors));
+        self.send(client, layer, Contribution::Factors(factors));
     }
 }
 

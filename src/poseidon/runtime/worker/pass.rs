@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::checkpoint::Loaded;
+use super::super::client::Client;
 use super::super::error::PoseidonError;
-use super::hub::Hub;
 use super::local::{Layer, Local, compact};
 use super::{Overlap, Worker};
 use crate::node::{SolverError, Transforms, bound_net, train_batch};
@@ -50,15 +49,13 @@ pub(super) struct PassResult {
     pub(super) images: u64,
 }
 
-/// The threads of `worker` and the sum over them, as they were at the checkpoint `saved` if there
-/// is one.
+/// The threads of `worker` and the sum over them, as they were at the checkpoint that the run goes
+/// on from, if there is one.
 pub(super) fn threads(
     worker: &Worker<'_>,
-    plan: &Plan,
     input: Input,
-    saved: Option<&Loaded>,
 ) -> Result<(Vec<Thread>, Local), PoseidonError> {
-    let job = worker.job;
+    let (job, plan, saved) = (worker.job, worker.client.plan(), worker.client.resumed());
     let (spec, count) = (&job.model.spec, job.model.threads);
     let [mut cursors, mut passes] = [vec![0; count], vec![0; count]];
     if let Some(saved) = saved {
@@ -145,11 +142,11 @@ impl Thread {
     }
 
     /// One pass of this thread: gives each layer to `local` when it is computed, or all at the end.
-    pub(super) fn pass(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> PassResult {
+    pub(super) fn pass(&mut self, clock: u64, client: &Client, local: &Local) -> PassResult {
         let start = Instant::now();
         let passed = match &mut self.work {
-            Work::Train { .. } => self.train(clock, hub, local),
-            Work::Replay(_) => self.replay(clock, hub, local),
+            Work::Train { .. } => self.train(clock, client, local),
+            Work::Replay(_) => self.replay(clock, client, local),
         };
         if self.slow > 1.0 {
             std::thread::sleep(start.elapsed().mul_f64(self.slow - 1.0));
@@ -157,13 +154,13 @@ impl Thread {
         if self.overlap == Overlap::None {
             for layer in (0..self.layers.len()).rev() {
                 let factors = std::mem::take(&mut self.factors[layer]);
-                local.give(hub, clock, self.index, layer, &self.grads, factors);
+                local.give(client, clock, self.index, layer, &self.grads, factors);
             }
         }
         passed
     }
 
-    fn train(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> PassResult {
+    fn train(&mut self, clock: u64, client: &Client, local: &Local) -> PassResult {
         let Self {
             index,
             work: Work::Train { net, batches },
@@ -182,7 +179,7 @@ impl Thread {
         for part in 0..*iter_size {
             let batch = batches.next();
             let last = part + 1 == *iter_size;
-            let (images, labels, w) = (&batch.images, &batch.labels, hub.weights());
+            let (images, labels, w) = (&batch.images, &batch.labels, client.weights());
             passed.loss += net.forward_backward_with(w, images, labels, grads, part > 0, |done| {
                 let layer = done.layer;
                 if let Some(sizes) = layers[layer].factored {
@@ -190,7 +187,7 @@ impl Thread {
                 }
                 if last && *overlap == Overlap::Wfbp {
                     let factors = std::mem::take(&mut factors[layer]);
-                    local.give(hub, clock, *index, layer, done.gradients, factors);
+                    local.give(client, clock, *index, layer, done.gradients, factors);
                 }
             });
             passed.images += labels.len() as u64;
@@ -202,7 +199,7 @@ impl Thread {
 
     /// Sleeps for the recorded times. They count on while messages are packed, as on a GPU, which
     /// computes meanwhile.
-    fn replay(&mut self, clock: u64, hub: &Hub<'_>, local: &Local) -> PassResult {
+    fn replay(&mut self, clock: u64, client: &Client, local: &Local) -> PassResult {
         let Self {
             index,
             work: Work::Replay(recording),
@@ -231,7 +228,7 @@ impl Thread {
             }
             if *overlap == Overlap::Wfbp {
                 let factors = std::mem::take(&mut factors[layer]);
-                local.give(hub, clock, *index, layer, grads, factors);
+                local.give(client, clock, *index, layer, grads, factors);
             }
         }
         PassResult {

@@ -1,33 +1,34 @@
-//! The hub of a worker: its syncers, its connections, and the completion vector between them.
+//! The hub of a client: its syncers, its connections, and the completion vector between them.
 //!
 //! A thread that reads a connection gives each message to the syncer of its layer and applies it
 //! to the weights. The threads that compute send through the hub and wait for the completion
-//! vector. Locks are taken in this order: syncer, then completion vector.
+//! vector. All other threads are the hub's own, and [`Hub::join`] ends them. Locks are taken in
+//! this order: syncer, then completion vector.
+
+mod waiting;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::Scope;
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use super::super::arithmetic::SolverArithmetic;
+use super::super::arithmetic::PlanArithmetic;
 use super::super::budget::{self, Budget};
 use super::super::error::PoseidonError;
 use super::super::link::{Incoming, Link};
 use super::super::member::receive_until_bye;
 use super::super::shutdown::Shutdown;
-use super::super::sync::{lock, wait};
+use super::super::sync::lock;
 use super::super::traffic::Traffic;
+use super::replica::Replica;
 use crate::poseidon::{
-    ClusterInfo, Completion, Contribution, Destination, Member, MemberRole, Message, MessageKind,
-    Saved, Sizes, Stragglers, Syncer,
+    ClusterInfo, Completion, Contribution, Destination, MemberRole, Message, MessageKind, Saved,
+    Sizes, Stragglers, Syncer,
 };
-use crate::weights::WeightsView;
 
 /// Longest time in which a waiting thread does not look whether the shutdown has begun.
 const LOOK_UP: Duration = Duration::from_millis(50);
-/// Time after which a worker that still waits logs what it waits for.
-const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Which layers have seen enough steps for the next iteration.
 struct Waited {
@@ -44,23 +45,26 @@ struct Links {
 }
 
 /// Syncers and connections of one worker, shared by its threads.
-pub(super) struct Hub<'h> {
+pub(in super::super) struct Hub {
     syncers: Vec<Mutex<Syncer>>,
     /// Layer of each KV pair, by the pair's number.
     layer_of: Vec<usize>,
-    w: WeightsView<'h>,
-    history: WeightsView<'h>,
-    math: SolverArithmetic,
+    replica: Arc<dyn Replica>,
+    /// Arrays of the replica that the rule of the steps uses.
+    states: usize,
+    math: PlanArithmetic,
     sizes: Arc<Sizes>,
     waited: Mutex<Waited>,
     ready: Condvar,
+    /// Notified when a layer has moved, for those who wait for one.
+    moved: Condvar,
     links: Mutex<Links>,
     readers: AtomicUsize,
     traffic: Arc<Traffic>,
     budget: Option<Budget<Destination>>,
     /// Layers with received updates that a computing thread leaves to the applying thread.
-    apply_later: Sender<usize>,
-    to_apply: Mutex<Option<Receiver<usize>>>,
+    apply_later: Mutex<Option<Sender<usize>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// True once no more layers will be sent.
     done: AtomicBool,
     drop_late: bool,
@@ -68,19 +72,29 @@ pub(super) struct Hub<'h> {
     end_at: AtomicU64,
     /// True once every worker has confirmed `end_at`.
     end_known: AtomicBool,
-    pub(super) shutdown: &'h Shutdown<'h>,
+    pub(in super::super) shutdown: Shutdown<'static>,
 }
 
-impl<'h> Hub<'h> {
+/// Counts a reading thread until it ends, however it ends.
+struct Reading<'h>(&'h Hub);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.shutdown.fail(PoseidonError::Panicked);
+        }
+        self.0.readers.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Hub {
     pub(super) fn new(
         cluster: &ClusterInfo,
         syncers: Vec<Syncer>,
-        [w, history]: [WeightsView<'h>; 2],
-        math: SolverArithmetic,
+        replica: Arc<dyn Replica>,
         budget: Option<Budget<Destination>>,
-        shutdown: &'h Shutdown<'h>,
+        shutdown: Shutdown<'static>,
     ) -> Self {
-        let (apply_later, to_apply) = channel();
         Self {
             layer_of: cluster.plan.pairs().iter().map(|pair| pair.layer).collect(),
             sizes: Arc::new(cluster.plan.sizes()),
@@ -89,16 +103,17 @@ impl<'h> Hub<'h> {
                 needed: 0,
             }),
             syncers: syncers.into_iter().map(Mutex::new).collect(),
-            w,
-            history,
-            math,
+            replica,
+            states: cluster.plan.step.rule.states(),
+            math: PlanArithmetic::new(&cluster.plan),
             ready: Condvar::new(),
+            moved: Condvar::new(),
             links: Mutex::default(),
             readers: AtomicUsize::new(0),
             traffic: Arc::new(Traffic::new(&cluster.plan, cluster.start)),
             budget,
-            apply_later,
-            to_apply: Mutex::new(Some(to_apply)),
+            apply_later: Mutex::default(),
+            threads: Mutex::default(),
             done: AtomicBool::new(false),
             drop_late: cluster.plan.stragglers != Stragglers::Wait,
             end_at: AtomicU64::new(u64::MAX),
@@ -107,8 +122,8 @@ impl<'h> Hub<'h> {
         }
     }
 
-    pub(super) fn weights(&self) -> WeightsView<'h> {
-        self.w
+    pub(super) fn replica(&self) -> &Arc<dyn Replica> {
+        &self.replica
     }
 
     /// Sizes of the payloads that the plan allows.
@@ -121,17 +136,47 @@ impl<'h> Hub<'h> {
         self.traffic.clone()
     }
 
+    /// Starts a thread of this hub, which [`Hub::join`] waits for.
+    fn start_thread(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(&Self) + Send + 'static,
+    ) -> Result<(), PoseidonError> {
+        let hub = self.clone();
+        let thread = std::thread::Builder::new().name(format!("dogwild-{name}"));
+        let started = thread.spawn(move || work(&hub));
+        let started = started.map_err(|why| PoseidonError::System {
+            what: "start a thread",
+            why,
+        })?;
+        lock(&self.threads).push(started);
+        Ok(())
+    }
+
     /// Starts a thread that reads a connection; [`Hub::readers`] counts it until `read` returns.
-    pub(super) fn reading<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        read: impl FnOnce(&'scope Self) + Send + 'scope,
-    ) {
+    pub(super) fn reading(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Self) + Send + 'static,
+    ) -> Result<(), PoseidonError> {
         self.readers.fetch_add(1, Relaxed);
-        scope.spawn(move || {
-            read(self);
-            self.readers.fetch_sub(1, Relaxed);
+        let started = self.start_thread("read", move |hub| {
+            let _counted = Reading(hub);
+            read(hub);
         });
+        if started.is_err() {
+            self.readers.fetch_sub(1, Relaxed);
+        }
+        started
+    }
+
+    /// Waits until all threads of this hub have ended; its connections must be closed.
+    pub(super) fn join(&self) {
+        drop(lock(&self.apply_later).take());
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            if thread.join().is_err() {
+                self.shutdown.fail(PoseidonError::Panicked);
+            }
+        }
     }
 
     /// Reading threads that still run.
@@ -141,22 +186,24 @@ impl<'h> Hub<'h> {
 
     /// Starts the thread that applies updates for the computing threads, and with a budget the one
     /// that sends within it.
-    pub(super) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        if let Some(to_apply) = lock(&self.to_apply).take() {
-            scope.spawn(move || {
-                while !self.done.load(Relaxed) {
-                    if let Ok(layer) = to_apply.recv_timeout(LOOK_UP) {
-                        self.apply_received(layer, &mut lock(&self.syncers[layer]));
-                    }
+    pub(super) fn start(self: &Arc<Self>) -> Result<(), PoseidonError> {
+        let (later, to_apply) = channel();
+        *lock(&self.apply_later) = Some(later);
+        self.start_thread("apply", move |hub| {
+            while !hub.done.load(Relaxed) {
+                if let Ok(layer) = to_apply.recv_timeout(LOOK_UP) {
+                    hub.apply_received(layer, &mut lock(&hub.syncers[layer]));
                 }
-            });
+            }
+        })?;
+        if self.budget.is_none() {
+            return Ok(());
         }
-        if let Some(budget) = &self.budget {
-            let over = || self.done.load(Relaxed) && budget.is_empty();
-            scope.spawn(move || {
-                budget.send_until(over, self.shutdown, |to, message| self.put(to, message))
-            });
-        }
+        self.start_thread("send", |hub| {
+            let Some(budget) = &hub.budget else { return };
+            let over = || hub.done.load(Relaxed) && budget.is_empty();
+            budget.send_until(over, &hub.shutdown, |to, message| hub.put(to, message));
+        })
     }
 
     /// Registers the writing half of a connection to a server or a peer.
@@ -175,7 +222,7 @@ impl<'h> Hub<'h> {
 
     /// Receive loop of a connection to a server or a peer, until its `Bye` or an error.
     pub(super) fn read(&self, mut incoming: Incoming, from: (MemberRole, u16), who: &str) {
-        receive_until_bye(&mut incoming, who, self.shutdown, |mut message| {
+        receive_until_bye(&mut incoming, who, &self.shutdown, |mut message| {
             self.traffic.received(&message);
             // The connection tells who sends; the header's sender is not trusted. Factors are taken
             // from peers only, weights and sums from servers only; the rest is ignored.
@@ -201,70 +248,6 @@ impl<'h> Hub<'h> {
         });
     }
 
-    /// Applies what a layer has received, and updates its bit of the completion vector. The caller
-    /// holds the syncer's lock, so that the bit always fits the syncer's clock.
-    fn apply_received(&self, layer: usize, syncer: &mut Syncer) {
-        syncer.apply_received(self.w, self.history, &self.math);
-        let mut waited = lock(&self.waited);
-        let ready = syncer.clock() >= waited.needed;
-        waited.bits.set(layer, ready);
-        if ready && waited.bits.all() {
-            self.ready.notify_all();
-        }
-    }
-
-    /// Waits until `needed` steps are in the weights of every layer. False if the run ends before
-    /// that.
-    pub(super) fn wait_for(&self, needed: u64) -> bool {
-        lock(&self.waited).needed = needed;
-        // The bits still answer for the previous `needed`, so each is computed anew. `needed` is
-        // set first: a reading thread that comes in between already computes with the new one.
-        for (layer, syncer) in self.syncers.iter().enumerate() {
-            self.apply_received(layer, &mut lock(syncer));
-        }
-        let mut long = Instant::now() + LONG_WAIT;
-        let mut waited = lock(&self.waited);
-        while !waited.bits.all() {
-            // Where late updates are dropped, an announced end takes effect at once: the missing
-            // steps may never be made, because the other workers have stopped.
-            if self.shutdown.has_begun() || self.drop_late && self.end_at() != u64::MAX {
-                return false;
-            }
-            if Instant::now() >= long {
-                long = Instant::now() + LONG_WAIT;
-                let missing: Vec<usize> = waited.bits.missing().collect();
-                // The log line needs the syncers' locks, which come before this one. The bits may
-                // change meanwhile, so the loop looks at them again before it waits.
-                drop(waited);
-                self.log_missing(&missing, needed);
-                waited = lock(&self.waited);
-                continue;
-            }
-            // `apply_received` notifies. The shutdown does not, hence the time limit.
-            waited = wait(&self.ready, waited, LOOK_UP);
-        }
-        !self.shutdown.has_begun()
-    }
-
-    fn log_missing(&self, layers: &[usize], steps: u64) {
-        for layer in layers {
-            let syncer = lock(&self.syncers[*layer]);
-            let from: Vec<_> = syncer
-                .awaited(steps)
-                .iter()
-                .map(Member::to_string)
-                .collect();
-            let (name, from) = (syncer.name(), from.join(", "));
-            log::info!("waiting for step {steps} of {name}, from {from}");
-        }
-    }
-
-    /// Steps that are in the weights of every layer.
-    pub(super) fn steps(&self) -> u64 {
-        let clocks = self.syncers.iter().map(|syncer| lock(syncer).clock());
-        clocks.min().unwrap_or(0)
-    }
-
     /// Begins a pass, which reads the weights: each layer stays as it is until it is sent.
     pub(super) fn begin(&self) {
         self.syncers.iter().for_each(|syncer| lock(syncer).begin());
@@ -274,7 +257,7 @@ impl<'h> Hub<'h> {
     pub(super) fn send_layer(&self, layer: usize, clock: u64, contribution: Contribution<'_>) {
         let priority = self.budget.as_ref().map(|_| {
             let extent = self.extent(layer);
-            budget::priority(layer, &contribution, extent, self.w)
+            budget::priority(layer, &contribution, extent, self.replica.weights())
         });
         let mut syncer = lock(&self.syncers[layer]);
         let outgoing = syncer.send(clock, contribution);
@@ -296,12 +279,14 @@ impl<'h> Hub<'h> {
             // Updates that arrived while the layer was closed: no reading thread comes back for
             // them, and applying them here would delay the backward pass of the layers below. The
             // applying thread lives until no more layers are sent, so it receives this.
-            let _ = self.apply_later.send(layer);
+            if let Some(later) = &*lock(&self.apply_later) {
+                let _ = later.send(layer);
+            }
         }
     }
 
     /// The layer's range in the buffer.
-    fn extent(&self, layer: usize) -> std::ops::Range<usize> {
+    pub(super) fn extent(&self, layer: usize) -> std::ops::Range<usize> {
         lock(&self.syncers[layer]).extent()
     }
 
