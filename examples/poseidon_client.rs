@@ -1,78 +1,65 @@
 //! Two workers of the reliable path that compute their gradients themselves: a softmax over the
-//! pixels of the built-in digits. The server makes the steps, with Adam.
-//!
-//! Coordinator, server and workers are threads here; each could be a process on a host of its own.
-//! A worker names no layer, no pair and no session: the coordinator tells it the plan.
+//! pixels of the built-in digits. The server makes the steps, with Adam. All members are threads
+//! here; each could be a process on a host of its own.
 //!
 //! `cargo run --release --example poseidon_client`
 
-use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::thread;
+use std::{net::TcpListener, sync::Arc, sync::atomic::AtomicBool, thread};
 
 use dogwild::poseidon::{
-    Client, ClientJob, ClusterSpec, Contribution, CoordinatorJob, MemberJob, ModelJob, Policy,
-    PoseidonError, Recording, Scheme, ServerJob, run_coordinator, run_server,
+    Client, ClientJob, ClusterSpec, Contribution, CoordinatorJob, MemberJob, ModelFile, ModelJob,
+    PoseidonError, ServerJob, run_coordinator, run_server,
 };
 use dogwild::solver::data::{Images, Source};
 use dogwild::weights::kernels;
 
-const BATCH: usize = 32;
-/// A layer of 10 outputs and 784 inputs, then 10 biases.
-const MODEL: &str = r#"{"images": 32, "layers": [{"name": "fc", "forward_us": 0, "backward_us": 0,
-    "shape": {"outputs": 10, "inputs": 784, "bias": true, "fully_connected": true}}]}"#;
+/// A layer of 10 outputs and 784 inputs, then 10 biases, which lie behind it.
+const MODEL: &str = r#"{"images": 32, "iterations": 150, "step": {"rule": "adam", "rate": 0.01},
+    "layers": [{"name": "fc", "tensors": [
+        {"name": "fc.weight", "shape": [10, 784]}, {"name": "fc.bias", "shape": [10]}]}]}"#;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let set = "digits:1,train=2000,test=500".parse::<Source>()?.load()?;
-    let rule = serde_json::from_str(r#"{"rule": "adam", "rate": 0.01}"#)?;
-    let model = ModelJob::of_layers(Recording::parse(MODEL)?, rule)?;
-    let mut cluster = ClusterSpec::new(2, 1, 150);
-    cluster.policy = Policy::Force(Scheme::Ps);
+    let model = ModelJob::of_file(ModelFile::parse(MODEL)?)?;
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let cluster = ClusterSpec::new(2, 1, model.iterations());
     let coordinator = CoordinatorJob::new(address, 1, model.clone(), cluster);
     let place = |index| MemberJob::new(index, &address.to_string());
-    let (member, session) = (place(0), coordinator.session);
-    let server = ServerJob {
-        member,
-        session,
-        model,
-    };
+    let server = ServerJob::new(place(0), coordinator.session, model);
     let (stop, train) = (&Arc::new(AtomicBool::new(false)), &set.train);
     let [first, second] = thread::scope(|scope| {
         scope.spawn(move || run_coordinator(&coordinator, stop));
         scope.spawn(move || run_server(&server, stop));
-        let worker = |index| scope.spawn(move || work(place(index), train, stop.clone()));
-        [worker(0), worker(1)].map(|worker| worker.join().expect("no panic"))
+        let start = |index| scope.spawn(move || work(place(index), train, stop.clone()));
+        let workers = [0, 1].map(start);
+        workers.map(|worker| worker.join().expect("no panic"))
     });
-    let (weights, other) = (first?, second?);
-    assert_eq!(weights, other);
-    println!("the weights of both workers are equal");
-    let guess = |i| argmax(&scores(&weights, &pixels(&set.test, i)));
-    let right = (0..set.test.len()).filter(|&i| guess(i) == usize::from(set.test.labels[i]));
-    let share = right.count() as f32 / set.test.len() as f32;
-    println!("right answers: {:.1} %", 100.0 * share);
+    let weights = first?;
+    assert_eq!(weights, second?);
+    let test = &set.test;
+    let best = |scores: [f32; 10]| (0..10).max_by(|&a, &b| scores[a].total_cmp(&scores[b]));
+    let right = |&i: &usize| best(scores(&weights, test, i)) == Some(test.labels[i].into());
+    let right = (0..test.len()).filter(right).count() * 100;
+    println!(
+        "the weights of both workers are equal; right answers: {} %",
+        right / test.len()
+    );
     Ok(())
 }
 
 /// Trains on every second image, and returns the weights.
-fn work(
-    member: MemberJob,
-    images: &Images,
-    stop: Arc<AtomicBool>,
-) -> Result<Vec<f32>, PoseidonError> {
-    let Some(client) = Client::join(ClientJob::new(member), None, stop)? else {
-        return Ok(Vec::new());
-    };
+fn work(at: MemberJob, set: &Images, stop: Arc<AtomicBool>) -> Result<Vec<f32>, PoseidonError> {
+    let client = Client::join(ClientJob::new(at), None, stop)?.expect("nothing stops it");
+    let (batch, own) = (client.plan().images as usize, usize::from(client.index()));
     let mut weights = vec![0.0; client.plan().extent()];
     while let Some(turn) = client.begin()? {
         kernels::copy_out(client.weights(), &mut weights);
-        let mut values = vec![0.0; weights.len()];
-        for k in 0..BATCH {
-            let at = (turn.clock as usize * BATCH + k) * 2 + usize::from(client.index());
-            add_gradient(&weights, images, at % images.len(), &mut values);
+        let mut gradient = vec![0.0; weights.len()];
+        for k in turn.clock as usize * batch..(turn.clock as usize + 1) * batch {
+            add_gradient(&weights, set, (2 * k + own) % set.len(), &mut gradient);
         }
-        let (from, values) = (0, values.as_slice());
+        gradient.iter_mut().for_each(|g| *g /= batch as f32);
+        let (from, values) = (0, &*gradient);
         client.send(0, Contribution::Gradient { from, values })?;
         client.end()?;
     }
@@ -82,32 +69,27 @@ fn work(
     Ok(weights)
 }
 
-fn pixels(images: &Images, at: usize) -> Vec<f32> {
-    let bytes = &images.pixels[at * 784..][..784];
-    bytes.iter().map(|&byte| f32::from(byte) / 256.0).collect()
+fn pixels(set: &Images, at: usize) -> impl Iterator<Item = f32> {
+    let bytes = &set.pixels[at * 784..][..784];
+    bytes.iter().map(|&byte| f32::from(byte) / 256.0)
 }
 
-fn scores(weights: &[f32], x: &[f32]) -> Vec<f32> {
-    let (rows, biases) = weights.split_at(7840);
-    let dot = |row: &[f32]| row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>();
-    let sums = rows.chunks(784).map(dot);
-    sums.zip(biases).map(|(sum, bias)| sum + bias).collect()
+fn scores(weights: &[f32], set: &Images, at: usize) -> [f32; 10] {
+    let mut scores: [f32; 10] = std::array::from_fn(|class| weights[7840 + class]);
+    for (k, x) in pixels(set, at).enumerate() {
+        (0..10).for_each(|class| scores[class] += weights[class * 784 + k] * x);
+    }
+    scores
 }
 
-fn argmax(scores: &[f32]) -> usize {
-    (0..10).fold(0, |best, k| if scores[k] > scores[best] { k } else { best })
-}
-
-/// Adds the gradient of one image's cross entropy, as a part of the mean over the batch.
-fn add_gradient(weights: &[f32], images: &Images, at: usize, gradient: &mut [f32]) {
-    let x = pixels(images, at);
-    let powers: Vec<f32> = scores(weights, &x).iter().map(|s| s.exp()).collect();
-    let sum: f32 = powers.iter().sum();
+/// Adds the gradient of one image's cross entropy.
+fn add_gradient(weights: &[f32], set: &Images, at: usize, gradient: &mut [f32]) {
+    let powers = scores(weights, set, at).map(f32::exp);
     for (class, power) in powers.iter().enumerate() {
-        let wanted = f32::from(u8::from(usize::from(images.labels[at]) == class));
-        let error = (power / sum - wanted) / BATCH as f32;
-        let row = gradient[class * 784..][..784].iter_mut();
-        row.zip(&x).for_each(|(g, x)| *g += error * x);
+        let right = usize::from(set.labels[at]) == class;
+        let error = power / powers.iter().sum::<f32>() - f32::from(right);
+        let row = gradient[class * 784..].iter_mut();
+        row.zip(pixels(set, at)).for_each(|(g, x)| *g += error * x);
         gradient[7840 + class] += error;
     }
 }

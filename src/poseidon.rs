@@ -19,11 +19,11 @@ pub use cost::{ClusterSize, LayerShape, Policy, Scheme};
 pub use protocol::{
     Arithmetic, Bandwidth, Body, Book, Checkpoint, ClusterInfo, ClusterSpec, Completion,
     Contribution, Coordinator, Destination, HEADER_LEN, Header, KvStore, LayerSpec, MAX_TEXT,
-    Member, MemberHello, MemberRole, Message, MessageKind, Next, PAIR_BYTES, Pair, ParseError,
-    Partition, Payload, Penalty, Plan, PlanError, PlanLayer, PlanTensor, Priority,
-    ProtocolViolation, RecordedLayer, Recording, RecordingError, Refusal, RoundError, Saved,
-    Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer, VERSION, bits_len,
-    state_name,
+    Member, MemberHello, MemberRole, Message, MessageKind, ModelFile, ModelFileError, ModelLayer,
+    ModelTensor, Next, PAIR_BYTES, Pair, ParseError, Partition, Payload, Penalty, Plan, PlanError,
+    PlanLayer, PlanTensor, Priority, ProtocolViolation, RecordedLayer, Recording, RecordingError,
+    Refusal, RoundError, Saved, Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer,
+    VERSION, bits_len, state_name,
 };
 pub use runtime::{
     ANOTHER_FAILED, CheckpointError, CheckpointFolder, Claims, Client, ClientJob, ClusterKey,

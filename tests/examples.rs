@@ -40,7 +40,7 @@ fn clients_of_the_reliable_path_learn_and_stay_equal() {
     assert_says(&said, &["the weights of both workers are equal"]);
     let share = said
         .lines()
-        .find_map(|line| line.strip_prefix("right answers: "));
+        .find_map(|line| Some(line.split_once("; right answers: ")?.1));
     let share: f32 = share
         .and_then(|text| text.strip_suffix(" %")?.parse().ok())
         .expect("a share");

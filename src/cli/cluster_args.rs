@@ -11,7 +11,9 @@ use serde::{Serialize, Serializer};
 
 use super::args;
 use super::pictures::pictures;
-use crate::poseidon::{ClusterKey, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording};
+use crate::poseidon::{
+    ClusterKey, ModelFile, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording,
+};
 use crate::settings::{
     CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
     StragglerChoice,
@@ -37,8 +39,9 @@ pub struct ModelArgs {
     /// Threads of each worker that add up their gradients before they are sent
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     pub threads_per_worker: usize,
-    /// What workers do: solver, or replay:FILE to spend recorded times (dogwild-plan writes such a
-    /// file) while gradients of the recorded sizes travel
+    /// What workers do: solver; client:FILE, where programs with a client compute the gradients of
+    /// the model in FILE; replay:FILE to spend recorded times (dogwild-plan writes such a file)
+    /// while gradients of the recorded sizes travel
     #[arg(long, value_name = "WHAT", default_value = "solver")]
     pub compute: Compute,
 }
@@ -50,8 +53,9 @@ impl FromStr for Compute {
         match text.split_once(':') {
             None if text == "solver" => Ok(Self::Solver),
             Some(("replay", file)) if !file.is_empty() => Ok(Self::Replay(file.into())),
+            Some(("client", file)) if !file.is_empty() => Ok(Self::Client(file.into())),
             _ => Err(format!(
-                "`{text}` is not known: give solver, or replay:FILE"
+                "`{text}` is not known: give solver, client:FILE or replay:FILE"
             )),
         }
     }
@@ -194,12 +198,19 @@ impl ModelArgs {
 /// # Errors
 /// The model, the pictures or the recording: what is wrong with it.
 pub(super) fn model_job(settings: &ModelSettings) -> Result<(ModelJob, Source)> {
+    if let Compute::Client(path) = &settings.compute {
+        let job = ModelJob {
+            weights: settings.weights.clone(),
+            ..ModelJob::of_file(model_file(path)?)?
+        };
+        return Ok((job, Source::default()));
+    }
     let spec = args::model(&settings.solver)?;
     let data = settings.data.clone();
     let (data, replay) = match &settings.compute {
-        Compute::Solver => (pictures(data, &settings.solver, &spec)?, None),
         // A recording reads no pictures.
         Compute::Replay(path) => (data.unwrap_or_default(), Some(recording(path)?)),
+        Compute::Solver | Compute::Client(_) => (pictures(data, &settings.solver, &spec)?, None),
     };
     let (input, classes) = data.shape();
     let job = ModelJob {
@@ -210,7 +221,7 @@ pub(super) fn model_job(settings: &ModelSettings) -> Result<(ModelJob, Source)> 
         weights: settings.weights.clone(),
         threads: settings.threads_per_worker,
         replay,
-        step: None,
+        file: None,
     };
     Ok((job, data))
 }
@@ -220,6 +231,13 @@ fn recording(path: &Path) -> Result<Recording> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the recording {shown}"))?;
     Recording::parse(&text).with_context(|| shown.to_string())
+}
+
+fn model_file(path: &Path) -> Result<ModelFile> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the model file {shown}"))?;
+    ModelFile::parse(&text).with_context(|| shown.to_string())
 }
 
 /// Reads the key file, if one is given.

@@ -27,7 +27,7 @@ pub struct CoordinatorFlags {
     /// Name of the job; the same as of the workers' buffers
     #[arg(long, value_name = "NAME", default_value = "dogwild")]
     session: String,
-    /// Iterations of each worker [default: the solver file's max_iter]
+    /// Iterations of each worker [default: as the solver file or the model file says]
     #[arg(long, value_name = "N")]
     iterations: Option<u64>,
     /// Go on from the newest checkpoint that all members have

@@ -107,7 +107,7 @@ impl Args {
             weights: None,
             threads: own.threads_per_worker,
             replay: None,
-            step: None,
+            file: None,
         };
         // The number of iterations makes no difference to the check.
         model

@@ -9,6 +9,7 @@ mod bandwidth;
 mod book;
 mod coordinator;
 mod message;
+mod model_file;
 mod onebit;
 mod plan;
 mod replay;
@@ -26,6 +27,7 @@ pub use message::{
     Body, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Sizes, VERSION,
     bits_len,
 };
+pub use model_file::{ModelFile, ModelFileError, ModelLayer, ModelTensor};
 pub use plan::{
     ClusterSpec, LayerSpec, PAIR_BYTES, Pair, Partition, Plan, PlanError, PlanLayer, PlanTensor,
     Stragglers,

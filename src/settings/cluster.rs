@@ -43,6 +43,8 @@ pub enum Compute {
     /// They train.
     #[default]
     Solver,
+    /// They are programs with a client, which compute the gradients of the model in this file.
+    Client(PathBuf),
     /// They spend the times of this recording while gradients of the recorded sizes travel.
     Replay(PathBuf),
 }
@@ -164,6 +166,26 @@ impl ModelSettings {
         if self.threads_per_worker == 0 {
             let what = "0: give 1 thread or more";
             return Err(SettingsError::new("model.threads_per_worker", what));
+        }
+        if matches!(self.compute, Compute::Client(_)) {
+            return self.validate_without_solver();
+        }
+        Ok(())
+    }
+
+    /// Refuses what only a solver would read.
+    fn validate_without_solver(&self) -> Result<(), SettingsError> {
+        if self.threads_per_worker > 1 {
+            let what = format!(
+                "{}: workers with a client add up their gradients themselves, leave it out",
+                self.threads_per_worker
+            );
+            return Err(SettingsError::new("model.threads_per_worker", what));
+        }
+        if let Some(data) = &self.data {
+            let what =
+                format!("{data}: workers with a client read their data themselves, leave it out");
+            return Err(SettingsError::new("model.data", what));
         }
         Ok(())
     }

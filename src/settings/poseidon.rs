@@ -23,7 +23,7 @@ pub struct CoordinatorSettings {
     pub address_file: Option<PathBuf>,
     /// Name of the job; the same as of the workers' buffers.
     pub session: String,
-    /// Iterations of each worker; none: the solver file's max_iter.
+    /// Iterations of each worker; none: as many as the solver file or the model file says.
     pub iterations: Option<u64>,
     /// Go on from the newest checkpoint that all members have.
     pub resume: bool,
@@ -147,7 +147,7 @@ impl CoordinatorSettings {
     /// What the coordinator runs: with the key of `key_file`, the model that `model` names, and its
     /// pictures.
     pub fn job(self, key: Option<ClusterKey>, model: ModelJob, data: Source) -> CoordinatorJob {
-        let clocks = self.iterations.unwrap_or(model.spec.max_iter);
+        let clocks = self.iterations.unwrap_or(model.iterations());
         CoordinatorJob {
             listen: self.listen,
             address_file: self.address_file,

@@ -88,9 +88,18 @@ prop_compose! {
         seed in any::<u64>(),
         weights in option::of(path()),
         threads_per_worker in 1..64usize,
-        compute in prop_oneof![Just(Compute::Solver), path().prop_map(Compute::Replay)],
+        compute in prop_oneof![
+            Just(Compute::Solver),
+            path().prop_map(Compute::Replay),
+            path().prop_map(Compute::Client),
+        ],
     ) -> ModelSettings {
         let solver = "lenet".to_owned();
+        let own = matches!(compute, Compute::Client(_));
+        let (data, threads_per_worker) = match own {
+            true => (None, 1),
+            false => (data, threads_per_worker),
+        };
         ModelSettings { solver, data, seed, weights, threads_per_worker, compute }
     }
 }
@@ -403,6 +412,14 @@ fn what_a_cluster_cannot_be_is_refused_by_its_field() {
         (
             r#""model": {"threads_per_worker": 0}"#,
             "model.threads_per_worker",
+        ),
+        (
+            r#""model": {"compute": {"client": "f"}, "threads_per_worker": 2}"#,
+            "model.threads_per_worker",
+        ),
+        (
+            r#""model": {"compute": {"client": "f"}, "data": "digits"}"#,
+            "model.data",
         ),
     ] {
         let said = refused::<CoordinatorSettings>(&format!("{{{part}}}"));

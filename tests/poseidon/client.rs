@@ -5,35 +5,42 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use dogwild::poseidon::{
-    Claims, Client, ClientJob, Contribution, CoordinatorJob, First, LayerShape, MemberJob,
-    ModelJob, PoseidonError, RecordedLayer, Recording, Scheme, ServerJob, StepRule,
-    run_coordinator, run_server,
+    Claims, Client, ClientJob, Contribution, CoordinatorJob, First, MemberJob, ModelFile, ModelJob,
+    ModelLayer, ModelTensor, PoseidonError, Scheme, ServerJob, StepRule, run_coordinator,
+    run_server,
 };
 use dogwild::weights::kernels;
 
 use crate::cluster::{LOOPBACK, SESSION, force, setup, wait_for_file};
 
 const IMAGES: u32 = 3;
+const ROWS: u32 = 5;
 const FC: [usize; 2] = [4, 6];
 
-/// A convolution, and a fully connected layer with a bias.
-fn layers() -> Recording {
-    let layer = |name: &str, outputs, inputs, fully_connected| RecordedLayer {
+/// A convolution, and a fully connected layer with a bias, through which an image passes more than
+/// once.
+fn model(step: StepRule) -> ModelFile {
+    let tensor = |name: &str, shape: &[usize]| ModelTensor {
         name: name.into(),
-        shape: LayerShape {
-            bias: true,
-            fully_connected,
-            ..LayerShape::dense(outputs, inputs)
-        },
-        forward_us: 0,
-        backward_us: 0,
+        shape: shape.to_vec(),
+        lr_mult: 1.0,
+        decay_mult: 1.0,
     };
-    Recording {
-        images: IMAGES,
-        layers: vec![
-            layer("conv", 5, 7, false),
-            layer("fc", FC[0] as u64, FC[1] as u64, true),
+    let layer = |name: &str, factors: bool, shape: &[usize]| ModelLayer {
+        name: name.into(),
+        factors,
+        rows: factors.then_some(ROWS),
+        scheme: None,
+        tensors: vec![
+            tensor(&format!("{name}.weight"), shape),
+            tensor(&format!("{name}.bias"), &shape[..1]),
         ],
+    };
+    ModelFile {
+        images: IMAGES,
+        iterations: None,
+        step,
+        layers: vec![layer("conv", false, &[5, 7]), layer("fc", true, &FC)],
     }
 }
 
@@ -92,7 +99,7 @@ fn run<T: Send>(
     let mut cluster = setup(force(job.scheme), 2, 1, job.clocks).cluster;
     cluster.checkpoint_every = job.checkpoint_every;
     cluster.staleness = job.staleness;
-    let model = ModelJob::of_layers(layers(), job.rule.clone()).expect("a model");
+    let model = ModelJob::of_file(model(job.rule.clone())).expect("a model");
     let address = folder.join("coordinator");
     let _ = std::fs::remove_file(&address);
     let coordinator = CoordinatorJob {
@@ -291,7 +298,7 @@ fn layers_without_a_gradient_are_zero_and_a_client_may_end_the_run() {
         server.expect("a good end");
         assert_eq!(ends[0], ends[1]);
         assert_eq!(ends[0].0, 4 + u64::from(staleness));
-        let fc = layers().manifest().expect("a manifest").tensors()[2].offset;
+        let fc = model(rule(text)).manifest().expect("a manifest").tensors()[2].offset;
         let (conv, fc) = ends[0].1.split_at(fc);
         assert!(conv.iter().any(|bits| *bits != 0) && fc.iter().all(|bits| *bits == 0));
     }
@@ -339,8 +346,8 @@ fn wrong_use_is_told() {
             "rows of 10",
         );
         said(
-            client.send(1, Contribution::Factors(vec![0.0; 40])),
-            "3 at most",
+            client.send(1, Contribution::Factors(vec![0.0; 60])),
+            "5 at most",
         );
         said(client.wait(0, 1).map(drop), "of conv cannot be made");
         contribute(&client, 0, 0);
@@ -401,18 +408,18 @@ fn clients_that_cannot_begin_are_told_why() {
 fn a_mean_that_is_not_seen_is_refused() {
     let mut cluster = setup(force(Scheme::Ps), 2, 1, 1).cluster;
     cluster.staleness = 1;
-    let model = ModelJob::of_layers(layers(), rule(MEAN)).expect("a model");
-    let why = model.check(&cluster).expect_err("refused").to_string();
+    let job = ModelJob::of_file(model(rule(MEAN))).expect("a model");
+    let why = job.check(&cluster).expect_err("refused").to_string();
     assert!(why.contains("step rule mean with staleness"), "{why}");
     cluster.staleness = 0;
     cluster.stragglers = dogwild::poseidon::Stragglers::Drop(0.5);
-    let why = model.check(&cluster).expect_err("refused").to_string();
+    let why = job.check(&cluster).expect_err("refused").to_string();
     assert!(
         why.contains("step rule mean with late workers dropped"),
         "{why}"
     );
     let wrong = rule(r#"{"rule":"adam","rate":0.1,"beta1":1}"#);
-    let why = ModelJob::of_layers(layers(), wrong)
+    let why = ModelJob::of_file(model(wrong))
         .expect_err("refused")
         .to_string();
     assert!(why.contains("beta1 is 1"), "{why}");

@@ -111,7 +111,7 @@ impl Cluster {
             weights: None,
             threads: self.setup.threads,
             replay: None,
-            step: None,
+            file: None,
         }
     }
 
@@ -276,7 +276,7 @@ impl Cluster {
 }
 
 /// The text of a file, as soon as it is there.
-pub(crate) fn wait_for_file(path: &Path, given_up: impl Fn() -> bool) -> Option<String> {
+pub(crate) fn wait_for_file(path: &Path, mut given_up: impl FnMut() -> bool) -> Option<String> {
     loop {
         if let Ok(text) = std::fs::read_to_string(path) {
             return Some(text);

@@ -9,6 +9,7 @@ mod cluster;
 mod equality;
 mod filtered;
 mod golden;
+mod model_file;
 mod raw_client;
 mod refusals;
 mod restart;

@@ -76,6 +76,7 @@ fn flags_and_their_settings_in_a_file_start_the_same_member() {
     let member = "--index 1 --coordinator h:7700 --listen 127.0.0.1:0 --checkpoints c --resume \
                   --bandwidth 10MB --key-file k --report r.json --seed 5";
     same::<ServerFlags>("--index 0 --coordinator h:7700");
+    same::<ServerFlags>("--index 0 --coordinator h:7700 --compute client:m.json");
     same::<ServerFlags>(&format!("--session s {member}"));
     same::<WorkerFlags>("--buffer b --index 0 --coordinator h:7700");
     same::<WorkerFlags>(&format!(

@@ -7,7 +7,9 @@ use super::checkpoint::CheckpointError;
 use super::link::LinkError;
 use crate::accumulate::AccumulateError;
 use crate::node::{NetError, SolverError};
-use crate::poseidon::{ParseError, PlanError, ProtocolViolation, RecordingError, Scheme};
+use crate::poseidon::{
+    ModelFileError, ParseError, PlanError, ProtocolViolation, RecordingError, Scheme,
+};
 use crate::snapshot::LoadError;
 
 /// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
@@ -26,6 +28,14 @@ pub enum PoseidonError {
     /// The recording cannot be replayed.
     #[error(transparent)]
     Recording(#[from] RecordingError),
+    /// The model file cannot be.
+    #[error(transparent)]
+    ModelFile(#[from] ModelFileError),
+    /// A worker with a solver was given the model of programs with a client.
+    #[error(
+        "a model file has no net to compute: its workers are programs with a client, and only coordinator and servers          read it"
+    )]
+    NoSolver,
     /// The buffer, the data or the file of the learning curve failed.
     #[error(transparent)]
     Solver(#[from] SolverError),

@@ -9,12 +9,11 @@ use super::error::PoseidonError;
 use super::step::schedule;
 use crate::node::{bound_net, data_kind};
 use crate::poseidon::{
-    ClusterSpec, LayerShape, Penalty, Plan, PlanError, PlanTensor, Recording, StepRule, StepSpec,
+    ClusterSpec, LayerShape, LayerSpec, ModelFile, ModelFileError, Penalty, Plan, PlanTensor,
+    Recording, StepRule, StepSpec,
 };
 use crate::solver::data::Source;
-use crate::solver::{
-    Filler, LayerTensors, Net, ParamSpec, Phase, Regularization, SolverSpec, Tensor,
-};
+use crate::solver::{LayerTensors, Net, Phase, Regularization, SolverSpec, Tensor};
 use crate::weights::{DataKind, Manifest, WeightsView};
 
 /// Settings of the model, the same for all members.
@@ -35,21 +34,19 @@ pub struct ModelJob {
     /// Layers and times to replay instead of computing the net of `spec`, of which only the
     /// hyper-parameters are used then.
     pub replay: Option<Recording>,
-    /// How steps are made; `None`: as `spec` says.
-    pub step: Option<StepRule>,
+    /// The model of programs with a [`Client`](super::Client), which compute the gradients.
+    /// Nothing of `spec`, `input`, `classes`, `seed`, `threads` and `replay` is used then.
+    pub file: Option<ModelFile>,
 }
-
-/// A layer as a plan needs it: name, shape, tensors.
-pub(super) type Layer = (String, LayerShape, Vec<PlanTensor>);
 
 /// The model in memory.
 pub(super) struct Model {
-    /// A net of one image; none if a recording is replayed.
+    /// A net of one image; none if programs with a client compute, or a recording is replayed.
     net: Option<Net>,
     /// The layers that learn.
-    pub(super) layers: Vec<LayerTensors>,
-    /// Their tensors, with multipliers.
-    pub(super) tensors: Vec<Tensor>,
+    layers: Vec<LayerSpec>,
+    /// How steps are made.
+    step: StepSpec,
     /// Where the tensors lie.
     pub(super) manifest: Manifest,
     /// Images of one worker in one iteration.
@@ -57,14 +54,13 @@ pub(super) struct Model {
 }
 
 impl ModelJob {
-    /// A model whose gradients are computed by programs with a [`Client`](super::Client): the
-    /// layers of `layers` (its times do not matter), all weights zero, steps by `rule`.
+    /// The model of `file`, for coordinator and servers. Its first weights are zero.
     ///
     /// # Errors
-    /// The rule has a number that cannot be.
-    pub fn of_layers(layers: Recording, rule: StepRule) -> Result<Self, PoseidonError> {
-        rule.check().map_err(PlanError::from)?;
-        // The solver file gives neither layers nor steps here.
+    /// What is wrong with the file; see [`ModelFileError`](crate::poseidon::ModelFileError).
+    pub fn of_file(file: ModelFile) -> Result<Self, PoseidonError> {
+        file.check()?;
+        // It has to be one; the file stands before it everywhere.
         let spec =
             SolverSpec::builtin("lenet").map_err(|why| PoseidonError::Misuse(why.to_string()))?;
         Ok(Self {
@@ -74,13 +70,17 @@ impl ModelJob {
             seed: 1,
             weights: None,
             threads: 1,
-            replay: Some(layers),
-            step: Some(rule),
+            replay: None,
+            file: Some(file),
         })
     }
 
     /// Checks the settings and builds the net.
     pub(super) fn open(&self) -> Result<Model, PoseidonError> {
+        if let Some(file) = &self.file {
+            file.check()?;
+            return Model::of_file(file);
+        }
         if self.spec.clip_gradients.is_some() {
             return Err(PoseidonError::Clipping);
         }
@@ -88,14 +88,27 @@ impl ModelJob {
             return Err(PoseidonError::NoThreads);
         }
         if let Some(recording) = &self.replay {
-            return Model::replayed(recording, self.threads);
+            let manifest = recording.manifest()?;
+            let layers = recording.plan_layers(&manifest);
+            return Ok(Model {
+                net: None,
+                layers: layers.into_iter().map(LayerSpec::from).collect(),
+                step: self.step(Vec::new()),
+                images: recording.images.saturating_mul(self.threads as u32),
+                manifest,
+            });
         }
         let (net, manifest) = bound_net(&self.spec.net, Phase::Train, 1, self.input, self.classes)?;
         let batch = crate::node::train_batch(&self.spec.net)? as u64;
         let images = batch * self.spec.iter_size * self.threads as u64;
+        let (layers, tensors) = (net.layers(), net.parameters());
+        let multipliers = |layer: &LayerTensors| {
+            let params = tensors[layer.tensors.clone()].iter().map(|t| t.param);
+            params.map(|p| [p.lr_mult, p.decay_mult]).collect()
+        };
         Ok(Model {
-            layers: net.layers(),
-            tensors: net.parameters().to_vec(),
+            step: self.step(layers.iter().map(multipliers).collect()),
+            layers: layers.iter().map(|l| layer_of(l, tensors)).collect(),
             net: Some(net),
             manifest,
             images: u32::try_from(images).unwrap_or(u32::MAX),
@@ -109,22 +122,12 @@ impl ModelJob {
             recipe: self.recipe(),
             ..cluster.clone()
         };
-        Ok(Plan::new(&cluster, model.layers())?.with_step(self.step(model))?)
+        Ok(Plan::new(&cluster, model.layers.clone())?.with_step(model.step.clone())?)
     }
 
-    /// How steps are made: by the rule that is given, or as the solver file says.
-    fn step(&self, model: &Model) -> StepSpec {
-        if let Some(rule) = &self.step {
-            return StepSpec {
-                batches: self.threads as u64,
-                ..StepSpec::of(rule.clone())
-            };
-        }
-        let (spec, tensors) = (&self.spec, &model.tensors);
-        let of_layer = |layer: &LayerTensors| {
-            let params = tensors[layer.tensors.clone()].iter().map(|t| t.param);
-            params.map(|p| [p.lr_mult, p.decay_mult]).collect()
-        };
+    /// How steps are made by the solver file.
+    fn step(&self, multipliers: Vec<Vec<[f32; 2]>>) -> StepSpec {
+        let spec = &self.spec;
         StepSpec {
             rule: StepRule::Sgd {
                 rate: spec.base_lr,
@@ -137,7 +140,15 @@ impl ModelJob {
                 },
             },
             batches: spec.iter_size * self.threads as u64,
-            multipliers: model.layers.iter().map(of_layer).collect(),
+            multipliers,
+        }
+    }
+
+    /// Iterations of each worker, unless the coordinator is given another number.
+    pub fn iterations(&self) -> u64 {
+        match &self.file {
+            Some(file) => file.iterations.unwrap_or(u64::MAX),
+            None => self.spec.max_iter,
         }
     }
 
@@ -149,17 +160,17 @@ impl ModelJob {
         self.plan(&self.open()?, cluster).map(drop)
     }
 
-    /// The kind of `source`; `None` if a recording is replayed, which reads no pictures.
+    /// The kind of `source`; `None` if no solver reads pictures.
     pub(super) fn data(&self, source: &Source) -> Option<DataKind> {
         let kind = || data_kind(source, self.input, self.classes);
-        self.replay.is_none().then(kind)
+        (self.replay.is_none() && self.file.is_none()).then(kind)
     }
 
     /// What decides a step apart from gradients. Members with equal texts make equal steps.
     pub(super) fn recipe(&self) -> String {
-        if let Some(rule) = &self.step {
-            let rule = serde_json::to_string(rule).unwrap_or_default();
-            return format!("{rule}, {} threads", self.threads);
+        if let Some(file) = &self.file {
+            // Numbers and names, which JSON can always express.
+            return serde_json::to_string(&file.step()).unwrap_or_default();
         }
         let s = &self.spec;
         format!(
@@ -190,65 +201,41 @@ impl ModelJob {
 }
 
 impl Model {
-    /// A model without a net: the layers of a recording, all weights zero.
-    fn replayed(recording: &Recording, threads: usize) -> Result<Self, PoseidonError> {
-        let manifest = recording.manifest()?;
-        let mut model = Self {
+    /// A model without a net, all weights zero.
+    fn of_file(file: &ModelFile) -> Result<Self, PoseidonError> {
+        let manifest = file.manifest().map_err(ModelFileError::from)?;
+        Ok(Self {
             net: None,
-            layers: Vec::new(),
-            tensors: Vec::new(),
-            images: recording.images.saturating_mul(threads as u32),
+            layers: file.plan_layers(&manifest),
+            step: file.step(),
+            images: file.images,
             manifest,
-        };
-        for (name, shape, tensors) in recording.plan_layers(&model.manifest) {
-            let sizes = [shape.outputs as usize, shape.inputs as usize];
-            let first = model.tensors.len();
-            for (i, tensor) in tensors.into_iter().enumerate() {
-                model.tensors.push(Tensor {
-                    name: tensor.name,
-                    shape: sizes[..2 - i].to_vec(),
-                    offset: tensor.offset,
-                    len: tensor.len,
-                    param: ParamSpec::default(),
-                    filler: Filler::Constant { value: 0.0 },
-                });
-            }
-            model.layers.push(LayerTensors {
-                name,
-                tensors: first..model.tensors.len(),
-                factored: shape.fully_connected.then_some(sizes),
-            });
-        }
-        Ok(model)
+        })
     }
 
     /// Weights of a buffer that holds every tensor.
     pub(super) fn extent(&self) -> usize {
-        let ends = self.tensors.iter().map(|t| t.offset + t.len);
-        ends.max().unwrap_or(0)
+        let tensors = self.manifest.tensors().iter();
+        tensors.map(|t| t.offset + t.len()).max().unwrap_or(0)
     }
+}
 
-    /// The layers that learn.
-    pub(super) fn layers(&self) -> Vec<Layer> {
-        let layers = self.layers.iter().cloned().map(|layer| {
-            let tensors = &self.tensors[layer.tensors];
-            let shape = &tensors[0].shape;
-            let outputs = shape.first().copied().unwrap_or(1);
-            let shape = LayerShape {
-                outputs: outputs as u64,
-                inputs: (tensors[0].len / outputs.max(1)) as u64,
-                bias: tensors.len() > 1,
-                fully_connected: layer.factored.is_some(),
-            };
-            let tensors = tensors.iter().map(|t| PlanTensor {
-                name: t.name.clone(),
-                offset: t.offset,
-                len: t.len,
-            });
-            (layer.name, shape, tensors.collect())
-        });
-        layers.collect()
-    }
+/// A layer of a net as a plan needs it.
+fn layer_of(layer: &LayerTensors, tensors: &[Tensor]) -> LayerSpec {
+    let tensors = &tensors[layer.tensors.clone()];
+    let outputs = tensors[0].shape.first().copied().unwrap_or(1);
+    let shape = LayerShape {
+        outputs: outputs as u64,
+        inputs: (tensors[0].len / outputs.max(1)) as u64,
+        bias: tensors.len() > 1,
+        fully_connected: layer.factored.is_some(),
+    };
+    let tensors = tensors.iter().map(|t| PlanTensor {
+        name: t.name.clone(),
+        offset: t.offset,
+        len: t.len,
+    });
+    LayerSpec::from((layer.name.clone(), shape, tensors.collect()))
 }
 
 /// Hash of weights.

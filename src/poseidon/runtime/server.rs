@@ -42,6 +42,17 @@ pub struct ServerJob {
     pub model: ModelJob,
 }
 
+impl ServerJob {
+    /// A server of the job of that number.
+    pub fn new(member: MemberJob, session: u64, model: ModelJob) -> Self {
+        Self {
+            member,
+            session,
+            model,
+        }
+    }
+}
+
 /// What the threads of a server share. Locks are taken in this order: store, then places;
 /// `coordinator` after store.
 struct Server<'s> {

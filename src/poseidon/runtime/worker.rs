@@ -83,6 +83,9 @@ impl Replica for Buffer {
 /// Trains until all iterations are done, the target is reached, or the first error.
 pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), PoseidonError> {
     job.member.bandwidth()?;
+    if job.model.file.is_some() {
+        return Err(PoseidonError::NoSolver);
+    }
     let work = input(job)?;
     let model = job.model.open()?;
     let fingerprint = model.manifest.fingerprint();
