@@ -1,13 +1,13 @@
 //! A program of one's own as a worker: `Client`, with each rule of the steps.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Barrier};
 
 use dogwild::poseidon::{
     Claims, Client, ClientJob, Contribution, CoordinatorJob, First, MemberJob, ModelFile, ModelJob,
-    ModelLayer, ModelTensor, PoseidonError, Scheme, ServerJob, StepRule, run_coordinator,
-    run_server,
+    ModelLayer, ModelTensor, OwnReplica, PoseidonError, Replica, Scheme, ServerJob, StepRule,
+    run_coordinator, run_server,
 };
 use dogwild::weights::kernels;
 
@@ -302,6 +302,70 @@ fn layers_without_a_gradient_are_zero_and_a_client_may_end_the_run() {
         let (conv, fc) = ends[0].1.split_at(fc);
         assert!(conv.iter().any(|bits| *bits != 0) && fc.iter().all(|bits| *bits == 0));
     }
+}
+
+/// Threads of a client hold its memory: when it is closed or dropped, none is left.
+#[test]
+fn no_thread_outlives_a_client() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job = Job::new(Scheme::Sfb, SGD, 3);
+    for closes in [true, false] {
+        let _ = run(&job, folder.path(), false, |mut place| {
+            // Another thread waits for a budget.
+            place.bandwidth_bytes_per_s = Some(1e9);
+            let own = Arc::new(OwnReplica::new(200, 1));
+            let memory: Arc<dyn Replica> = own.clone();
+            let job = ClientJob {
+                first: First::Zeros,
+                ..ClientJob::new(place)
+            };
+            let joined = Client::join(job, Some(memory), Arc::default()).expect("it joins");
+            let client = joined.expect("nothing stops it");
+            assert!(Arc::strong_count(&own) > 1);
+            // Where one lets go, the other may learn of it at any of these.
+            while let Ok(Some(turn)) = client.begin() {
+                contribute(&client, 0, turn.clock);
+                let ended = client.end().is_err();
+                if ended || !closes {
+                    break;
+                }
+            }
+            match closes {
+                true => drop(client.close().expect("a good end")),
+                false => drop(client),
+            }
+            assert_eq!(Arc::strong_count(&own), 1, "closes: {closes}");
+        });
+    }
+}
+
+/// An error of another comes back as a value, once; later calls say that the run has ended.
+#[test]
+fn the_first_error_is_returned_once() {
+    let job = Job::new(Scheme::Ps, SGD, u64::MAX);
+    let folder = tempfile::tempdir().expect("a folder");
+    let both = Barrier::new(2);
+    let (_, server) = run(&job, folder.path(), false, |place| {
+        let client = join(place, First::FromServers);
+        client.begin().expect("no error").expect("it begins");
+        both.wait();
+        if client.index() == 1 {
+            client.abort(PoseidonError::Misuse("out of pictures".into()));
+            let why = client.end().expect_err("it ended").to_string();
+            assert_eq!(why, "out of pictures");
+            let why = client.close().map(drop).expect_err("it ended");
+            assert!(matches!(why, PoseidonError::Ended(_)), "{why}");
+            return;
+        }
+        contribute(&client, 0, 0);
+        let why = client.wait(0, 1).expect_err("worker 1 ends").to_string();
+        assert!(why.contains("out of pictures"), "{why}");
+        let ended = client.settle().expect_err("it ended").to_string();
+        assert_eq!(ended, format!("the run has ended: {why}"));
+        assert!(client.close().is_err());
+    });
+    let why = server.expect_err("a worker ended").to_string();
+    assert!(why.contains("out of pictures"), "{why}");
 }
 
 /// What would make all wait for ever is an error of the one that does it, and changes nothing.

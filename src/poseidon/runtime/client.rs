@@ -2,7 +2,8 @@
 //!
 //! Owns its connections, its threads and (unless it is given other memory) its weights. Everything
 //! about the model comes from the coordinator. Invariants: each layer is sent once in an iteration;
-//! an error is returned once and ends the run for all; when [`Client::close`] returns, or the
+//! the first error ends the run for all and is returned once, later calls return
+//! [`PoseidonError::Ended`] with its text; when [`Client::close`] returns, or the
 //! client is dropped, no thread and no connection of it is left.
 
 mod checkpoint;
@@ -193,6 +194,10 @@ impl Client {
     /// # Errors
     /// Why the run ended, once; no iteration has begun.
     pub fn end(&self) -> Result<(), PoseidonError> {
+        // Nothing more of a run that has failed is sent.
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
         self.turns.end(&self.hub, self.plan())?;
         self.failure().map_or(Ok(()), Err)
     }
@@ -239,7 +244,8 @@ impl Client {
         self.hub.end_at() != u64::MAX
     }
 
-    /// Ends the run for all members, with the reason `error`. The first reason counts.
+    /// Ends the run for all members, with the reason `error`. The first reason counts. An error
+    /// that a call has returned may be given back, for [`Client::close`] to return.
     pub fn abort(&self, error: PoseidonError) {
         self.hub.shutdown.fail(error);
     }
@@ -254,7 +260,7 @@ impl Client {
     /// and waits for no one.
     ///
     /// # Errors
-    /// The first error of the run, unless a call has returned it before.
+    /// The first error of the run; [`PoseidonError::Ended`] if a call has returned it before.
     pub fn close(mut self) -> Result<TrafficReport, PoseidonError> {
         self.leave();
         let report = self.hub.traffic().report();

@@ -37,10 +37,13 @@ impl<'s> Shutdown<'s> {
     }
 
     /// Begins the shutdown with `error`. Of several errors the first is kept: the others usually
-    /// follow from it.
+    /// follow from it. One that [`Shutdown::take`] gave away may be given back.
     pub(super) fn fail(&self, error: PoseidonError) {
-        lock(&self.why).get_or_insert_with(|| error.to_string());
-        lock(&self.error).get_or_insert(error);
+        let text = error.to_string();
+        let mut why = lock(&self.why);
+        if *why.get_or_insert_with(|| text.clone()) == text {
+            lock(&self.error).get_or_insert(error);
+        }
         self.failed.store(true, Relaxed);
     }
 
@@ -89,7 +92,8 @@ impl Shutdown<'static> {
         if !self.failed.load(Relaxed) {
             return None;
         }
+        let why = lock(&self.why);
         let error = lock(&self.error).take();
-        error.or_else(|| lock(&self.why).clone().map(PoseidonError::Ended))
+        error.or_else(|| why.clone().map(PoseidonError::Ended))
     }
 }
