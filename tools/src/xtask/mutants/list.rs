@@ -188,8 +188,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "who leaves answers on",
         file: "take.rs",
-        old: "common.leaves() && !repeat",
-        new: "common.leaves() && repeat",
+        old: "leaves && !repeat",
+        new: "leaves && repeat",
     },
     Mutant {
         name: "who is gone is waited for",
