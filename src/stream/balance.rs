@@ -11,7 +11,7 @@
 //!   the other. After each time that the taker lost ranges again, it waits twice as long.
 
 use super::common::Common;
-use super::epochs::is_later;
+use super::epochs::{after, is_later};
 use super::restore::Restore;
 
 /// A node takes ranges back after so many times the shortest patience; doubled so often, at most.
@@ -55,7 +55,7 @@ impl Balance {
         let due = common.gives_up(from) || now_ns - self.since_ns >= patience_ns;
         let turn = || first_taker(now_ns, common) == Some(common.config.node);
         if due && common.is_settled(range, from) && turn() {
-            restore.begin(common, range, told_ns);
+            restore.begin(common, range, told_ns, after);
         }
     }
 }

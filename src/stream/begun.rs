@@ -6,20 +6,23 @@
 //! answer is an offer of the positions that chunks were begun from. A chunk that was begun from
 //! this node's own is joined; of any other [`rejoin`](super::rejoin) fetches the base.
 //!
-//! Who streams knows what it began from while its process lives, and after a kill where it has kept
-//! a base. Where that is not known any more, or a third node has begun since, a chunk counts as
-//! given if it was asked for.
+//! Where a network fell into parts, the node that asked for a chunk may have begun it in order, and
+//! lost it then to the present master, which knows nothing of that. So it is asked too, if it
+//! lives: what this node did is in its weights, and it brings all of that.
+//!
+//! What a node began from outlives a kill. Where it is not known, as memory was lost or a third
+//! node has begun since, a chunk counts as given if it was asked for.
 //!
 //! Invariant: nothing here changes weights. A chunk leaves the state of a fork here or in
 //! [`rejoin`](super::rejoin).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED};
-use super::epochs::{is_later, owner};
+use super::epochs::{is_later, owner, same_reign};
 use super::{Outbox, To, header};
 use crate::wire::{self, DropReason, Frame, Held};
 
@@ -39,20 +42,21 @@ pub(super) struct Begun {
 impl Begun {
     /// Asks how chunks were begun that this node streamed.
     #[inline]
-    pub(super) fn poll(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
         if now_ns >= self.due_ns {
             self.due_ns = now_ns + LOOK_NS;
             self.look(now_ns, common, out);
         }
     }
 
-    fn look(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
+    fn look(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
         let mut waits = false;
         for range in 0..common.config.places() {
             let lease = &common.leases[usize::from(range)];
             let asks = lease.forked_chunks > 0 && lease.is_begun;
             if asks && common.is_alive(now_ns, owner(common.promised(range))) {
                 waits = true;
+                common.give_up_heirs(now_ns, range);
                 self.ask(now_ns, common, range, out);
             }
         }
@@ -68,16 +72,23 @@ impl Begun {
             let asked_ns = self.asked.get(&block.start).copied();
             let again = asked_ns.is_none_or(|asked_ns| now_ns.saturating_sub(asked_ns) >= AGAIN_NS);
             let chunk = block.start;
-            if !again || !block.into_iter().any(|chunk| common.is_untold(chunk)) {
+            let whom = |chunk: u32| {
+                common
+                    .is_untold(chunk)
+                    .then(|| common.knows_how_begun(chunk))
+            };
+            let nodes: BTreeSet<u16> = block.into_iter().filter_map(whom).collect();
+            if !again || nodes.is_empty() {
                 continue;
             }
             let header = header::ask_for_begun(common, range, chunk, epoch);
-            let to = To::Node(owner(epoch));
-            let went = out.send_hello(to, header.frame_len(), &mut |slot| {
-                header.emit(slot);
-            });
-            if !went {
-                return;
+            for node in nodes {
+                let went = out.send_hello(To::Node(node), header.frame_len(), &mut |slot| {
+                    header.emit(slot);
+                });
+                if !went {
+                    return;
+                }
             }
             self.asked.insert(chunk, now_ns);
         }
@@ -91,7 +102,8 @@ fn blocks(chunks: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     starts.map(move |start| start..chunks.end.min(start + block))
 }
 
-/// Takes which positions the chunks of a block were begun from, from the node that streams them.
+/// Takes which positions the chunks of a block were begun from, from the node that streams them, or
+/// did in between.
 pub(super) fn handle(common: &mut Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
     let header = &frame.header;
     let offers = wire::parse_offer(frame.payload).ok_or(DropReason::Malformed)?;
@@ -99,39 +111,80 @@ pub(super) fn handle(common: &mut Common<'_>, frame: &Frame<'_>) -> Result<(), D
     if range >= common.config.places() || !common.ranges.has(range, header.chunk) {
         return Err(DropReason::Foreign);
     }
-    if header.sender != owner(common.promised(range)) {
-        return Err(DropReason::Late);
-    }
     let end = common.ranges.of(range).end;
+    let mut late = true;
     for (chunk, begun) in (header.chunk..end).zip(offers) {
-        if !common.is_untold(chunk) {
+        if !common.is_untold(chunk) || header.sender != common.knows_how_begun(chunk) {
             continue;
         }
+        late = false;
         if common.was_taken_over(chunk, header.sender, begun) {
             common.join_again(range, chunk);
+        } else if common.may_have_passed_on(chunk, header.sender) {
+            common.forks.passed_on.insert(chunk);
         } else {
+            common.forks.passed_on.remove(&chunk);
             common.forks.apart.insert(chunk);
         }
     }
-    Ok(())
+    if late { Err(DropReason::Late) } else { Ok(()) }
 }
 
 impl Common<'_> {
     /// Notes what this node begins a chunk from, for those that streamed it before.
     pub(super) fn note_begun(&mut self, chunk: u32) {
         let state = self.state.chunk(chunk);
-        let position = (state.epoch.load(Relaxed), state.version.load(Relaxed));
-        self.forks.begun.insert(chunk, position);
+        let (epoch, version) = (state.epoch.load(Relaxed), state.version.load(Relaxed));
+        let epoch = if self.holds(chunk) { epoch } else { 0 };
+        state.begun_epoch.store(epoch, Relaxed);
+        state.begun_version.store(version, Relaxed);
     }
 
-    /// What this node began chunks of a block from, as far as it knows.
+    /// Epoch and version of the position that this node began a chunk from when it took it last.
+    pub(super) fn begun(&self, chunk: u32) -> Option<(u32, u32)> {
+        let state = self.state.chunk(chunk);
+        let (epoch, version) = (&state.begun_epoch, &state.begun_version);
+        let position = (epoch.load(Relaxed), version.load(Relaxed));
+        (position.0 != 0).then_some(position)
+    }
+
+    /// What this node began chunks of a block from.
     pub(super) fn begun_from(&self, chunks: Range<u32>) -> Vec<Held> {
-        let begun = |chunk| {
-            let base = self.forks.base(chunk);
-            let base = base.map(|base| (base.epoch, base.version));
-            Held::new(self.forks.begun.get(&chunk).copied().or(base))
-        };
-        chunks.map(begun).collect()
+        chunks.map(|chunk| Held::new(self.begun(chunk))).collect()
+    }
+
+    /// Notes that `node`, which begins a range, asked for a chunk that this node streamed.
+    pub(super) fn note_given(&mut self, chunk: u32, node: u16) {
+        let state = self.state.chunk(chunk);
+        if state.flags.load(Relaxed) & FORKED != 0 {
+            state.given.store(node + 1, Relaxed);
+        }
+    }
+
+    /// The node that asked for what this one streamed last of a chunk.
+    pub(super) fn given(&self, chunk: u32) -> Option<u16> {
+        self.state.chunk(chunk).given.load(Relaxed).checked_sub(1)
+    }
+
+    /// Whether this node and others may have gone apart at a position of `epoch`: it is of the
+    /// reign that this node had last, or of the one that it took the chunk over from. A node may
+    /// have streamed a chunk several times, and bases are asked for by its number.
+    pub(super) fn may_have_parted(&self, chunk: u32, epoch: u32) -> bool {
+        let last = self.state.chunk(chunk).epoch.load(Relaxed);
+        let base = self.forks.base(chunk).map(|base| base.epoch);
+        let given = self.begun(chunk).map(|begun| begun.0);
+        let is_of = |before: u32| same_reign(before, epoch) || same_reign(epoch, before);
+        let of_before = base.is_some_and(is_of) || given.is_some_and(is_of);
+        self.is_of_last_reign(chunk, epoch) || of_before && !is_later(epoch, last)
+    }
+
+    /// Whether `epoch` is of the reign that this node had of a chunk last.
+    pub(super) fn is_of_last_reign(&self, chunk: u32, epoch: u32) -> bool {
+        let last = self.state.chunk(chunk).epoch.load(Relaxed);
+        let begun = self.begun(chunk).map(|begun| begun.0);
+        owner(epoch) == self.config.node
+            && !is_later(epoch, last)
+            && begun.is_none_or(|begun| is_later(epoch, begun))
     }
 
     /// Whether this node streamed a chunk and does not know how the next master began it.
@@ -140,11 +193,42 @@ impl Common<'_> {
         flags & FORKED != 0 && !self.forks.apart.contains(&chunk)
     }
 
-    /// Whether what `master` began a chunk from has what this node streamed last.
-    fn was_taken_over(&self, chunk: u32, master: u16, begun: &Held) -> bool {
+    /// The node that is to say how a chunk was begun: the present master, and then the one that
+    /// asked this node for it.
+    fn knows_how_begun(&self, chunk: u32) -> u16 {
+        let passed_on = self.forks.passed_on.contains(&chunk);
+        let heir = self.given(chunk).filter(|_| passed_on);
+        heir.unwrap_or_else(|| owner(self.promised(self.ranges.range_of(chunk))))
+    }
+
+    /// Whether a node that asked for a chunk may have begun it before `master` did, which began
+    /// from something else.
+    fn may_have_passed_on(&self, chunk: u32, master: u16) -> bool {
+        self.given(chunk).is_some_and(|heir| heir != master)
+    }
+
+    /// Heirs that are silent are not asked: what this node did may be with them alone.
+    fn give_up_heirs(&mut self, now_ns: u64, range: u16) {
+        let chunks = self.ranges.of(range);
+        let passed_on: Vec<u32> = self.forks.passed_on.range(chunks).copied().collect();
+        for chunk in passed_on {
+            if !self
+                .given(chunk)
+                .is_some_and(|heir| self.is_alive(now_ns, heir))
+            {
+                self.forks.passed_on.remove(&chunk);
+                self.forks.apart.insert(chunk);
+            }
+        }
+    }
+
+    /// Whether what `node` began a chunk from has what this node streamed last.
+    fn was_taken_over(&self, chunk: u32, node: u16, begun: &Held) -> bool {
         match begun.position() {
             Some(from) => self.has_own(chunk, from),
-            None => self.given(chunk) == Some(master),
+            // It streamed the chunk in between, and would know.
+            None if self.forks.passed_on.contains(&chunk) => false,
+            None => self.given(chunk) == Some(node),
         }
     }
 

@@ -25,6 +25,8 @@ const STEPS_MAX: u32 = 64;
 /// How far one hello moves the counter of a master: slaves come after it by [`STEPS_MAX`] for each
 /// position.
 const FOLLOW_MAX: u32 = 1 << 12;
+/// By how much the counter grows where a range is taken over, and not given.
+const PARTING: u32 = 8;
 /// Bits of the counter.
 const COUNTER: u32 = 0xff_ffff;
 
@@ -52,6 +54,13 @@ fn later(epoch: u32, by: u32, node: u16) -> u32 {
 /// The next epoch after `epoch`, of `node`.
 pub(super) fn after(epoch: u32, node: u16) -> u32 {
     later(epoch, 1, node)
+}
+
+/// The epoch of `node` that goes on from a replica without the master of `epoch`. Of two parts of a
+/// network the one that took a range over must win: it has the base. So this one comes after those
+/// in which the other part gives the range on from node to node.
+pub(super) fn after_parting(epoch: u32, node: u16) -> u32 {
+    later(epoch, PARTING, node)
 }
 
 /// Whether epoch `a` comes after `b`, modulo 2^32; any comes after none.
@@ -138,6 +147,7 @@ impl Common<'_> {
             for chunk in self.ranges.of(range) {
                 self.state.chunk(chunk).flags.fetch_and(!SURE, Relaxed);
                 self.forks.apart.remove(&chunk);
+                self.forks.passed_on.remove(&chunk);
             }
         }
         if self.streams(range) && to != before {

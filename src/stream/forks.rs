@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Report;
 use super::common::Common;
-use super::common::chunk_flags::{FORKED, OUTSTANDING, SURE};
+use super::common::chunk_flags::{OUTSTANDING, SURE};
 use super::epochs::owner;
 use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
@@ -31,7 +31,8 @@ use crate::wire::Header;
 /// Masters of a chunk before the present one for which a slave keeps a delta, and the next master a
 /// base, at most.
 const MASTERS: usize = 4;
-/// What is contested with a master that streams again is kept for so long, ns.
+/// What is contested with a master that streams again is kept for so long, ns; and the base of one
+/// that takes part again: those that it gave the chunk to may need it still.
 const KEPT_NS: u64 = 8_000_000_000;
 
 /// What this node keeps for those whose ranges others have begun.
@@ -49,10 +50,10 @@ pub(super) struct Forks<'a> {
     due_ns: u64,
     /// Chunks of which this node does not know how their master began them.
     pub(super) unsure: BTreeSet<u32>,
-    /// Epoch and version of the position that this node began a chunk from.
-    pub(super) begun: BTreeMap<u32, (u32, u32)>,
     /// Chunks that this node streamed, and the present master began from something else.
     pub(super) apart: BTreeSet<u32>,
+    /// The same, as long as the node that asked for them may have begun them in between.
+    pub(super) passed_on: BTreeSet<u32>,
 }
 
 impl<'a> Forks<'a> {
@@ -67,8 +68,8 @@ impl<'a> Forks<'a> {
             owed: BTreeMap::new(),
             due_ns: 0,
             unsure: BTreeSet::new(),
-            begun: BTreeMap::new(),
             apart: BTreeSet::new(),
+            passed_on: BTreeSet::new(),
         };
         let there = file.records().into_iter();
         there
@@ -190,16 +191,21 @@ impl<'a> Forks<'a> {
     /// Whether there is anything that a node whose range another has begun may ask for, or that
     /// this one has to ask for.
     pub(super) fn keeps_any(&self) -> bool {
-        let mut bases = self.bases.values();
-        let keeps = bases.any(|base| !base.weights.is_empty()) || !self.former.is_empty();
+        let former = self.former.values().flatten();
+        let mut bases = self.bases.values().chain(former);
+        let keeps = bases.any(|base| !base.weights.is_empty() && base.back_ns == 0);
         let keeps = keeps || !self.contested.is_empty();
         keeps || !self.owed.is_empty()
     }
 
-    /// What of `chunk` was under way to `master` when another began it.
-    pub(super) fn contested(&self, chunk: u32, master: u16) -> Option<&Contested> {
-        let mut all = self.contested.get(&chunk)?.iter();
-        all.find(|one| one.master == master)
+    /// What of `chunk` was under way to `master` when another began it. Else what was under way to
+    /// `before`, if it did not go to `master` then.
+    pub(super) fn contested(&self, chunk: u32, master: u16, before: u16) -> Option<&Contested> {
+        let all = self.contested.get(&chunk)?;
+        let to_before =
+            |one: &&Contested| one.master == before && one.next != 0 && owner(one.next) != master;
+        let to_master = all.iter().find(|one| one.master == master);
+        to_master.or_else(|| all.iter().find(to_before))
     }
 
     fn forget_contested(&mut self, chunk: u32, master: u16) {
@@ -221,12 +227,15 @@ impl<'a> Forks<'a> {
         }
     }
 
-    /// Forgets what was contested with masters that stream again for long.
+    /// Forgets what was contested with masters that stream again for long, and bases of those that
+    /// take part again.
     pub(super) fn forget_old(&mut self, now_ns: u64) {
-        if self.contested.is_empty() || now_ns < self.due_ns {
+        let nothing = self.contested.is_empty() && self.bases.is_empty() && self.former.is_empty();
+        if nothing || now_ns < self.due_ns {
             return;
         }
         self.due_ns = now_ns + KEPT_NS / 8;
+        self.forget_old_bases(now_ns);
         let is_old = |one: &Contested| one.back_ns != 0 && now_ns - one.back_ns >= KEPT_NS;
         let all = self.contested.iter();
         let old = all.flat_map(|(chunk, all)| {
@@ -255,18 +264,44 @@ impl<'a> Forks<'a> {
     /// A delta or a position of `node` came for `chunk`: if it streamed that before, it needs the
     /// base no more.
     #[inline]
-    pub(super) fn note_back(&mut self, node: u16, chunk: u32) {
+    pub(super) fn note_back(&mut self, now_ns: u64, node: u16, chunk: u32) {
         if !(self.bases.is_empty() && self.former.is_empty()) {
-            self.forget_base(node, chunk);
+            self.note_base_back(now_ns, node, chunk);
         }
     }
 
     #[cold]
-    fn forget_base(&mut self, node: u16, chunk: u32) {
-        self.forget_former(node, chunk);
-        let base = self.bases.get(&chunk);
-        let needed = base.filter(|base| owner(base.epoch) == node && !base.weights.is_empty());
-        if let Some(base) = needed.cloned() {
+    fn note_base_back(&mut self, now_ns: u64, node: u16, chunk: u32) {
+        let mut records = Vec::new();
+        if let Some(base) = self.bases.get_mut(&chunk)
+            && base.note_back(now_ns, node)
+        {
+            records.push(base.record(chunk));
+        }
+        for base in self.former.get_mut(&chunk).into_iter().flatten() {
+            if base.note_back(now_ns, node) {
+                records.push(base.former_record(chunk));
+            }
+        }
+        records.iter().for_each(|record| self.put(record));
+    }
+
+    fn forget_old_bases(&mut self, now_ns: u64) {
+        let is_old = |base: &&Base| base.back_ns != 0 && now_ns - base.back_ns >= KEPT_NS;
+        let former = self.former.iter();
+        let old = former.flat_map(|(chunk, all)| {
+            let old = all.iter().filter(is_old);
+            old.map(|base| (*chunk, owner(base.epoch)))
+        });
+        for (chunk, master) in old.collect::<Vec<_>>() {
+            self.forget_former(master, chunk);
+        }
+        let bases = self.bases.iter();
+        let old = bases.filter(|(_, base)| is_old(base) && !base.weights.is_empty());
+        for (chunk, base) in old
+            .map(|(chunk, base)| (*chunk, base.clone()))
+            .collect::<Vec<_>>()
+        {
             let numbers = Base {
                 weights: Vec::new(),
                 ..base
@@ -277,19 +312,6 @@ impl<'a> Forks<'a> {
 }
 
 impl Common<'_> {
-    /// Notes that `node`, which begins a range, asked for a chunk that this node streamed.
-    pub(super) fn note_given(&mut self, chunk: u32, node: u16) {
-        let state = self.state.chunk(chunk);
-        if state.flags.load(Relaxed) & FORKED != 0 {
-            state.given.store(node + 1, Relaxed);
-        }
-    }
-
-    /// The node that asked for what this one streamed last of a chunk.
-    pub(super) fn given(&self, chunk: u32) -> Option<u16> {
-        self.state.chunk(chunk).given.load(Relaxed).checked_sub(1)
-    }
-
     /// Reports that what must outlive a kill is in memory only, if it is.
     pub(super) fn look_if_kept(&mut self) {
         if let Some(errno) = self.forks.failed.take() {
@@ -307,6 +329,7 @@ impl Common<'_> {
             version: state.version.load(Relaxed),
             acks: acks.map(|ack| ack.load(Relaxed)).collect(),
             weights: (0..len).map(self.held_position(chunk)).collect(),
+            back_ns: 0,
         };
         self.forks.begin_from(chunk, base);
         self.look_if_kept();
@@ -316,23 +339,23 @@ impl Common<'_> {
     /// be taken: what of this node's it does not acknowledge is contested.
     #[cold]
     pub(super) fn begin_with(&mut self, now_ns: u64, header: &Header, ack: u8) {
-        self.forks.note_back(header.sender, header.chunk);
+        self.forks.note_back(now_ns, header.sender, header.chunk);
         let state = self.state.chunk(header.chunk);
         let flags = state.flags.load(Relaxed);
         // Else put back, and kept as contested, when that turned out.
         if flags & (SURE | OUTSTANDING) != SURE {
-            self.note_contested(header.chunk, ack);
+            self.note_contested(header.chunk, ack, header.epoch);
         }
         self.forks.note_streams(now_ns, header.chunk, header.sender);
     }
 
-    /// A position of another master than before takes the place of the one that is held: keeps what
-    /// of this node's it does not acknowledge.
-    pub(super) fn note_contested(&mut self, chunk: u32, ack: u8) {
+    /// A position of another master than before, of epoch `next`, takes the place of the one that
+    /// is held: keeps what of this node's it does not acknowledge.
+    pub(super) fn note_contested(&mut self, chunk: u32, ack: u8, next: u32) {
         let state = self.state.chunk(chunk);
         let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
         if outstanding && ack != state.seq.load(Relaxed) {
-            self.keep_contested(chunk);
+            self.keep_contested(chunk, next);
         } else {
             let before = owner(state.epoch.load(Relaxed));
             self.forks.forget_contested(chunk, before);
@@ -347,9 +370,10 @@ impl Common<'_> {
         }
     }
 
-    /// Keeps the delta that this node has under way: the present master does not acknowledge it.
+    /// Keeps the delta that this node has under way: the master of epoch `next` does not
+    /// acknowledge it.
     #[cold]
-    pub(super) fn keep_contested(&mut self, chunk: u32) {
+    pub(super) fn keep_contested(&mut self, chunk: u32, next: u32) {
         let state = self.state.chunk(chunk);
         if !self.exactly_once() || state.flags.load(Relaxed) & OUTSTANDING == 0 {
             return;
@@ -360,6 +384,7 @@ impl Common<'_> {
         let contested = Contested {
             master: owner(epoch),
             epoch,
+            next,
             seq: state.seq.load(Relaxed),
             weights: (0..sent.len()).map(|i| portion * sent.load(i)).collect(),
             back_ns: 0,

@@ -37,7 +37,7 @@ impl<'a> Common<'a> {
                 continue;
             }
             if flags & OUTSTANDING != 0 {
-                self.keep_contested(chunk);
+                self.keep_contested(chunk, self.promised(range));
             }
             if flags & JOINED != 0 {
                 self.fold(chunk);

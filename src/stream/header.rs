@@ -130,17 +130,18 @@ pub(super) fn ask_for_begun(common: &Common<'_>, range: u16, chunk: u32, epoch: 
     }
 }
 
-/// An ask for the bases of `chunks` of a range that this node streamed, or `before` did.
-pub(super) fn ask_for_bases(
+/// An ask for the bases of `chunks` of a range that this node streamed, or `before` did; or for
+/// what is contested of those.
+pub(super) fn ask_of_parting(
     common: &Common<'_>,
     range: u16,
     epoch: u32,
     chunks: &[u32],
-    before: u16,
+    (part, before): (u8, u16),
 ) -> Header {
     Header {
         seq: before as u8,
-        ..ask(common, range, epoch, chunks, BASE)
+        ..ask(common, range, epoch, chunks, part)
     }
 }
 
@@ -184,8 +185,8 @@ pub(super) enum Given {
     Replica,
     /// The position that a range was begun from which the asker had streamed, or this node.
     Base(u8),
-    /// The delta that was under way when the master changed.
-    Contested,
+    /// The delta that was under way to the asker when the master changed, or to this node.
+    Contested(u8),
     /// There is nothing of what was asked for; `seq` says what that was.
     Nothing,
     /// Which position it was begun from; the weights are not there.
@@ -198,7 +199,7 @@ impl Given {
         match self {
             Self::Replica => 0,
             Self::Base(_) => 1,
-            Self::Contested => 2,
+            Self::Contested(_) => 2,
             Self::Nothing => 3,
             Self::Begun => 4,
         }

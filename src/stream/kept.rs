@@ -13,6 +13,8 @@ pub(super) struct Base {
     pub(super) acks: Vec<u8>,
     /// Empty once no node needs them any more.
     pub(super) weights: Vec<f32>,
+    /// Since when the master of then takes part again, ns; 0: it does not.
+    pub(super) back_ns: u64,
 }
 
 impl Base {
@@ -20,6 +22,15 @@ impl Base {
     pub(super) fn is_later(&self, other: &Self) -> bool {
         let later = self.version.wrapping_sub(other.version) as i32 > 0;
         is_later(self.epoch, other.epoch) || self.epoch == other.epoch && later
+    }
+
+    /// `node` takes part in the chunk again. True: it is the master of then, and that is new.
+    pub(super) fn note_back(&mut self, now_ns: u64, node: u16) -> bool {
+        let new = owner(self.epoch) == node && self.back_ns == 0 && !self.weights.is_empty();
+        if new {
+            self.back_ns = now_ns.max(1);
+        }
+        new
     }
 
     /// A chunk has one of the takeover that was last.
@@ -35,6 +46,7 @@ impl Base {
     pub(super) fn record(&self, chunk: u32) -> ForkRecord {
         ForkRecord {
             position: (self.epoch, self.version),
+            seq: u8::from(self.back_ns != 0),
             acks: self.acks.clone(),
             weights: self.weights.clone(),
             ..empty(Self::key(chunk))
@@ -55,6 +67,7 @@ impl Base {
             version,
             acks: record.acks,
             weights: record.weights,
+            back_ns: u64::from(record.seq),
         }
     }
 }
@@ -67,6 +80,8 @@ pub(super) struct Contested {
     /// The epoch of the position that it answered: that node may have streamed the chunk in several
     /// reigns.
     pub(super) epoch: u32,
+    /// The epoch in which it went to another master; 0: not known.
+    pub(super) next: u32,
     pub(super) seq: u8,
     pub(super) weights: Vec<f32>,
     /// Since when that master streams the chunk again, ns; 0: it does not.
@@ -85,7 +100,7 @@ impl Contested {
 
     pub(super) fn record(&self, chunk: u32) -> ForkRecord {
         ForkRecord {
-            position: (self.epoch, 0),
+            position: (self.epoch, self.next),
             seq: self.seq,
             weights: self.weights.clone(),
             ..empty(Self::key(chunk, self.master))
@@ -96,6 +111,7 @@ impl Contested {
         Self {
             master: record.key.node,
             epoch: record.position.0,
+            next: record.position.1,
             seq: record.seq,
             weights: record.weights,
             back_ns: 0,

@@ -281,7 +281,7 @@ impl Master {
         if header.epoch != epoch {
             return Err(DropReason::Epoch);
         }
-        common.forks.note_back(header.sender, header.chunk);
+        common.forks.note_back(now_ns, header.sender, header.chunk);
         // Positions go by the turn from the next poll on.
         self.look_at_turns(common);
         let state = common.state.chunk(header.chunk);

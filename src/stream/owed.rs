@@ -97,7 +97,8 @@ impl Debts {
             list.truncate(wire::ASK_MAX);
             let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
             let epoch = common.promised(range);
-            let header = header::ask(common, range, epoch, &chunks, header::CONTESTED);
+            let of = (header::CONTESTED, common.config.node);
+            let header = header::ask_of_parting(common, range, epoch, &chunks, of);
             if !send_list(node, &header, &chunks, out) {
                 return;
             }
@@ -115,8 +116,8 @@ impl Debts {
         let header = &frame.header;
         let asked = |one: &Asked| (one.chunk, one.node) == (header.chunk, header.sender);
         let at = self.asked.iter().position(asked);
-        let nothing = Given::Contested.is_nothing(header);
-        let wanted = nothing || header.content == Given::Contested.content();
+        let nothing = Given::Contested(0).is_nothing(header);
+        let wanted = nothing || header.content == Given::Contested(0).content();
         let at = at.filter(|_| wanted).ok_or(DropReason::Late)?;
         let one = &mut self.asked[at];
         common.counters.restores_taken += 1;

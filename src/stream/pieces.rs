@@ -61,7 +61,7 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
     }
     let ack = frame.acks[usize::from(common.config.node)];
     if !same_reign(state.epoch.load(Relaxed), header.epoch) {
-        common.note_contested(header.chunk, ack);
+        common.note_contested(header.chunk, ack, header.epoch);
     }
     if common.exactly_once() && !agrees(common, header.chunk, ack) {
         put_back(common, header, ack);

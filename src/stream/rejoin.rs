@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::chunk_flags::{FORKED, SURE, WHOLE};
 use super::common::{Common, note_taken};
-use super::epochs::{is_later, owner, same_reign};
+use super::epochs::{owner, same_reign};
 use super::header::Given;
 use super::kept::Base;
 use super::pieces::{all_pieces, send_list};
@@ -48,9 +48,11 @@ struct Asked {
     chunk: u32,
     /// The node that is asked now.
     node: u16,
-    /// Whose the base may be: this node's, or that of the node that it took the chunk over from, if
-    /// another did so apart.
+    /// Whose the base may be: this node's, or that of a node before it, where the two went apart
+    /// then.
     before: u16,
+    /// Whether that is the node that gave this one the chunk.
+    gone_back: bool,
     /// Nodes that have no base.
     without: Vec<u16>,
     asked_ns: u64,
@@ -125,11 +127,15 @@ impl Rejoin {
             }
             let forked = common.state.chunk(chunk).flags.load(Relaxed) & FORKED != 0;
             if forked && !self.asked.iter().any(|one| one.chunk == chunk) {
-                let own = common.forks.base(chunk);
+                let own = common
+                    .forks
+                    .base(chunk)
+                    .filter(|base| !base.weights.is_empty());
                 self.asked.push(Asked {
                     chunk,
                     node: master,
                     before: own.map_or(common.config.node, |base| owner(base.epoch)),
+                    gone_back: false,
                     without: Vec::new(),
                     asked_ns: 0,
                     since_ns: now_ns,
@@ -156,11 +162,12 @@ impl Rejoin {
             list.truncate(wire::ASK_MAX);
             let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
             let (range, epoch) = (self.range, self.epoch);
-            let header = if base {
-                header::ask_for_bases(common, range, epoch, &chunks, before)
+            let part = if base {
+                header::BASE
             } else {
-                header::ask(common, range, epoch, &chunks, header::CONTESTED)
+                header::CONTESTED
             };
+            let header = header::ask_of_parting(common, range, epoch, &chunks, (part, before));
             if !send_list(node, &header, &chunks, out) {
                 return;
             }
@@ -203,7 +210,7 @@ impl Rejoin {
         let one = &mut self.asked[at.ok_or(DropReason::Late)?];
         let wanted = match one.base {
             None => Given::Base(0),
-            Some(_) => Given::Contested,
+            Some(_) => Given::Contested(0),
         };
         let nothing = wanted.is_nothing(header);
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
@@ -248,28 +255,6 @@ impl Rejoin {
     }
 }
 
-impl Common<'_> {
-    /// Whether this node and others may have gone apart at a position of `epoch`: it is of the
-    /// reign that this node had last, or of the one that it took the chunk over from. A node may
-    /// have streamed a chunk several times, and bases are asked for by its number.
-    fn may_have_parted(&self, chunk: u32, epoch: u32) -> bool {
-        let last = self.state.chunk(chunk).epoch.load(Relaxed);
-        let base = self.forks.base(chunk).map(|base| base.epoch);
-        let of_before = base.is_some_and(|base| same_reign(base, epoch) || same_reign(epoch, base));
-        self.is_of_last_reign(chunk, epoch) || of_before && !is_later(epoch, last)
-    }
-
-    /// Whether `epoch` is of the reign that this node had of a chunk last.
-    fn is_of_last_reign(&self, chunk: u32, epoch: u32) -> bool {
-        let last = self.state.chunk(chunk).epoch.load(Relaxed);
-        let begun = self.forks.begun.get(&chunk).map(|begun| begun.0);
-        let begun = begun.or(self.forks.base(chunk).map(|base| base.epoch));
-        owner(epoch) == self.config.node
-            && !is_later(epoch, last)
-            && begun.is_none_or(|begun| is_later(epoch, begun))
-    }
-}
-
 impl Asked {
     /// Asks the next node that may have the base. If none is left, what this node did apart is
     /// lost.
@@ -285,12 +270,27 @@ impl Asked {
         if let Some(node) = next {
             self.node = node;
             (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
+        } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
+            // All are asked once more.
         } else if all_live || waited {
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
             common.forks.apart.remove(&self.chunk);
             common.leases[usize::from(range)].forked_chunks -= 1;
             common.note_abandoned(range, 1);
         }
+    }
+
+    /// No node has gone apart from this one: then from the node that gave this one the chunk. True:
+    /// that one was not asked for yet.
+    fn looks_further_back(&mut self, now_ns: u64, common: &Common<'_>) -> bool {
+        let given = common.begun(self.chunk).map(|begun| owner(begun.0));
+        let Some(given) = given.filter(|given| *given != self.before && !self.gone_back) else {
+            return false;
+        };
+        (self.before, self.gone_back) = (given, true);
+        self.without.clear();
+        self.began_ns = now_ns;
+        true
     }
 
     /// The base came: what is contested of it comes next.
@@ -300,6 +300,7 @@ impl Asked {
             version: frame.header.chunk_version,
             acks: frame.acks.to_vec(),
             weights: self.came.clone(),
+            back_ns: 0,
         };
         // Of two nodes that took a range over apart, the one that had the older position counts.
         let own = common.forks.base_of(self.chunk, &[owner(came.epoch)]);
@@ -333,10 +334,11 @@ impl Asked {
     ) {
         // Another number: this node never had it. Of a former reign: that is in the base.
         let applied = &common.state.applied(self.chunk)[usize::from(self.node)];
-        if !nothing
-            && common.is_of_last_reign(self.chunk, frame.header.epoch)
+        let epoch = frame.header.epoch;
+        if let Some(base) = &mut self.base
+            && !nothing
+            && (common.is_of_last_reign(self.chunk, epoch) || same_reign(base.epoch, epoch))
             && frame.header.seq == applied.load(Relaxed)
-            && let Some(base) = &mut self.base
         {
             let contested = base.weights.iter_mut().zip(&self.came);
             contested.for_each(|(sum, came)| *sum += came);

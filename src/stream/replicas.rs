@@ -67,12 +67,14 @@ impl Replicas {
             header::BEGUN if is_known(common, header) => {
                 return self.note_wanted(common, frame, Given::Begun);
             }
-            header::BEGUN_BLOCK if common.streams(range) => {
+            header::BEGUN_BLOCK if is_known(common, header) => {
                 let begun = common.begun_from(block_of(common, header));
                 offer(common, header, common.streamed(range), &begun, out);
                 return Ok(());
             }
-            header::CONTESTED => return self.note_wanted(common, frame, Given::Contested),
+            header::CONTESTED => {
+                return self.note_wanted(common, frame, Given::Contested(header.seq));
+            }
             _ => return Err(DropReason::NotReady),
         }
         if epochs::owner(header.epoch) != header.sender {
@@ -118,7 +120,7 @@ impl Replicas {
                 }
                 Given::Replica => common.holds(chunk),
                 // Before this node takes positions of that epoch nothing is contested yet.
-                Given::Contested => follows(common, header, chunk),
+                Given::Contested(_) => follows(common, header, chunk),
                 _ => true,
             };
             let wanted = (header.sender, chunk, given);
@@ -227,8 +229,10 @@ fn send_piece(
         Given::Begun => common.forks.base(chunk),
         _ => None,
     };
-    let contested = common.forks.contested(chunk, to);
-    let contested = contested.filter(|_| wanted == Given::Contested);
+    let contested = match wanted {
+        Given::Contested(before) => common.forks.contested(chunk, to, before.into()),
+        _ => None,
+    };
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };
     let version = state.version.load(Relaxed);

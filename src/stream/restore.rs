@@ -34,13 +34,19 @@ impl Restore {
         !self.going.is_empty()
     }
 
-    /// Begins to ask for `range`, in an epoch after all that were heard of. `told_ns`: since when
-    /// others have told what they hold.
-    pub(super) fn begin(&mut self, common: &mut Common<'_>, range: u16, told_ns: u64) {
+    /// Begins to ask for `range`, in an epoch after all that were heard of, by `next` (of an epoch
+    /// and a node). `told_ns`: since when others have told what they hold.
+    pub(super) fn begin(
+        &mut self,
+        common: &mut Common<'_>,
+        range: u16,
+        told_ns: u64,
+        next: fn(u32, u16) -> u32,
+    ) {
         self.going.retain(|going| going.range != range);
         let (latest, own) = (common.latest_told(range), common.config.node);
         // Kept: should this life end before the range streams, the next one goes beyond it.
-        common.promise(range, after(latest, own));
+        common.promise(range, next(latest, own));
         let promised = common.promised(range);
         if owner(promised) == own && !common.streams(range) {
             self.going.push(Going::new(common, range, told_ns));
@@ -67,7 +73,7 @@ impl Restore {
             if going.stale || is_later(latest, epoch) {
                 let others = owner(latest) != common.config.node;
                 if !(others && common.is_alive(now_ns, owner(latest))) {
-                    self.begin(common, range, going.told_ns());
+                    self.begin(common, range, going.told_ns(), after);
                 }
             } else if going.poll(now_ns, common, out) {
                 end(common, &going);
@@ -139,9 +145,7 @@ fn end(common: &mut Common<'_>, going: &Going) {
     let mut from = None;
     for (at, chunk) in chunks.clone().enumerate() {
         let before = common.master_before(chunk);
-        if common.holds(chunk) {
-            common.note_begun(chunk);
-        }
+        common.note_begun(chunk);
         // What a node streamed last, and gave itself, has not forked.
         if before.is_some_and(|before| !going.is_from(at, before)) {
             common.keep_base(chunk);

@@ -13,7 +13,7 @@
 
 use super::balance::Balance;
 use super::common::Common;
-use super::epochs::{after, owner};
+use super::epochs::{after, after_parting, owner};
 use super::restore::Restore;
 use crate::wire::NodeSeen;
 
@@ -75,7 +75,7 @@ impl Takeover {
             self.look_at_own(now_ns, common, restore, range);
         } else if latest != 0 {
             if self.is_deserted(now_ns, common, range, begun_by) {
-                restore.begin(common, range, self.told_ns);
+                restore.begin(common, range, self.told_ns, after_parting);
             }
         } else if self.is_new(now_ns, common, range)
             && self.is_deserted(now_ns, common, range, begun_by)
@@ -94,7 +94,7 @@ impl Takeover {
         } else if (self.all_told(common, range) || self.has_waited(now_ns))
             && (held_here || common.living(now_ns).any(holds))
         {
-            restore.begin(common, range, self.told_ns);
+            restore.begin(common, range, self.told_ns, after);
         }
     }
 

@@ -118,7 +118,7 @@ impl Unsure {
         let older = (version.wrapping_sub(header.chunk_version) as i32) > 0;
         let apart = is_later(epoch, header.epoch) || epoch == header.epoch && older;
         if apart && header.content == Given::Begun.content() {
-            common.keep_contested(header.chunk);
+            common.keep_contested(header.chunk, common.promised(header.range));
             put_back(common, header, frame.acks[usize::from(common.config.node)]);
         }
         state.flags.fetch_or(SURE, Relaxed);

@@ -104,6 +104,11 @@ pub struct ChunkState {
     pub flags: AtomicU8,
     /// The node that asked for what this one streamed last, and 1; 0: none has.
     pub given: AtomicU16,
+    /// Epoch and version of the position that this node began the chunk from when it took it last;
+    /// the epoch is 0 if it has not, or began with initial weights.
+    pub begun_epoch: AtomicU32,
+    /// See `begun_epoch`.
+    pub begun_version: AtomicU32,
 }
 
 // SAFETY: `repr(C)`, atomics only.

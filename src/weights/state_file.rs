@@ -19,7 +19,7 @@ use super::mapping::Mapping;
 use super::publish::{MakeError, Unpublished, is_at, lock_exclusively, open_regular};
 
 /// Version of the layout of state files and of their journal.
-const STATE_VERSION: u32 = 6;
+const STATE_VERSION: u32 = 7;
 /// Numbers that describe the shape of a job.
 const SHAPE: usize = 7;
 

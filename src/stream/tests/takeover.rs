@@ -346,6 +346,15 @@ fn two_sides_go_on_and_come_together(seeds: Range<u64>) {
     }
 }
 
+/// The same, where one part takes a range over, and in the other its master gives it on in order.
+/// Both know of no base for what the last one did.
+#[test]
+fn what_one_side_gave_on_in_order_comes_together() {
+    for seed in [27, 60, 1075] {
+        two_sides_go_on_and_come_together(seed..seed + 1);
+    }
+}
+
 /// A master dies for good. The others go on, and a node that lost its memory is ready among them.
 fn a_dead_nodes_range_streams_on(seeds: Range<u64>) {
     for seed in seeds {

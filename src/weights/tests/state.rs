@@ -317,7 +317,7 @@ fn other_files_are_refused() {
         "{}",
         refusal()
     );
-    file.write_all_at(&6u32.to_le_bytes(), 12).unwrap();
+    file.write_all_at(&7u32.to_le_bytes(), 12).unwrap();
     file.set_len(5000).unwrap();
     assert!(
         matches!(refusal(), StateError::Truncated { has: 5000, .. }),

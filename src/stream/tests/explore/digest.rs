@@ -295,15 +295,19 @@ fn values(words: &[u32]) -> impl Iterator<Item = f32> {
 
 fn tell_forks(state: &State, node: &Node, bases: &[Base], told: &mut Told) {
     let Some(streamer) = &node.streamer else {
+        for (chunk, base) in node.memory.chunks.iter().zip(bases) {
+            let (epoch, version) = chunk.begun;
+            told.position((epoch != 0).then(|| (epoch, base.version(version))));
+        }
         return;
     };
     let forks = &streamer.common.forks;
-    let sets = (&forks.unsure, &forks.apart);
+    let sets = (&forks.unsure, &forks.apart, &forks.passed_on);
     told.words(format_args!("{sets:?}"));
     for (at, base) in (0..).zip(bases) {
         let asked = may_ask_how_it_began(state, node, streamer.node(), at);
-        let begun = forks.begun.get(&at).filter(|_| asked);
-        told.position(begun.map(|(epoch, version)| (*epoch, base.version(*version))));
+        let begun = streamer.common.begun(at).filter(|_| asked);
+        told.position(begun.map(|(epoch, version)| (epoch, base.version(version))));
         let last = forks.base(at).filter(|_| asked);
         for kept in last.into_iter().chain(forks.former(at)) {
             told.position(Some((kept.epoch, base.version(kept.version))));
@@ -312,9 +316,11 @@ fn tell_forks(state: &State, node: &Node, bases: &[Base], told: &mut Told) {
         }
         let own = usize::from(streamer.node());
         for master in 0..streamer.places() {
-            if let Some(kept) = forks.contested(at, master) {
+            if let Some(kept) = forks.contested(at, master, master) {
                 let seq = kept.seq.wrapping_sub(base.seq[own]);
-                told.words(format_args!("{master} {seq} {:?}", &kept.weights[..4]));
+                let next = owner(kept.next);
+                let values = &kept.weights[..4];
+                told.words(format_args!("{master} {next} {seq} {values:?}"));
             }
         }
     }

@@ -23,6 +23,7 @@ pub(super) struct Chunk {
     pub(super) seq: u8,
     pub(super) flags: u8,
     pub(super) given: u16,
+    pub(super) begun: (u32, u32),
     pub(super) applied: Vec<u8>,
     pub(super) w: Vec<u32>,
     pub(super) last: Vec<u32>,
@@ -169,6 +170,8 @@ impl Place {
             state.seq.store(chunk.seq, Relaxed);
             state.flags.store(chunk.flags, Relaxed);
             state.given.store(chunk.given, Relaxed);
+            state.begun_epoch.store(chunk.begun.0, Relaxed);
+            state.begun_version.store(chunk.begun.1, Relaxed);
             for (to, from) in self.state.applied(at as u32).iter().zip(&chunk.applied) {
                 to.store(*from, Relaxed);
             }
@@ -212,6 +215,10 @@ impl Place {
                 seq: state.seq.load(Relaxed),
                 flags: state.flags.load(Relaxed),
                 given: state.given.load(Relaxed),
+                begun: (
+                    state.begun_epoch.load(Relaxed),
+                    state.begun_version.load(Relaxed),
+                ),
                 applied: applied.map(|ack| ack.load(Relaxed)).collect(),
                 w,
                 last,

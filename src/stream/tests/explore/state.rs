@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::super::*;
 use super::Bounds;
 use super::digest::{Kept, set_digest};
-use super::memory::{Arena, Chunk, Memory};
+use super::memory::{Arena, Memory};
 use crate::stream::common::chunk_flags::{FORKED, JOINED};
 use crate::wire::{Frame, Kind};
 
@@ -511,27 +511,7 @@ impl Step<'_> {
         }
     }
 
-    /// What only this process knows is gone with it: how it began chunks of which it keeps no base.
-    /// That is excused where another node needs it (`docs/reference/stream-protocol.md`, Forks).
-    fn note_end(&mut self, at: u16) {
-        let node = self.state.node(at);
-        let keeps = node
-            .streamer
-            .as_ref()
-            .is_some_and(|streamer| !streamer.common.forks.begun.is_empty());
-        let needs = |other: &Node| {
-            let forked = |chunk: &Chunk| chunk.flags & FORKED != 0;
-            let places = self.state.places();
-            let both =
-                |range: u16| other.memory.streamed(range) != 0 && node.memory.streamed(range) != 0;
-            other.memory.chunks.iter().any(forked) || (0..places).any(both)
-        };
-        let mut others = (0..self.state.places()).filter(|other| *other != at);
-        self.state.excused |= keeps && others.any(|other| needs(self.state.node(other)));
-    }
-
     fn kill(&mut self, at: u16) {
-        self.note_end(at);
         let node = self.state.node_mut(at);
         (node.streamer, node.how, node.kept) = (None, How::Killed, None);
     }
@@ -586,7 +566,6 @@ impl Step<'_> {
         let node = self.state.node(at);
         let gone = node.streamer.as_ref().is_some_and(|one| one.has_left());
         if gone {
-            self.note_end(at);
             let node = self.state.node_mut(at);
             (node.streamer, node.how, node.kept) = (None, How::Out, None);
             self.state.wire.retain(|one| one.to != at);

@@ -108,10 +108,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "common.join_again(range, chunk);",
     },
     Mutant {
+        name: "a range that is taken over is no further on than one that is given",
+        file: "epochs.rs",
+        old: "later(epoch, PARTING, node)",
+        new: "later(epoch, 1, node)",
+    },
+    Mutant {
+        name: "who gave a chunk brings it too, if another part of the network began it",
+        file: "begun.rs",
+        old: "self.given(chunk).is_some_and(|heir| heir != master)",
+        new: "false && chunk == u32::from(master)",
+    },
+    Mutant {
+        name: "no base is sought further back",
+        file: "rejoin.rs",
+        old: "(self.before, self.gone_back) = (given, true);",
+        new: "return false;",
+    },
+    Mutant {
         name: "no base is kept",
         file: "restore.rs",
         old: "common.keep_base(chunk);",
-        new: "common.forks.begin_whole(chunk);",
+        new: "common.forks.begin_whole(chunk, before);",
     },
     Mutant {
         name: "what is contested is not left out",
@@ -164,7 +182,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no range moves between living nodes",
         file: "balance.rs",
-        old: "restore.begin(common, range, told_ns);",
+        old: "restore.begin(common, range, told_ns, after);",
         new: "",
     },
     Mutant {
