@@ -52,7 +52,7 @@ pub use look::{BufferInfo, Look, look};
 pub use manifest::{Manifest, ManifestError, TensorInfo};
 pub use publish::free_in;
 pub use remove::remove_buffer;
-pub use slots::{METERS, Role, SLOTS, Slot, SlotInfo};
+pub use slots::{METERS, OwnedSlot, Role, SLOTS, Slot, SlotInfo};
 pub use solver_state::{SolverProgress, SolverState};
 pub use state::{ChunkState, PARTIALS, StreamState, StreamStateSpec};
 pub use state_file::BufferId;

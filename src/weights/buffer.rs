@@ -10,7 +10,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::TryRng;
@@ -26,7 +26,7 @@ use super::manifest::Manifest;
 use super::mapping::Mapping;
 use super::publish::{MakeError, Unpublished, is_at, open_regular};
 use super::remove::remove;
-use super::slots::{self, Role, Slot, SlotInfo};
+use super::slots::{self, OwnedSlot, Role, Slot, SlotInfo};
 use super::state_file::BufferId;
 use super::view::WeightsView;
 
@@ -293,6 +293,22 @@ impl SharedWeights {
     /// The component runs already, or all slots were used by others.
     pub fn claim_slot(&self, role: Role, index: u32) -> Result<Slot<'_>, SlotError> {
         slots::claim(&self.mapping, &self.claims, role, index)
+    }
+
+    /// The same for a component that keeps the buffer open by its slot.
+    ///
+    /// # Errors
+    /// The component runs already, or all slots were used by others.
+    pub fn claim_owned_slot(
+        self: &Arc<Self>,
+        role: Role,
+        index: u32,
+    ) -> Result<OwnedSlot, SlotError> {
+        slots::claim_owned(self, &self.claims, role, index)
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     /// All slots ever used.

@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
+use super::process::Process;
 use super::view::WeightsView;
 
 /// Types that may lie in memory which other processes change at any time.
@@ -31,6 +32,8 @@ unsafe impl Shared for std::sync::atomic::AtomicU64 {}
 pub(super) struct Mapping {
     map: MmapRaw,
     file: File,
+    /// Who made it: a forked child has a copy of this, and the lock is its parent's.
+    owner: Process,
 }
 
 impl Mapping {
@@ -44,7 +47,11 @@ impl Mapping {
         // Both are advice: a kernel that takes neither works too, only slower.
         let _ = map.advise_range(Advice::HugePage, hot.start, hot.len());
         let _ = map.advise_range(Advice::PopulateWrite, hot.start, hot.len());
-        Ok(Self { map, file })
+        Ok(Self {
+            map,
+            file,
+            owner: Process::current(),
+        })
     }
 
     /// The `n` items of type `T` at byte `offset`. Panics outside the mapping: offsets are
@@ -94,6 +101,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.owner.is_current() {
+            return;
+        }
         // Closing the file is not enough: a child that another thread has just forked holds a
         // copy of the descriptor until it becomes another program, and the lock with it.
         let _ = self.file.unlock();

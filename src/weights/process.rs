@@ -20,6 +20,12 @@ impl Process {
         }
     }
 
+    /// True in the process itself, false in a child that it forked.
+    pub(super) fn is_current(self) -> bool {
+        // The number alone tells nearly all, and costs no look at /proc.
+        self.pid == std::process::id() && self == Self::current()
+    }
+
     /// True if it still runs. A zombie counts as dead: it will never touch memory again.
     pub(super) fn alive(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().filter(|&p| p > 0) else {

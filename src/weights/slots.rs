@@ -6,13 +6,14 @@
 //! Everything else is plain atomics with one writer.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use super::buffer::SharedWeights;
 use super::error::SlotError;
 use super::header::SLOTS_OFFSET;
 use super::mapping::{Mapping, Shared};
@@ -97,6 +98,18 @@ impl SlotRecord {
         }
     }
 
+    /// Frees the slot, if this process holds it: a forked child has a copy of its parent's handle.
+    fn release(&self) {
+        if self.holder().is_current() {
+            // Partner: the Acquire load in `holder`; who claims next sees our last meters.
+            self.pid.store(0, Release);
+        }
+    }
+
+    fn beat(&self) {
+        self.heartbeat_unix_ns.store(unix_ns(), Relaxed);
+    }
+
     fn info(&self) -> Option<SlotInfo> {
         let holder = self.holder();
         Some(SlotInfo {
@@ -130,7 +143,8 @@ pub struct SlotInfo {
     pub meters: [u64; METERS],
 }
 
-/// A claimed slot. Dropping it frees the slot and keeps its meters.
+/// A claimed slot. Dropping it frees the slot and keeps its meters; in a forked child it does
+/// nothing.
 pub struct Slot<'a> {
     record: &'a SlotRecord,
     role: Role,
@@ -151,7 +165,7 @@ impl Slot<'_> {
 
     /// Notes that the component works: its heartbeat.
     pub fn heartbeat(&self) {
-        self.record.heartbeat_unix_ns.store(unix_ns(), Relaxed);
+        self.record.beat();
     }
 
     /// Which of its kind the component is.
@@ -167,9 +181,76 @@ impl Slot<'_> {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        // Partner: the Acquire load in `holder`; who claims next sees our last meters.
-        self.record.pid.store(0, Release);
+        self.record.release();
     }
+}
+
+/// A claimed slot that keeps its buffer open. Dropping it frees the slot and keeps its meters; in a
+/// forked child it does nothing.
+#[derive(Debug)]
+pub struct OwnedSlot {
+    shared: Arc<SharedWeights>,
+    /// Its place in the table.
+    at: usize,
+    role: Role,
+    index: u32,
+}
+
+impl OwnedSlot {
+    fn record(&self) -> &SlotRecord {
+        &records(self.shared.mapping())[self.at]
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &Arc<SharedWeights> {
+        &self.shared
+    }
+
+    /// The meters; this component is their only writer.
+    pub fn meters(&self) -> &[AtomicU64; METERS] {
+        &self.record().meters
+    }
+
+    /// Notes that the component works: its heartbeat.
+    pub fn heartbeat(&self) {
+        self.record().beat();
+    }
+
+    /// Which of its kind the component is.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What the component does.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+}
+
+impl Drop for OwnedSlot {
+    fn drop(&mut self) {
+        self.record().release();
+    }
+}
+
+/// Claims a slot as [`claim`] does, for as long as the buffer is open.
+pub(super) fn claim_owned(
+    shared: &Arc<SharedWeights>,
+    threads: &Mutex<()>,
+    role: Role,
+    index: u32,
+) -> Result<OwnedSlot, SlotError> {
+    let slot = claim(shared.mapping(), threads, role, index)?;
+    let is_it = |record: &SlotRecord| std::ptr::eq(record, slot.record);
+    let at = records(shared.mapping()).iter().position(is_it);
+    // The borrowed handle would free it.
+    std::mem::forget(slot);
+    Ok(OwnedSlot {
+        shared: shared.clone(),
+        at: at.expect("a claimed slot is one of the table"),
+        role,
+        index,
+    })
 }
 
 /// Claims the slot of that role and index: its own from earlier, or one never used.

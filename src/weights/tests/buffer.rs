@@ -731,6 +731,62 @@ fn slots_keep_their_meters_and_refuse_a_second_holder() {
     assert_eq!(a.slots().len(), 2);
 }
 
+/// What a forked child does with its copies of the parent's handles; the parent waits for its end.
+fn in_a_forked_child(then: impl FnOnce()) {
+    // SAFETY: the child runs `then`, which takes no lock but that of malloc, for which glibc sees
+    // to forks; and it ends without running anything of its parent.
+    match unsafe { libc::fork() } {
+        0 => {
+            then();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: a child of ours, and a place for how it ended.
+            let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+            assert_eq!((waited, status), (child, 0));
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_frees_nothing_of_its_parent() {
+    let dir = Dir::new();
+    let shared = std::sync::Arc::new(dir.make());
+    let owned = shared.claim_owned_slot(Role::Solver, 3).unwrap();
+    owned.meters()[1].store(7, Relaxed);
+    assert_eq!((owned.role(), owned.index()), (Role::Solver, 3));
+    let borrowed = shared.claim_slot(Role::Solver, 4).unwrap();
+    let copies = (&owned, &borrowed, &shared);
+    in_a_forked_child(|| {
+        // SAFETY: bit copies of values that this process never uses nor drops again.
+        let (owned, borrowed, shared) = unsafe {
+            (
+                std::ptr::read(copies.0),
+                std::ptr::read(copies.1),
+                std::ptr::read(std::sync::Arc::as_ptr(copies.2)),
+            )
+        };
+        drop(owned);
+        drop(borrowed);
+        drop(shared);
+    });
+    let alive: Vec<_> = shared.slots().iter().map(|slot| slot.alive).collect();
+    assert_eq!(alive, [true, true]);
+    let file = File::open(dir.path()).unwrap();
+    assert!(file.try_lock().is_err(), "the lock went with the child");
+    drop(borrowed);
+    drop(owned);
+    let of = |slot: &SlotInfo| (slot.pid, slot.meters[1]);
+    assert_eq!(
+        shared.slots().iter().map(of).collect::<Vec<_>>(),
+        [(0, 7), (0, 0)]
+    );
+    drop(shared);
+    assert!(file.try_lock().is_ok(), "the parent unlocks");
+}
+
 #[test]
 fn the_slot_of_a_killed_component_is_free() {
     let dir = Dir::new();
