@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::args::{FaultArgs, TransportArgs};
 use super::given::{Flags, Given};
 use super::stream_args::StreamArgs;
-use crate::node::{run_streamer, stop_on_signals};
+use crate::node::{run_streamer, stop_at_eof, stop_on_signals};
 use crate::settings::{FlowSettings, StreamSettings};
 
 /// Arguments of `dogwild stream`.
@@ -33,6 +33,9 @@ pub struct StreamFlags {
     /// on alone]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     quorum: Option<u16>,
+    /// End, as by SIGTERM, when standard input ends: so it ends with the program that started it
+    #[arg(long)]
+    until_eof: bool,
     #[command(flatten)]
     transport: TransportArgs,
     #[command(flatten)]
@@ -50,6 +53,7 @@ impl Flags for StreamFlags {
             node: self.node,
             nodes: self.nodes,
             hand_over: true,
+            until_eof: self.until_eof,
             transport: self.transport.settings(),
             join: self.join,
             stream: FlowSettings {
@@ -68,6 +72,10 @@ impl Given<StreamFlags> {
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
-        Ok(run_streamer(&self.settings()?.job(), &stop)?)
+        let settings = self.settings()?;
+        if settings.until_eof {
+            stop_at_eof(&stop)?;
+        }
+        Ok(run_streamer(&settings.job(), &stop)?)
     }
 }

@@ -95,6 +95,7 @@ pub(super) fn start_streamer(
         nodes: plan.own.nodes,
         // All of them end at once.
         hand_over: false,
+        until_eof: false,
         transport: plan.own.transport.of_node(node),
         stream: FlowSettings {
             places: Some(plan.own.stream.places.unwrap_or(plan.own.nodes)),

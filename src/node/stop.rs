@@ -1,6 +1,7 @@
-//! Requests to end that come as signals: Ctrl-C (INT), TERM, and the terminal that closes (HUP).
+//! Requests to end: signals, which are Ctrl-C (INT), TERM and the terminal that closes (HUP), and
+//! the end of standard input.
 //!
-//! Touches signal dispositions, and `/proc/self/status` once.
+//! Touches signal dispositions, standard input, and `/proc/self/status` once.
 
 use std::io;
 use std::ops::Deref;
@@ -114,6 +115,29 @@ pub fn stop_on_signals() -> io::Result<Stop> {
         flag::register(signal, stop.flag.clone())?;
     }
     Ok(stop)
+}
+
+/// Sets `stop` when standard input ends. A pipe ends when the last process that holds its other end
+/// does, however that died. What comes through it is not read for anything.
+///
+/// # Errors
+/// No thread can be started.
+pub fn stop_at_eof(stop: &Stop) -> io::Result<()> {
+    let flag = stop.flag().clone();
+    let read = move || {
+        // An input that cannot be read will never tell of an end: it is none.
+        let ended = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        log::info!(
+            "standard input has ended{}",
+            match ended {
+                Ok(_) => String::new(),
+                Err(error) => format!(" ({error})"),
+            }
+        );
+        flag.store(true, Relaxed);
+    };
+    let thread = std::thread::Builder::new().name("until-eof".into());
+    thread.spawn(read).map(drop)
 }
 
 /// True if this process was started with `signal` ignored.

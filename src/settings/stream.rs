@@ -28,6 +28,9 @@ pub struct StreamSettings {
     /// Whether it gives its ranges to other nodes when it is told to end.
     #[serde(default = "yes")]
     pub hand_over: bool,
+    /// Whether it ends, as by SIGTERM, when its standard input ends.
+    #[serde(default)]
+    pub until_eof: bool,
     /// How to reach the others.
     #[serde(default)]
     pub transport: TransportSettings,

@@ -183,13 +183,13 @@ proptest! {
         nodes in 1..=255u16,
         transport in transport(),
         stream in flow(),
-        (faults, hand_over) in (faults(), any::<bool>()),
+        (faults, hand_over, until_eof) in (faults(), any::<bool>(), any::<bool>()),
         hosts in proptest::collection::vec("[a-z]{1,8}(:[1-9][0-9]{3})?", 0..3),
     ) {
         let node = nodes - 1;
         let join = if transport.transport == Transport::Udp { hosts } else { Vec::new() };
         comes_back(&StreamSettings {
-            buffer, node, nodes, hand_over, transport, join, stream, faults,
+            buffer, node, nodes, hand_over, until_eof, transport, join, stream, faults,
         })?;
     }
 

@@ -1,6 +1,6 @@
 //! Processes that end with their test, signals, and what /proc knows of others.
 
-use std::process::{Child, Command, ExitStatus, Output};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output};
 
 /// A process that is killed when the test ends, however it ends.
 pub(crate) struct Process(Option<Child>);
@@ -29,6 +29,11 @@ impl Process {
     /// How it ended, if it did.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child().try_wait().expect("a child")
+    }
+
+    /// The reading end of the pipe that it writes into.
+    pub(crate) fn take_stdout(&mut self) -> ChildStdout {
+        self.child().stdout.take().expect("a pipe")
     }
 
     /// Waits for its end.
