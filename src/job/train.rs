@@ -244,6 +244,7 @@ fn watch(
             crew.obey(pauses.due(*train_s));
         }
         if let Some(error) = crew.all().find_map(|component| component.watch().err()) {
+            warnings.look_last(&buffers.nodes);
             progress.finish();
             return Err(error);
         }
@@ -262,6 +263,7 @@ fn watch(
         progress.show(&buffers.nodes);
         std::thread::sleep(LOOK_EVERY);
     }
+    warnings.look_last(&buffers.nodes);
     progress.finish();
     Ok(())
 }

@@ -115,6 +115,18 @@ impl Warnings {
         }
     }
 
+    /// Looks once more at what may have happened since the last look: a solver that diverges ends
+    /// soon after its loss rises.
+    pub(super) fn look_last(&mut self, nodes: &[SharedWeights]) {
+        for (node, shared) in (0..).zip(nodes) {
+            for slot in &shared.slots() {
+                if slot.role == Role::Solver {
+                    self.look_at_halvings(node, slot);
+                }
+            }
+        }
+    }
+
     /// Warns of a solver whose loss has risen since the last look.
     fn look_at_halvings(&mut self, node: u16, slot: &SlotInfo) {
         let now = SolverMeter::Halvings.of(&slot.meters);
