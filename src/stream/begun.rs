@@ -171,10 +171,8 @@ impl Common<'_> {
     /// have streamed a chunk several times, and bases are asked for by its number.
     pub(super) fn may_have_parted(&self, chunk: u32, epoch: u32) -> bool {
         let last = self.state.chunk(chunk).epoch.load(Relaxed);
-        let base = self.forks.base(chunk).map(|base| base.epoch);
-        let given = self.begun(chunk).map(|begun| begun.0);
         let is_of = |before: u32| same_reign(before, epoch) || same_reign(epoch, before);
-        let of_before = base.is_some_and(is_of) || given.is_some_and(is_of);
+        let of_before = self.begun(chunk).is_some_and(|begun| is_of(begun.0));
         self.is_of_last_reign(chunk, epoch) || of_before && !is_later(epoch, last)
     }
 
