@@ -196,10 +196,16 @@ fn a_node_that_stood_still_comes_back() {
     let silent = warnings.iter().any(|w| w["what"] == "silent_node");
     assert!(silent, "{summary}");
     assert_eq!(summary["replicas_identical"], true, "{summary}");
-    assert!(number(&summary["train_s"]) > 3.5, "{summary}");
+    let seconds = number(&summary["train_s"]);
+    assert!(seconds > 3.5, "{summary}");
     let steps = |node: usize| number(&summary["per_node"][node]["iterations"]);
-    assert!(steps(0) > 2.0 * steps(1), "{summary}");
-    assert!(steps(1) > 3.0, "{summary}");
+    // A busy machine makes both slower than they may be, and none of them faster.
+    for (node, most) in [(0, 20.0 * seconds), (1, 10.0 * (seconds - 3.0))] {
+        assert!(
+            (4.0..most + 3.0).contains(&steps(node)),
+            "{node}: {summary}"
+        );
+    }
     for (args, says) in [
         (["--pause", "2:1:1"], "--pause 2:...: there are 2 nodes"),
         (["--pause", "1:1"], "`1:1` is not NODE:FROM:SECONDS"),
