@@ -27,7 +27,7 @@ pub use self::cluster::{
 pub use self::error::{ReadError, SettingsError};
 pub use self::gpu::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
 pub use self::link::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
-pub use self::poseidon::{CoordinatorSettings, ServerSettings, WorkerSettings, session_number};
+pub use self::poseidon::{CoordinatorSettings, ServerSettings, WorkerSettings};
 pub use self::solver::SolverSettings;
 pub use self::stream::{FlowSettings, StreamSettings};
 pub use self::tester::TesterSettings;

@@ -13,6 +13,7 @@ use rand::RngExt;
 use crate::stream::{Config, Report, Streamer};
 use crate::weights::{StateError, StreamState, WeightsView};
 
+mod finish;
 mod limit;
 mod network;
 mod port;

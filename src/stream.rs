@@ -59,6 +59,7 @@ mod remains;
 mod replicas;
 mod report;
 mod restore;
+mod settle;
 mod shares;
 mod silence;
 mod slave;
@@ -82,6 +83,7 @@ pub use positions::copy_positions;
 pub use range::Ranges;
 pub use remains::Remains;
 pub use report::{Difference, Report, Severity};
+pub use settle::Settled;
 pub use streamer::Streamer;
 
 pub use dogwild_net::outbox::{FillLent, Room, To};

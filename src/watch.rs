@@ -12,4 +12,4 @@ pub mod screen;
 #[cfg(feature = "plots")]
 pub mod wrap;
 
-pub use meters::{DROPS_AT, GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};
+pub use meters::{DROPS_AT, GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops, finished_of};

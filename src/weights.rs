@@ -58,6 +58,11 @@ pub use state::{ChunkState, PARTIALS, StreamState, StreamStateSpec};
 pub use state_file::BufferId;
 pub use view::WeightsView;
 
+/// The session of a job of that name: the same on all nodes.
+pub fn session_number(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}
+
 /// Weights that a kernel handles at once: one AVX-512 vector, one cache line.
 pub const BLOCK: usize = 16;
 

@@ -192,6 +192,7 @@ fn hello_of(weights: &SharedWeights, chunk_weights: u32) -> Hello {
         nodes: 2,
         later: 14,
         stay: dogwild::wire::Stay::Stays,
+        settled: false,
         masters: 2,
         trained_ms: 0,
         first: 0,

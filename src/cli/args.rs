@@ -11,10 +11,9 @@ pub use dogwild_lab::share::share;
 
 use crate::node::{Transport, TransportSpec};
 use crate::settings::limits::{BYTES_MIN, DELAY_MS, MTU, STEPS_PER_S};
-use crate::settings::{
-    BurstSettings, FaultSettings, TransportSettings, capture_of_node, session_number,
-};
+use crate::settings::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
 use crate::solver::SolverSpec;
+use crate::weights::session_number;
 
 /// How nodes reach each other.
 #[derive(Clone, Debug, Args)]

@@ -12,6 +12,7 @@ use super::limits::test_images;
 use super::{Settings, link};
 use crate::poseidon::{ClusterKey, CoordinatorJob, ModelJob, Overlap, ServerJob, WorkerJob};
 use crate::solver::data::Source;
+use crate::weights::session_number;
 
 /// What `dogwild coordinator` is started with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -192,9 +193,4 @@ impl WorkerSettings {
             curve: self.curve,
         }
     }
-}
-
-/// The session number of a job's name.
-pub fn session_number(name: &str) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
 }

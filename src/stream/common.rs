@@ -52,6 +52,9 @@ pub struct Peer {
     pub ready: bool,
     /// Whether it stays, as its last hello said.
     pub stay: Stay,
+    /// Whether its solvers have finished and all that they added is with others, as its last hello
+    /// said.
+    pub settled: bool,
     /// When its last frame by multicast came, ns; 0: never.
     pub(super) multicast_ns: u64,
     /// When its last position was taken, ns; 0: never.
@@ -105,6 +108,7 @@ pub(super) struct Common<'a> {
     /// and chunks.
     pub(super) asked: BTreeSet<(u8, u32)>,
     stay: Stay,
+    settled: bool,
     weights: WeightsView<'a>,
     local_iterations: u64,
     portion: Portion,
@@ -146,6 +150,7 @@ impl<'a> Common<'a> {
             inexact: BTreeMap::new(),
             asked: BTreeSet::new(),
             stay: Stay::Stays,
+            settled: false,
             local_iterations: 0,
             portion: Portion::new(config.nodes),
             was_ready: false,
@@ -286,6 +291,17 @@ impl<'a> Common<'a> {
     #[inline]
     pub(super) fn stay(&self) -> Stay {
         self.stay
+    }
+
+    /// What this node's hellos say of whether it has settled.
+    pub(super) fn settled(&self) -> bool {
+        self.settled
+    }
+
+    /// What they say from now on.
+    pub(super) fn say_settled(&mut self, settled: bool) {
+        self.tell_soon |= self.settled != settled;
+        self.settled = settled;
     }
 
     /// What this node says from now on of whether it stays.

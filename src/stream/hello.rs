@@ -40,6 +40,8 @@ impl Hellos {
         }
         let settled = common.ready()
             && !common.leaves()
+            // Others wait for the news.
+            && !common.settled()
             && common
                 .members()
                 .all(|node| common.peers[node as usize].ready);
@@ -83,6 +85,7 @@ impl Hellos {
             nodes: config.nodes,
             later: config.later as u8,
             stay: common.stay(),
+            settled: common.settled(),
             masters: config.masters,
             trained_ms: common.trained.claim_ms(),
             first: self.first,
@@ -130,6 +133,7 @@ pub(super) fn handle(
     common.counters.hellos_taken += 1;
     common.trained.hear(now_ns, hello.trained_ms);
     common.hear_stay(sender, hello.stay);
+    common.peers[usize::from(sender)].settled = hello.settled;
     common.hear_life(now_ns, sender, hello.incarnation);
     if let Some(of_us) = hello.seen_of(common.config.node) {
         common.hear_own_life(sender, of_us.life);

@@ -21,6 +21,7 @@ use super::pieces::check_piece;
 use super::rejoin::Rejoin;
 use super::replicas::Replicas;
 use super::restore::Restore;
+use super::settle::Settle;
 use super::slave::Slave;
 use super::strangers;
 use super::takeover::Takeover;
@@ -45,6 +46,7 @@ pub struct Streamer<'a> {
     unsure: Unsure,
     hellos: Hellos,
     leave: Leave,
+    pub(super) settle: Settle,
     claim_windows: ClaimWindows,
 }
 
@@ -70,6 +72,7 @@ impl<'a> Streamer<'a> {
             unsure: Unsure::default(),
             hellos: Hellos::default(),
             leave: Leave::default(),
+            settle: Settle::default(),
             claim_windows: ClaimWindows::default(),
             common,
         }
@@ -202,6 +205,7 @@ impl<'a> Streamer<'a> {
         let just_ready = common.look_if_ready();
         self.claim_windows.poll(now_ns, common, just_ready);
         self.leave.poll(now_ns, common);
+        self.settle.poll(now_ns, common, &self.slave);
         if self.hellos.poll(now_ns, common, out) {
             self.leave.note_hello(common);
         }

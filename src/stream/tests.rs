@@ -33,6 +33,7 @@ mod members;
 mod merge;
 mod narrow;
 mod owed;
+mod settle;
 mod storm;
 mod strangers;
 mod takeover;
@@ -386,6 +387,7 @@ fn another_model_under_the_same_session_is_named() {
         nodes: NODES,
         later: 0,
         stay: crate::wire::Stay::Stays,
+        settled: false,
         masters: NODES,
         trained_ms: 0,
         first: 0,

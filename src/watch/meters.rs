@@ -176,6 +176,16 @@ meters! {
         ChunksChecked = "chunks_checked",
         /// Those of them that differed, and were set right.
         DifferingChunks = "differing_chunks",
+        /// What the solvers of this buffer have finished with, as far as the streamer knows
+        /// ([`finished_of`]).
+        FinishedWith = "finished_with",
+        /// Since solvers have finished: 1: all that they added is with others; 2: the others say
+        /// the same; 3: this node holds what its masters hold; else 0.
+        Settled = "settled",
+        /// Since solvers have finished: chunks that may have something under way.
+        UndeliveredChunks = "undelivered_chunks",
+        /// Nodes that have not settled, as a bit mask of the first 64.
+        UnsettledNodes = "unsettled_nodes",
     }
 }
 
@@ -203,7 +213,16 @@ meters! {
         /// Time spent waiting for other nodes: for younger weights (`--max-age`), or for so many as
         /// are to be heard (`--quorum`), ns.
         WaitedNs = "waited_ns",
+        /// Not 0: it adds nothing more, though its process goes on. Another number each time.
+        Finished = "finished",
     }
+}
+
+/// What all solvers of a buffer have finished with, of [`SolverMeter::Finished`] of each; 0: one of
+/// them works, or there is none.
+pub fn finished_of(mut ends: impl Iterator<Item = u64>) -> u64 {
+    let sum = |sum: u64, end| (end != 0).then(|| sum.wrapping_add(end));
+    ends.try_fold(0, sum).unwrap_or(0)
 }
 
 meters! {

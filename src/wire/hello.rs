@@ -95,6 +95,9 @@ impl Stay {
     }
 }
 
+/// In `stay` on the wire: the sender has settled.
+const SETTLED: u8 = 1 << 7;
+
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -117,6 +120,8 @@ pub struct Hello {
     pub later: u8,
     /// Whether the sender stays.
     pub stay: Stay,
+    /// Whether the sender's solvers have finished, and all that they added is with others.
+    pub settled: bool,
     /// Nodes that begin with ranges: the first so many.
     pub masters: u16,
     /// How long the cluster has trained, as far as the sender knows, ms.
@@ -158,7 +163,7 @@ impl Hello {
             trained_ms: self.trained_ms.into(),
             first: self.first.into(),
             later: self.later,
-            stay: self.stay as u8,
+            stay: self.stay as u8 | if self.settled { SETTLED } else { 0 },
         };
         let (fixed, seen) = out.split_at_mut(FIXED_LEN);
         fixed.copy_from_slice(raw.as_bytes());
@@ -190,7 +195,8 @@ impl Hello {
             chunks: raw.chunks.get(),
             nodes,
             later: raw.later,
-            stay: Stay::of(raw.stay)?,
+            stay: Stay::of(raw.stay & !SETTLED)?,
+            settled: raw.stay & SETTLED != 0,
             masters: raw.masters.get(),
             trained_ms: raw.trained_ms.get(),
             first,
@@ -222,7 +228,7 @@ mod tests {
         fn what_is_emitted_is_parsed(
             words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16, trained_ms: u32,
             first in 0u16..300, more in 0u16..300, later: u8,
-            stay in prop_oneof![Just(Stay::Stays), Just(Stay::Leaves), Just(Stay::Gone)],
+            stay in prop_oneof![Just(Stay::Stays), Just(Stay::Leaves), Just(Stay::Gone)], settled: bool,
             seen in proptest::collection::vec(any::<[u32; 3]>(), 0..=usize::from(SEEN_MAX)),
         ) {
             let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen {
@@ -236,8 +242,8 @@ mod tests {
             let [fingerprint, data, first_weights, incarnation] = words;
             let nodes = first + seen.len() as u16 + more;
             let hello = Hello {
-                fingerprint, data, first_weights, incarnation, chunk_weights, chunks, nodes, later, stay, masters,
-                trained_ms, first, seen,
+                fingerprint, data, first_weights, incarnation, chunk_weights, chunks, nodes, later, stay, settled,
+                masters, trained_ms, first, seen,
             };
             let mut out = vec![0; Hello::len(hello.seen.len())];
             hello.emit(&mut out);
@@ -249,7 +255,7 @@ mod tests {
             prop_assert!(out[42..44] == masters.to_le_bytes());
             prop_assert!(out[44..48] == trained_ms.to_le_bytes());
             prop_assert!(out[48..50] == first.to_le_bytes());
-            prop_assert_eq!([out[50], out[51]], [later, stay as u8]);
+            prop_assert_eq!([out[50], out[51]], [later, stay as u8 | u8::from(settled) << 7]);
             if let Some(one) = hello.seen.first() {
                 prop_assert!(out[52..56] == one.life.to_le_bytes());
                 let bits = u32::from(one.silent) << 31

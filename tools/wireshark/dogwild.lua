@@ -46,7 +46,8 @@ local f = {
   nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
   first = ProtoField.uint16("dogwild.hello.first", "First node seen"),
   later = ProtoField.uint8("dogwild.hello.later", "Places for nodes that join"),
-  stay = ProtoField.uint8("dogwild.hello.stay", "Sender", base.DEC, stays),
+  stay = ProtoField.uint8("dogwild.hello.stay", "Sender", base.DEC, stays, 0x7f),
+  settled = ProtoField.bool("dogwild.hello.settled", "Its solvers have finished", 8, nil, 0x80),
   seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, by multicast, gone, silent)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
   number = ProtoField.uint64("dogwild.seal.number", "Number"),
@@ -72,6 +73,7 @@ local function add_hello(tree, payload)
   tree:add_le(f.first, payload(48, 2))
   tree:add(f.later, payload(50, 1))
   tree:add(f.stay, payload(51, 1))
+  tree:add(f.settled, payload(51, 1))
   for at = HELLO, payload:len() - SEEN, SEEN do tree:add(f.seen, payload(at, SEEN)) end
 end
 

@@ -6,7 +6,8 @@ use super::super::clock::cpu_ns;
 use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, SolverWatch, Trouble, What};
 use super::say::Totals;
 use super::{Loop, tell_own_ranges};
-use crate::watch::{DROPS_AT, StreamMeter};
+use crate::watch::{DROPS_AT, SolverMeter, StreamMeter, finished_of};
+use crate::weights::Role;
 
 /// A node that hears no other for so long says what may be wrong, ns.
 const ALONE_NS: u64 = 5_000_000_000;
@@ -32,6 +33,7 @@ impl Loop<'_> {
         self.published_ns = now;
         self.publish_globals();
         self.publish_heard(now);
+        self.publish_settled(now);
         self.publish_counters();
         for report in self.stream.streamer_mut().take_reports() {
             self.say.report(&report, now);
@@ -88,6 +90,29 @@ impl Loop<'_> {
         let heard = 1 + self.hears(now, true).count() as u64;
         globals.heard_nodes.store(heard, Relaxed);
         globals.quorum.store(self.quorum.into(), Relaxed);
+    }
+
+    /// Tells the stream whether the solvers of this buffer have finished, and them how far it is.
+    fn publish_settled(&mut self, now: u64) {
+        let solvers = self.shared.slots().into_iter();
+        let solvers = solvers.filter(|slot| slot.role == Role::Solver && slot.alive);
+        let ends = solvers.map(|slot| SolverMeter::Finished.of(&slot.meters));
+        // 0: one of them works.
+        let finished = finished_of(ends);
+        let streamer = self.stream.streamer_mut();
+        streamer.set_finished(finished);
+        let others = streamer.unsettled(now).filter(|node| *node < 64);
+        let unsettled = others.fold(0, |mask, node| mask | 1 << node);
+        let undelivered = if finished != 0 {
+            streamer.undelivered()
+        } else {
+            0
+        };
+        StreamMeter::UndeliveredChunks.set(self.meters, undelivered.into());
+        StreamMeter::UnsettledNodes.set(self.meters, unsettled);
+        // A reader that sees what this is about sees no older state: it reads that first.
+        StreamMeter::Settled.set(self.meters, streamer.settled() as u64);
+        StreamMeter::FinishedWith.set(self.meters, finished);
     }
 
     /// The other nodes of the job that are heard, or those that are not.

@@ -19,6 +19,7 @@ pub(super) fn hello(
         nodes: config.nodes,
         later: 0,
         stay: crate::wire::Stay::Stays,
+        settled: false,
         masters: config.masters,
         trained_ms: 0,
         first: 0,

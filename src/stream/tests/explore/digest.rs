@@ -210,7 +210,12 @@ fn tell_kept(node: &Node, now_ns: u64) -> Kept {
     if let Some(streamer) = &node.streamer {
         let common = &streamer.common;
         told.words(format_args!("{:?}", streamer.kept()));
-        let says = (common.tell_soon, common.stay(), common.ready_flag());
+        let says = (
+            common.tell_soon,
+            common.stay(),
+            common.settled(),
+            common.ready_flag(),
+        );
         told.words(format_args!("{:?}{says:?}", common.leases));
     }
     let version = b"version: ";
@@ -239,7 +244,14 @@ fn tell_peers(streamer: &Streamer<'_>, told: &mut Told) {
         };
         let rhythm = format!("{:?}", peer.rhythm);
         let rhythm = rhythm.split(", began_ns").next();
-        let of = (peer.ready, peer.stay, peer.admits, &peer.told, &peer.lives);
+        let of = (
+            peer.ready,
+            peer.stay,
+            peer.settled,
+            peer.admits,
+            &peer.told,
+            &peer.lives,
+        );
         told.words(format_args!("{silent:?}{heard_ns}{rhythm:?}{of:?}"));
     }
 }

@@ -1,0 +1,119 @@
+//! The end of training: when a node says that all is delivered, and that it holds what all hold.
+
+use super::takeover::{Run, quick, with_run};
+use super::*;
+
+fn lossy() -> Faults {
+    Faults {
+        drop: 0.3,
+        duplicate: 0.1,
+        ..Faults::default()
+    }
+}
+
+fn at_least(run: &Run<'_, '_>, node: u16, settled: Settled) -> bool {
+    let streamer = run.world.streamer(node);
+    streamer.is_some_and(|one| one.settled() >= settled)
+}
+
+fn finish(run: &mut Run<'_, '_>, nodes: &[u16]) {
+    for node in nodes {
+        run.world.finish(*node, 1);
+    }
+}
+
+/// At the moment at which a node says that it is equal, its weights are all that was ever added.
+fn is_equal_once_it_says_so(run: &mut Run<'_, '_>) {
+    let mut left = run.living.clone();
+    let until_ns = run.world.now_ns() + 1_000_000_000;
+    while !left.is_empty() {
+        // Step by step: what comes a moment later hides what was said too early.
+        run.world.step_by(STEP_NS);
+        assert!(run.world.now_ns() < until_ns, "{left:?} never equal");
+        let says = |node: &u16| at_least(run, *node, Settled::Equal);
+        let Some(at) = left.iter().position(says) else {
+            continue;
+        };
+        let node = left.swap_remove(at);
+        let w = run.fleet.weights(node);
+        let differ = (0..run.added.len()).filter(|i| w.load(*i) != run.added[*i]);
+        assert_eq!(differ.count(), 0, "seed {}: node {node}", run.seed);
+    }
+}
+
+#[test]
+fn who_says_equal_is_equal() {
+    for seed in 0..12 {
+        let config = Config {
+            precision: Dtype::F32,
+            ..quick(3, seed)
+        };
+        with_run(seed, &config, lossy(), |run| {
+            run.work(&[0, 1, 2], 300);
+            finish(run, &[0, 1, 2]);
+            is_equal_once_it_says_so(run);
+        });
+    }
+}
+
+#[test]
+fn who_still_works_is_waited_for() {
+    with_run(1, &quick(3, 1), lossy(), |run| {
+        run.work(&[0, 1, 2], 300);
+        finish(run, &[0, 2]);
+        for node in [0, 2] {
+            run.wait("delivered", |run| at_least(run, node, Settled::Delivered));
+        }
+        let waits_for_one = |run: &Run<'_, '_>, node| {
+            let one = run.world.streamer(node).expect("it is there");
+            one.unsettled(run.world.now_ns()).collect::<Vec<u16>>() == [1]
+        };
+        for node in [0, 2] {
+            run.wait("only node 1 is waited for", |run| waits_for_one(run, node));
+        }
+        run.work(&[1], 300);
+        assert!(!at_least(run, 0, Settled::All) && !at_least(run, 2, Settled::All));
+        assert!(waits_for_one(run, 0) && waits_for_one(run, 2));
+        finish(run, &[1]);
+        is_equal_once_it_says_so(run);
+        // One goes on: all see that it does, and the end comes again.
+        run.world.finish(0, 0);
+        let is_back = |run: &Run<'_, '_>| (1..3).all(|node| !at_least(run, node, Settled::All));
+        run.wait("not equal any more", is_back);
+        run.work(&[0], 100);
+        finish(run, &[0]);
+        is_equal_once_it_says_so(run);
+        // So short a time that no streamer has looked meanwhile.
+        let w = run.fleet.weights(0);
+        for (i, added) in run.added.iter_mut().enumerate() {
+            w.store(i, w.load(i) + 1.0);
+            *added += 1.0;
+        }
+        run.world.finish(0, 2);
+        assert!(!at_least(run, 0, Settled::Delivered));
+        run.wait("equal again", |run| at_least(run, 0, Settled::Equal));
+        run.settle();
+    });
+}
+
+#[test]
+fn who_is_silent_is_waited_for() {
+    with_run(2, &quick(3, 2), Faults::default(), |run| {
+        run.work(&[0, 1, 2], 300);
+        run.settle();
+        finish(run, &[0, 1, 2]);
+        run.world.kill(2);
+        run.living.retain(|node| *node != 2);
+        run.wait("its range taken", |run| run.is_taken(2, &[0, 1]));
+        for node in [0, 1] {
+            run.wait("delivered", |run| at_least(run, node, Settled::Delivered));
+            let others = run.world.streamer(node).expect("it is there");
+            let others: Vec<u16> = others.unsettled(run.world.now_ns()).collect();
+            assert!(others.contains(&2) && !at_least(run, node, Settled::Equal));
+        }
+        run.world.restart(2);
+        run.living.push(2);
+        finish(run, &[2]);
+        is_equal_once_it_says_so(run);
+    });
+}
