@@ -1,0 +1,5 @@
+"""`python -m dogwild`: the program."""
+
+from .program import main
+
+main()

@@ -1,0 +1,157 @@
+"""The parameters of a model in a buffer: which they are, and whether they still are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._native import Buffer
+from .errors import Detached, NotShareable
+
+#: Parameters whose place is looked at in each step; all are every hundred steps.
+_EVERY = 100
+
+
+@dataclass
+class Place:
+    """One parameter: where the model has it, and where it lies in memory."""
+
+    name: str
+    module: nn.Module
+    attribute: str
+    parameter: nn.Parameter
+    pointer: int = 0
+
+
+def places(model: nn.Module, frozen: bool) -> list[Place]:
+    """The parameters to share, each once: of tied ones the first name counts.
+
+    ``frozen``: those that require no gradient too. Raises
+    :class:`~dogwild.errors.NotShareable` by name for what cannot lie in the buffer.
+    """
+    found: list[Place] = []
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in seen:
+                continue
+            name = f"{prefix}.{attribute}" if prefix else attribute
+            seen.add(id(parameter))
+            if not (parameter.requires_grad or frozen):
+                continue
+            _check(name, parameter)
+            if not parameter.numel():
+                continue
+            found.append(Place(name, module, attribute, parameter))
+    if not found:
+        raise NotShareable(
+            "the model has no parameter that is trained: set requires_grad, or give frozen=True"
+        )
+    return found
+
+
+def _check(name: str, parameter: nn.Parameter) -> None:
+    if isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise NotShareable(f"{name} has no shape yet: run the model once before share()")
+    if parameter.device.type != "cpu":
+        raise NotShareable(
+            f"{name} is on {parameter.device}: the buffer is memory of the host; "
+            "share the model before it goes to the device, or keep it on the CPU"
+        )
+    if parameter.dtype != torch.float32:
+        raise NotShareable(
+            f"{name} is {parameter.dtype}: the buffer holds float32; call model.float() first, "
+            "and use torch.autocast to compute in another dtype"
+        )
+
+
+def bind(found: list[Place], buffer: Buffer, fresh: bool) -> None:
+    """Makes each parameter a view of the buffer. ``fresh``: the buffer gets their values first."""
+    flat = torch.frombuffer(buffer, dtype=torch.float32)
+    offsets = {name: at for name, _, at in buffer.tensors()}
+    path = str(buffer.path)
+    with torch.no_grad():
+        for place in found:
+            at, parameter = offsets[place.name], place.parameter
+            view = flat[at : at + parameter.numel()].view(parameter.shape)
+            if fresh:
+                # -0.0 becomes 0.0: replicas are compared bit for bit.
+                view.copy_(parameter).add_(0.0)
+            parameter.data = view
+            place.pointer = parameter.data_ptr()
+            _bound[place.pointer] = (path, at)
+
+
+class Watch:
+    """Looks whether all parameters are still where they were put."""
+
+    def __init__(self, found: list[Place]) -> None:
+        self._places = found
+        self._steps = 0
+
+    def step(self) -> None:
+        """Looks at one parameter, and at all of them every hundred steps."""
+        self._steps += 1
+        if self._steps % _EVERY == 0:
+            self.all()
+        else:
+            self._look(self._places[self._steps % len(self._places)])
+
+    def all(self) -> None:
+        """Looks at all parameters. Raises :class:`~dogwild.errors.Detached` for the first."""
+        for place in self._places:
+            self._look(place)
+
+    def _look(self, place: Place) -> None:
+        now = place.module._parameters.get(place.attribute)
+        if now is place.parameter and now.data_ptr() == place.pointer and now.is_contiguous():
+            return
+        how = (
+            "its memory was replaced (p.data = ..., a change of dtype, device or memory format)"
+            if now is place.parameter
+            else "another parameter has taken its place (load_state_dict(assign=True), weight_norm)"
+        )
+        raise Detached(
+            f"{place.name} does not lie in the buffer any more: {how}. "
+            "Change the model before share(), or copy into it in place (load_state_dict, copy_)"
+        )
+
+
+#: Where parameters in buffers are, by address: path of the buffer, and offset in weights.
+_bound: dict[int, tuple[str, int]] = {}
+#: Buffers that were opened for parameters that came from other processes.
+_opened: dict[str, torch.Tensor] = {}
+
+
+def _rebuild(path: str, at: int, shape: tuple[int, ...], grad: bool) -> nn.Parameter:
+    if path not in _opened:
+        _opened[path] = torch.frombuffer(Buffer.open(path), dtype=torch.float32)
+    size = 1
+    for one in shape:
+        size *= one
+    view = _opened[path][at : at + size].view(shape)
+    _bound[view.data_ptr()] = (path, at)
+    return nn.Parameter(view, requires_grad=grad)
+
+
+def _reduce(parameter: nn.Parameter) -> Any:
+    """How a parameter goes to another process: by its place, which torch would move it out of."""
+    bound = _bound.get(parameter.data_ptr()) if parameter.device.type == "cpu" else None
+    if bound is None:
+        return _reduce_of_torch(parameter)
+    path, at = bound
+    return _rebuild, (path, at, tuple(parameter.shape), parameter.requires_grad)
+
+
+def _register() -> Any:
+    import torch.multiprocessing.reductions as reductions
+
+    ForkingPickler.register(nn.Parameter, _reduce)
+    return reductions.reduce_tensor
+
+
+_reduce_of_torch = _register()

@@ -1,0 +1,359 @@
+"""`share`: the parameters of a PyTorch model in a shared buffer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import types
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from . import binding
+from ._native import Buffer, session_number
+from .errors import BufferMismatch, BufferNotReady, PeerLost
+from .streamer import Streamer
+from .where import where_am_i
+
+log = logging.getLogger("dogwild")
+
+#: Seconds between two looks while something is waited for, and between two lines about it.
+_LOOK_S = 0.005
+_SAY_S = 5.0
+#: What a streamer says of a node that holds what all others hold.
+_EQUAL = 3
+
+
+def share(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    name: str | None = None,
+    buffer: str | os.PathLike[str] | None = None,
+    node: int | None = None,
+    nodes: int | None = None,
+    index: int | None = None,
+    stream: Literal["process", "external", "off"] = "process",
+    transport: str = "udp",
+    iface: str | None = None,
+    join: tuple[str, ...] = (),
+    rate: str | None = None,
+    merge: Literal["mean", "sum"] = "mean",
+    key_file: str | os.PathLike[str] | None = None,
+    stream_options: tuple[str, ...] = (),
+    frozen: bool = False,
+    existing: Literal["resume", "fresh", "refuse"] = "resume",
+    timeout: float = 300.0,
+) -> Shared:
+    """Puts the parameters of ``model`` into a buffer that other processes and nodes share.
+
+    Each parameter (float32, on the CPU) becomes a view of the buffer; its shape stays. Any
+    optimiser that steps in place then trains the shared weights. Of tied parameters there is one
+    copy; those that need no gradient stay out unless ``frozen``. Buffers of the model, such as the
+    running statistics of BatchNorm, and the optimiser's state stay this process's own.
+
+    ``name``: the job, the same on all nodes (default: the launcher's number of it, or "dogwild").
+    ``buffer``: the file (default ``/dev/shm/dogwild-NAME``, with ``-nK`` where there are several
+    nodes). ``node``, ``nodes`` and ``index`` (of the process on its node): default from torchrun,
+    Slurm or Open MPI, else one node. ``stream``: who streams where there are several nodes; a
+    process that index 0 starts, "external" (``dogwild stream``, started by hand), or "off": this
+    node alone. ``transport``, ``iface``, ``join`` (hosts), ``rate`` (as "64MB", per second),
+    ``merge``, ``key_file``, ``stream_options``: flags of ``dogwild stream``. ``existing``: what
+    becomes of a buffer that is there: its weights win ("resume"), it is replaced, or refused.
+    ``timeout``: seconds to wait for the buffer and for the other nodes.
+
+    With ``merge="mean"`` the steps of all nodes make one mean, so the cluster walks as far per step
+    as one node does; "sum" adds them up, which is for two nodes or short delays.
+
+    Raises the errors of :mod:`dogwild.errors`: ``NotShareable``, ``BufferInUse``,
+    ``BufferMismatch``, ``NoSpace``, ``StreamerFailed``, and ``PeerLost`` at the timeout.
+    """
+    if stream not in ("process", "external", "off"):
+        raise ValueError(f'stream={stream!r}: give "process", "external" or "off"')
+    if merge not in ("mean", "sum"):
+        raise ValueError(f'merge={merge!r}: give "mean" or "sum"')
+    here = where_am_i(node, nodes, index)
+    name = name or (f"{here.source}-{here.job}" if here.job else "dogwild")
+    alone = here.nodes == 1 or stream == "off"
+    if buffer is None:
+        suffix = "" if here.nodes == 1 else f"-n{here.node}"
+        buffer = f"/dev/shm/dogwild-{name}{suffix}".replace(" ", "-")
+    found = binding.places(model, frozen)
+    until = time.monotonic() + timeout
+    path = os.fspath(buffer)
+    opened = _open(path, name, found, existing, here.index, until)
+    if opened.created:
+        binding.bind(found, opened, fresh=True)
+        opened.publish()
+    solver = opened.claim_solver(here.index)
+    if not opened.created:
+        # Only now: a model that is refused stays as it was.
+        binding.bind(found, opened, fresh=False)
+    streamer = None
+    try:
+        if alone:
+            opened.start_alone()
+        elif stream == "process" and here.index == 0 and not _has_streamer(opened):
+            options = ["--buffer", path, "--node", str(here.node), "--nodes", str(here.nodes)]
+            options += ["--transport", transport, "--merge", merge]
+            for flag, value in (("--iface", iface), ("--rate", rate), ("--key-file", key_file)):
+                options += [] if value is None else [flag, os.fspath(value)]
+            for host in join:
+                options += ["--join", host]
+            streamer = Streamer([*options, *stream_options])
+        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone)
+        shared._wait_until_ready(until, timeout)
+    except BaseException:
+        if streamer is not None:
+            streamer.close(timeout=0.0)
+        solver.release()
+        raise
+    shared._hook()
+    return shared
+
+
+def _open(
+    path: str,
+    name: str,
+    found: list[binding.Place],
+    existing: Literal["resume", "fresh", "refuse"],
+    index: int,
+    until: float,
+) -> Buffer:
+    """Makes the buffer, or opens it: of the processes of a node, index 0 makes it."""
+    tensors = [(place.name, list(place.parameter.shape)) for place in found]
+    said = False
+    while True:
+        try:
+            if index == 0:
+                opened = Buffer.create(path, session_number(name), tensors, existing)
+            else:
+                opened = Buffer.open(path)
+            break
+        except BufferNotReady:
+            if time.monotonic() >= until:
+                raise
+            if not said:
+                said = True
+                log.info("waiting for the process with index 0 to make %s", path)
+            time.sleep(_LOOK_S)
+        except BufferMismatch as error:
+            raise BufferMismatch(_difference(Buffer.open(path), tensors) or str(error)) from None
+    difference = _difference(opened, tensors)
+    if difference is not None:
+        raise BufferMismatch(difference)
+    if not opened.created and opened.session != session_number(name):
+        raise BufferMismatch(
+            f"{path} is of another job than {name!r}: name the job that it was made for, "
+            'or replace it (existing="fresh")'
+        )
+    return opened
+
+
+def _difference(opened: Buffer, tensors: list[tuple[str, list[int]]]) -> str | None:
+    """The first tensor in which a buffer and a model differ, in words."""
+    there = [(name, shape) for name, shape, _ in opened.tensors()]
+    if there == tensors:
+        return None
+    cure = 'name the buffer of this model, or replace it (existing="fresh")'
+    for (name, shape), (other, of) in zip(there, tensors):
+        if name != other:
+            return f"{opened.path} has a tensor {name!r} where the model has {other!r}: {cure}"
+        if shape != of:
+            return f"{opened.path} has {name} of shape {shape}, the model of shape {of}: {cure}"
+    more = (there if len(there) > len(tensors) else tensors)[min(len(there), len(tensors))][0]
+    whose = "the buffer" if len(there) > len(tensors) else "the model"
+    return f"{opened.path}: only {whose} has a tensor {more!r}: {cure}"
+
+
+def _has_streamer(opened: Buffer) -> bool:
+    return any(role == "stream" and alive for role, _, _, alive in opened.components())
+
+
+def _nodes(mask: int) -> str:
+    """The nodes of a bit mask, in words."""
+    which = [str(node) for node in range(64) if mask >> node & 1]
+    return ("node " if len(which) == 1 else "nodes ") + ", ".join(which)
+
+
+class Shared:
+    """A model whose parameters are shared. Made by :func:`share`; leave it by ``with`` or close().
+
+    After that, and in any process that inherits the model, the parameters stay views of the buffer.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        found: list[binding.Place],
+        buffer: Buffer,
+        solver: Any,
+        streamer: Streamer | None,
+        node: int,
+        alone: bool,
+    ) -> None:
+        self._optimizer = optimizer
+        self._places = found
+        self._buffer = buffer
+        self._solver = solver
+        self._streamer = streamer
+        self._node = node
+        self._alone = alone
+        self._watch = binding.Watch(found)
+        self._unhook: Any = None
+        self._closed = False
+
+    @property
+    def buffer(self) -> Buffer:
+        """The buffer itself."""
+        return self._buffer
+
+    @property
+    def path(self) -> str:
+        """Path of the buffer, for :func:`dogwild.attach`."""
+        return str(self._buffer.path)
+
+    @property
+    def iterations(self) -> int:
+        """Steps of all nodes together, as far as this one knows."""
+        return sum(self._buffer.iterations())
+
+    @property
+    def local_iterations(self) -> int:
+        """Steps of all processes of this node, those before a restart included."""
+        return self._buffer.iterations()[0]
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether someone asks this node to end: a loop may look at it."""
+        return self._buffer.stop
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counters of the streamer (docs/reference/summary-json.md); empty without one."""
+        return self._buffer.counters()
+
+    @property
+    def streamer_pid(self) -> int | None:
+        """Process number of the streamer that this process runs, if it runs one."""
+        return None if self._streamer is None else self._streamer.pid
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of the shared parameters, by name."""
+        return {place.name: place.parameter.detach().clone() for place in self._places}
+
+    def step(self) -> int:
+        """Counts a step; the optimiser's own steps are counted without it.
+
+        Returns the steps of all nodes. Raises :class:`~dogwild.errors.Detached` if a parameter has
+        left the buffer, and :class:`~dogwild.errors.StreamerFailed`.
+        """
+        self._watch.step()
+        if self._streamer is not None:
+            self._streamer.check()
+        return int(self._solver.step())
+
+    def finish(self, timeout: float = 300.0) -> bool:
+        """Waits until all that was added here is with the other nodes, and all nodes have finished.
+
+        True: all nodes hold the same weights, bit for bit. False: what was added here is with the
+        others, but some of them have not finished within ``timeout`` seconds. A step after it
+        takes it back. Every process of a node has to call it.
+
+        Raises :class:`~dogwild.errors.PeerLost` if the others did not take all in time.
+        """
+        self._watch.all()
+        self._buffer.normalise()
+        self._solver.finish()
+        if self._alone:
+            return True
+        until = time.monotonic() + timeout
+        say = time.monotonic() + _SAY_S
+        while True:
+            if self._streamer is not None:
+                self._streamer.check()
+            level, chunks, unsettled = self._buffer.settled() or (0, 0, 0)
+            if level == _EQUAL:
+                return True
+            now = time.monotonic()
+            lack = f"{_nodes(unsettled)} to finish" if unsettled else "positions of the last steps"
+            if now >= until:
+                if level == 0:
+                    raise PeerLost(
+                        f"{chunks} chunks that were changed here may not be with the other nodes "
+                        f"after {timeout:g} s, which waits for {lack}; "
+                        "they stay in the buffer: share it again, and they go out"
+                    )
+                log.warning("all is delivered; still waiting after %g s for %s", timeout, lack)
+                return False
+            if now >= say:
+                say = now + _SAY_S
+                log.info("waiting for %s", lack)
+            time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Ends the streamer, after what it has is with other nodes, and leaves the buffer.
+
+        The file stays, and the weights in it: ``share`` it again, or remove it
+        (``dogwild clean``).
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._unhook is not None:
+            self._unhook()
+        self._solver.release()
+        if self._streamer is not None:
+            self._streamer.close()
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait_until_ready(self, until: float, timeout: float) -> None:
+        say = time.monotonic() + _SAY_S / 5
+        while not self._buffer.is_ready:
+            if self._streamer is not None:
+                self._streamer.check()
+            now = time.monotonic()
+            if _has_streamer(self._buffer):
+                counters = self._buffer.counters()
+                # Where the ranges of a silent node were taken over, it is missing all the same.
+                unseen = counters["unseen_ranges"] & ~(1 << self._node)
+                unseen = unseen or counters["unsettled_nodes"]
+                lack = _nodes(unseen) if unseen else "the other nodes"
+            else:
+                lack = "a streamer on this buffer (dogwild stream)"
+            if now >= until:
+                raise PeerLost(
+                    f"{lack} did not come within {timeout:g} s: start them with the same name, "
+                    "nodes and model, or look whether frames pass (dogwild doctor)"
+                )
+            if now >= say:
+                say = now + _SAY_S
+                log.info("waiting for %s", lack)
+            time.sleep(_LOOK_S)
+
+    def _hook(self) -> None:
+        """Counts the optimiser's steps."""
+        optimizer = self._optimizer
+        if optimizer is None:
+            return
+        if hasattr(optimizer, "register_step_post_hook"):
+            handle = optimizer.register_step_post_hook(lambda *_: self.step() and None)
+            self._unhook = handle.remove
+            return
+        # torch 1.13 has no such hook. A bound method, as schedulers look for one.
+        before = optimizer.step
+
+        def step(_: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            loss = before(*args, **kwargs)
+            self.step()
+            return loss
+
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        self._unhook = lambda: setattr(optimizer, "step", before)

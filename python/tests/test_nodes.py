@@ -1,0 +1,178 @@
+"""Two nodes on loopback, each a process with a streamer: equal bits whatever happens on the way."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import torch
+from torch import nn
+
+import dogwild
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Worker:
+    """A process of worker.py: what it says, and its log."""
+
+    def __init__(self, folder, node, *options, timeout=60):
+        name = os.path.basename(folder)
+        self.process = subprocess.Popen(
+            [sys.executable, f"{HERE}/worker.py", folder, str(node), name, str(timeout), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log = []
+        self._seen = threading.Condition()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self):
+        for line in self.process.stderr:
+            with self._seen:
+                self.log.append(line.rstrip())
+                self._seen.notify_all()
+        with self._seen:
+            self.log.append("END")
+            self._seen.notify_all()
+
+    def logs(self, words):
+        """Waits for a line of the log with `words`."""
+        with self._seen:
+            found = lambda: any(words in line for line in self.log) or "END" in self.log
+            self._seen.wait_for(found)
+            if not any(words in line for line in self.log):
+                raise AssertionError(f"never logged {words!r}:\n" + "\n".join(self.log))
+
+    def next(self, key):
+        """The next of what it says, which must have `key`."""
+        line = self.process.stdout.readline()
+        if not line:
+            self._thread.join()
+            raise AssertionError(f"ended before {key!r}:\n" + "\n".join(self.log))
+        return json.loads(line)[key], json.loads(line)
+
+    def trains(self):
+        """Waits until it has made some steps; gives the process number of its streamer."""
+        streamer, _ = self.next("ready")
+        self.next("steps")
+        return streamer
+
+    def end(self):
+        _, said = self.next("equal")
+        self.process.wait()
+        return said
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Nodes(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir="/dev/shm", prefix="dogwild-py-")
+        self.workers = []
+
+    def tearDown(self):
+        for worker in self.workers:
+            worker.kill()
+            worker.process.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def worker(self, node, *options, **more):
+        self.workers.append(Worker(self.folder, node, *options, **more))
+        return self.workers[-1]
+
+    def stop(self):
+        open(f"{self.folder}/stop", "w").close()
+
+    def ends_equal(self, *workers):
+        self.stop()
+        said = [worker.end() for worker in workers]
+        self.assertEqual([one["equal"] for one in said], [True] * len(said))
+        self.assertEqual(len({one["digest"] for one in said}), 1)
+        self.assertTrue(all(one["iterations"] > 200 for one in said), said)
+        return said
+
+    def test_two_nodes_end_equal(self):
+        workers = [self.worker(node) for node in range(2)]
+        for worker in workers:
+            worker.trains()
+        # An evaluator: it reads what they write.
+        live = dogwild.attach(f"{self.folder}/n0")
+        before = live["0.weight"].copy()
+        while (live["0.weight"] == before).all():
+            time.sleep(0.01)
+        self.ends_equal(*workers)
+        for worker in workers:
+            self.assertEqual(worker.process.returncode, 0)
+        with self.assertRaises(ValueError):
+            live["0.weight"][0] = 0.0
+
+    def test_at_a_loss_of_30_percent(self):
+        workers = [self.worker(node, "--loss", "30%") for node in range(2)]
+        for worker in workers:
+            worker.trains()
+        self.ends_equal(*workers)
+
+    def test_after_a_streamer_was_killed(self):
+        workers = [self.worker(node) for node in range(2)]
+        streamer = [worker.trains() for worker in workers][0]
+        os.kill(streamer, signal.SIGKILL)
+        workers[0].logs("ended by signal 9: starting it again")
+        said = self.ends_equal(*workers)
+        self.assertNotEqual(said[0]["streamer"], streamer)
+
+    def test_after_a_trainer_was_killed(self):
+        workers = [self.worker(node) for node in range(2)]
+        streamer = [worker.trains() for worker in workers][0]
+        workers[0].kill()
+        # Its streamer sees the end of its input, and ends in order.
+        while os.path.exists(f"/proc/{streamer}"):
+            time.sleep(0.01)
+        again = self.worker(0)
+        again.trains()
+        self.ends_equal(again, workers[1])
+
+    def test_a_missing_peer_is_named_and_ctrl_c_ends_the_wait(self):
+        worker = self.worker(0, timeout=600)
+        worker.logs("waiting for node 1")
+        worker.process.send_signal(signal.SIGINT)
+        worker.process.wait()
+        worker.logs("KeyboardInterrupt")
+        roles = dogwild.Buffer.open(f"{self.folder}/n0").components()
+        self.assertEqual([one for one in roles if one[3]], [])
+
+    def test_a_missing_peer_and_a_timeout(self):
+        model = nn.Linear(4, 2)
+        with self.assertRaisesRegex(dogwild.PeerLost, "node 1 did not come within 3 s"):
+            dogwild.share(
+                model,
+                name=os.path.basename(self.folder),
+                buffer=f"{self.folder}/n0",
+                node=0,
+                nodes=2,
+                timeout=3.0,
+            )
+
+    def test_a_streamer_that_fails(self):
+        with self.assertRaisesRegex(dogwild.StreamerFailed, "exit code 2.*--nonsense"):
+            dogwild.share(
+                nn.Linear(4, 2),
+                buffer=f"{self.folder}/n0",
+                node=0,
+                nodes=2,
+                stream_options=("--nonsense",),
+            )
+
+
+if __name__ == "__main__":
+    unittest.main()
