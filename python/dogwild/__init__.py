@@ -21,9 +21,11 @@ from .errors import (
     NotShareable,
     PeerLost,
     StreamerFailed,
+    WeightsDiffer,
 )
 
 if TYPE_CHECKING:
+    from .reliable import Poseidon, poseidon
     from .shared import Shared, share
 
 __all__ = [
@@ -37,10 +39,13 @@ __all__ = [
     "NoSpace",
     "NotShareable",
     "PeerLost",
+    "Poseidon",
     "Shared",
     "StreamerFailed",
+    "WeightsDiffer",
     "__version__",
     "attach",
+    "poseidon",
     "share",
 ]
 
@@ -51,4 +56,8 @@ def __getattr__(name: str) -> Any:
         from . import shared
 
         return getattr(shared, name)
+    if name in ("Poseidon", "poseidon"):
+        from . import reliable
+
+        return getattr(reliable, name)
     raise AttributeError(f"module 'dogwild' has no attribute {name!r}")

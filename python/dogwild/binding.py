@@ -43,7 +43,7 @@ def places(model: nn.Module, frozen: bool) -> list[Place]:
             seen.add(id(parameter))
             if not (parameter.requires_grad or frozen):
                 continue
-            _check(name, parameter)
+            check(name, parameter)
             if not parameter.numel():
                 continue
             found.append(Place(name, module, attribute, parameter))
@@ -54,7 +54,8 @@ def places(model: nn.Module, frozen: bool) -> list[Place]:
     return found
 
 
-def _check(name: str, parameter: nn.Parameter) -> None:
+def check(name: str, parameter: nn.Parameter) -> None:
+    """Raises :class:`~dogwild.errors.NotShareable` for what is not float32 on the CPU."""
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         raise NotShareable(f"{name} has no shape yet: run the model once before share()")
     if parameter.device.type != "cpu":

@@ -21,6 +21,10 @@ class BufferMismatch(DogwildError):
     """The buffer holds another model, or is of another job."""
 
 
+class WeightsDiffer(DogwildError):
+    """Models of several workers do not begin with the same weights."""
+
+
 class NoSpace(DogwildError):
     """The file system of the buffer has not enough free memory."""
 

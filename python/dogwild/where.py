@@ -20,12 +20,16 @@ class Where:
     job: str | None = None
 
 
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise ValueError(f"{name}={environ[name]!r} in the environment: not a number") from None
+
+
 def _launcher(environ: Mapping[str, str]) -> Where:
     def number(name: str) -> int:
-        try:
-            return int(environ[name])
-        except ValueError:
-            raise ValueError(f"{name}={environ[name]!r} in the environment: not a number") from None
+        return _number(environ, name)
 
     if {"GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK"} <= environ.keys():
         return Where(
@@ -88,3 +92,55 @@ def where_am_i(
     if not 0 <= given.index < 32:
         raise ValueError(f"index={given.index} ({given.source}): give 0 to 31")
     return given
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A worker of a job on the reliable path."""
+
+    rank: int
+    workers: int
+    #: Who said so, for messages.
+    source: str
+
+
+def rank_of(
+    rank: int | None = None,
+    workers: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Rank:
+    """Which worker this process is: arguments, torch.distributed, or the environment.
+
+    Raises ``ValueError`` for numbers that do not fit together.
+    """
+    told = _rank_of_launcher(os.environ if environ is None else environ)
+    source = told.source if rank is None and workers is None else "arguments"
+    given = Rank(
+        told.rank if rank is None else rank,
+        told.workers if workers is None else workers,
+        source,
+    )
+    if not 1 <= given.workers <= 255:
+        raise ValueError(f"workers={given.workers} ({source}): give 1 to 255")
+    if not 0 <= given.rank < given.workers:
+        raise ValueError(
+            f"rank={given.rank} of {given.workers} workers ({source}): ranks count from 0; "
+            "give workers=, the same on all"
+        )
+    return given
+
+
+def _rank_of_launcher(environ: Mapping[str, str]) -> Rank:
+    import torch.distributed
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        world = torch.distributed.get_world_size()
+        return Rank(torch.distributed.get_rank(), world, "torch.distributed")
+    for rank, workers, source in (
+        ("RANK", "WORLD_SIZE", "torchrun"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "Slurm"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"),
+    ):
+        if {rank, workers} <= environ.keys():
+            return Rank(_number(environ, rank), _number(environ, workers), source)
+    return Rank(0, 1, "no launcher")

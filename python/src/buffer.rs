@@ -279,18 +279,32 @@ impl Buffer {
         view: *mut ffi::Py_buffer,
         flags: std::ffi::c_int,
     ) -> PyResult<()> {
-        let (at, bytes) = slf.borrow().memory;
-        let at = std::ptr::with_exposed_provenance_mut(at);
-        // SAFETY: `view` is the interpreter's. The memory is mapped for as long as `slf` lives, of
-        // which the view gets a reference. Other processes write to it at any time: arrays and
-        // tensors over it read what is there at that moment, as any foreign code does.
-        let filled = unsafe {
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), at, bytes as ffi::Py_ssize_t, 0, flags)
-        };
-        if filled == 0 {
-            Ok(())
-        } else {
-            Err(PyErr::fetch(slf.py()))
-        }
+        let memory = slf.borrow().memory;
+        // SAFETY: `view` is the interpreter's. The memory is mapped for as long as `slf` lives.
+        // Other processes write to it at any time: arrays and tensors over it read what is there
+        // at that moment, as any foreign code does.
+        unsafe { expose(slf.as_any(), memory, view, flags) }
+    }
+}
+
+/// Fills `view` with memory of `owner` (address and bytes), of which it gets a reference.
+///
+/// # Safety
+/// `view` is one that the interpreter wants filled; the memory lives as long as `owner`.
+pub(crate) unsafe fn expose(
+    owner: &Bound<'_, PyAny>,
+    (at, bytes): (usize, usize),
+    view: *mut ffi::Py_buffer,
+    flags: std::ffi::c_int,
+) -> PyResult<()> {
+    let at = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: as the caller says.
+    let filled = unsafe {
+        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), at, bytes as ffi::Py_ssize_t, 0, flags)
+    };
+    if filled == 0 {
+        Ok(())
+    } else {
+        Err(PyErr::fetch(owner.py()))
     }
 }

@@ -6,6 +6,8 @@
 
 mod buffer;
 mod errors;
+mod log;
+mod reliable;
 mod solver;
 
 use pyo3::prelude::*;
@@ -18,8 +20,12 @@ fn session_number(name: &str) -> u64 {
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    log::begin();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<solver::Solver>()?;
+    module.add_class::<reliable::Hosted>()?;
+    module.add_class::<reliable::Worker>()?;
+    module.add_function(wrap_pyfunction!(reliable::servers_of, module)?)?;
     module.add_function(wrap_pyfunction!(session_number, module)?)
 }

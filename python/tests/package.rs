@@ -84,3 +84,8 @@ fn a_model_and_its_buffer() {
 fn two_nodes() {
     run("test_nodes");
 }
+
+#[test]
+fn the_reliable_path() {
+    run("test_reliable");
+}

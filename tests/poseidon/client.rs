@@ -467,6 +467,37 @@ fn clients_that_cannot_begin_are_told_why() {
     server.expect("a good end");
 }
 
+/// With the rule `mean` members hold gradients alone: a client that says what it begins with is
+/// compared with the others that do, and with no server.
+#[test]
+fn clients_that_begin_with_other_weights_are_refused() {
+    let job = Job::new(Scheme::Ps, MEAN, 1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (refused, server) = run(&job, folder.path(), false, |place| {
+        let join = |weights| {
+            let mut job = ClientJob::new(place.clone());
+            job.first = First::Zeros;
+            job.claims.weights = Some(weights);
+            Client::join(job, None, Arc::default())
+        };
+        // Which of them comes second is left to chance.
+        let (client, why) = match join(7 + u64::from(place.index)) {
+            Err(why) => (join(8 - u64::from(place.index)), Some(why.to_string())),
+            joined => (joined, None),
+        };
+        let client = client.expect("it may").expect("no stop");
+        client.close().map(drop).expect("a good end");
+        why
+    });
+    server.expect("a good end");
+    let refused: Vec<String> = refused.into_iter().flatten().collect();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0].contains("begins with other weights than worker"),
+        "{refused:?}"
+    );
+}
+
 /// The rule `mean` with what hides gradients from a worker.
 #[test]
 fn a_mean_that_is_not_seen_is_refused() {

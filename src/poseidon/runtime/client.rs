@@ -65,6 +65,10 @@ pub struct Claims {
     pub images: Option<u32>,
     /// Kind of the pictures it learns from; empty: it does not say.
     pub data: String,
+    /// A hash of the weights that the client's own optimiser begins with, with the rule `mean`, of
+    /// which members hold gradients alone; 0: it does not say. The coordinator refuses a client
+    /// with another one.
+    pub weights: Option<u64>,
 }
 
 /// The weights that a client begins with.
@@ -234,8 +238,9 @@ impl Client {
         self.hub.end_all_at(at, self.job.index);
     }
 
-    /// The iteration with which the run ends, once it was announced; else `u64::MAX`.
-    pub(super) fn end_at(&self) -> u64 {
+    /// The iteration with which the run ends, once it was announced; else `u64::MAX`. A worker that
+    /// ends it sends zeros as its part of those between.
+    pub fn end_at(&self) -> u64 {
         self.hub.end_at()
     }
 

@@ -213,6 +213,15 @@ impl Model {
         })
     }
 
+    /// What a server says of its first weights; 0: nothing. Where it holds gradients, the weights
+    /// are the clients' own.
+    pub(super) fn first_hash(&self, weights: &[AtomicU32]) -> u64 {
+        match self.step.rule {
+            StepRule::Mean {} => 0,
+            _ => hash(weights),
+        }
+    }
+
     /// Weights of a buffer that holds every tensor.
     pub(super) fn extent(&self) -> usize {
         let tensors = self.manifest.tensors().iter();

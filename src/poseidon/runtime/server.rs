@@ -17,7 +17,7 @@ use super::member::{
     LOOK_EVERY, MemberJob, close_all, connection_error, identity, keep_common, member_name,
     receive_until_bye, save,
 };
-use super::model::{ModelJob, hash};
+use super::model::ModelJob;
 use super::queue::Queued;
 use super::reception::{Guest, Reception};
 use super::secure::ClusterKey;
@@ -92,7 +92,7 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         session: job.session,
         fingerprint: model.manifest.fingerprint(),
         recipe: job.model.recipe(),
-        weights: hash(&weights),
+        weights: model.first_hash(&weights),
         images: model.images,
         // A server reads no pictures.
         data: String::new(),

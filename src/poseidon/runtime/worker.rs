@@ -115,6 +115,7 @@ pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), Poseido
             recipe: Some(job.model.recipe()),
             images: Some(model.images),
             data: expect.data.map_or(String::new(), |kind| kind.to_string()),
+            weights: None,
         },
         first: First::Given(weights),
     };

@@ -148,13 +148,14 @@ fn complete(
             fingerprint: *fingerprint,
             recipe: recipe.clone(),
             images: *images,
-            weights: hash_of(weights),
+            weights: claims.weights.unwrap_or_else(|| hash_of(weights)),
         }));
     }
     let Some(book) = ask::<Book>(job, "model", stop)? else {
         return Ok(None);
     };
     let weights = match first {
+        _ if claims.weights.is_some() => claims.weights.unwrap_or(0),
         First::Given(weights) => hash_of(weights),
         First::Zeros => hash_of(&vec![0.0; book.plan.extent()]),
         First::FromServers => {
