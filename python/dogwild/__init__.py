@@ -25,6 +25,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .ddp import CommHook, comm_hook
     from .reliable import Poseidon, poseidon
     from .shared import Shared, share
 
@@ -34,6 +35,7 @@ __all__ = [
     "BufferInUse",
     "BufferMismatch",
     "BufferNotReady",
+    "CommHook",
     "Detached",
     "DogwildError",
     "NoSpace",
@@ -45,6 +47,7 @@ __all__ = [
     "WeightsDiffer",
     "__version__",
     "attach",
+    "comm_hook",
     "poseidon",
     "share",
 ]
@@ -56,6 +59,10 @@ def __getattr__(name: str) -> Any:
         from . import shared
 
         return getattr(shared, name)
+    if name in ("CommHook", "comm_hook"):
+        from . import ddp
+
+        return getattr(ddp, name)
     if name in ("Poseidon", "poseidon"):
         from . import reliable
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -21,7 +23,8 @@ class Meeting(Protocol):
         """IP:PORT for worker 0 to listen on."""
 
     def tell(self, port: int) -> str:
-        """Worker 0 listens on ``port``: tells all others. Returns its address."""
+        """Worker 0 listens on ``port``: tells all others. Returns its address, by which worker 0
+        goes too: others then learn an address of its server that leads to this host."""
 
     def ask(self, timeout: float) -> str:
         """The address of worker 0. Raises :class:`~dogwild.errors.PeerLost` after ``timeout`` s."""
@@ -65,8 +68,9 @@ class _Distributed:
     listen = "0.0.0.0:0"
 
     def tell(self, port: int) -> str:
-        self._broadcast([f"{_own_ip()}:{port}"])
-        return f"127.0.0.1:{port}"
+        address = f"{_own_ip()}:{port}"
+        self._broadcast([address])
+        return address
 
     def ask(self, timeout: float) -> str:
         told: list[Any] = [None]
@@ -91,8 +95,9 @@ class _Store:
         self._key = f"{_KEY}/{restart}"
 
     def tell(self, port: int) -> str:
-        self._store(60.0).set(self._key, f"{_own_ip(self._host)}:{port}")
-        return f"127.0.0.1:{port}"
+        address = f"{_own_ip(self._host)}:{port}"
+        self._store(60.0).set(self._key, address)
+        return address
 
     def ask(self, timeout: float) -> str:
         try:
@@ -112,14 +117,30 @@ class _Store:
 
 
 def _own_ip(towards: str = "192.0.2.1") -> str:
-    """The address of this host at which others reach it: that of its way to ``towards``."""
+    """The address of this host at which others reach it: that of the interface that Gloo is told to
+    use, else that of the way to ``towards``, else that of the first interface with one."""
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        if named and (address := _ip_of(probe, named)):
+            return address
         try:
             # Nothing is sent: it chooses the route.
             probe.connect((towards, 9))
             return str(probe.getsockname()[0])
         except OSError:
-            return "127.0.0.1"
+            pass
+        found = (_ip_of(probe, name) for _, name in socket.if_nameindex())
+        return next((address for address in found if address and address[:4] != "127."), "127.0.0.1")
+
+
+def _ip_of(probe: socket.socket, interface: str) -> str | None:
+    """Its IPv4 address (netdevice(7), SIOCGIFADDR)."""
+    request = struct.pack("256s", interface.encode()[:15])
+    try:
+        answer = fcntl.ioctl(probe.fileno(), 0x8915, request)
+    except OSError:
+        return None
+    return socket.inet_ntoa(answer[20:24])
 
 
 def _is_distributed(workers: int) -> bool:

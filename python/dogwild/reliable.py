@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import copy
 import os
-import tempfile
-import time
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ._native import Hosted, Worker, servers_of, session_number
-from .errors import DogwildError, NotShareable, PeerLost
+from .errors import DogwildError, NotShareable
+from .joining import Job, Joined, alone_error, join
 from .layers import FactorLinear, Layer, hash_of, layers_of, model_file
-from .meeting import meeting_of
-from .where import Rank, rank_of
-
-_LOOK_S = 0.005
+from .where import rank_of
 
 
 def poseidon(
@@ -60,60 +54,10 @@ def poseidon(
     """
     if batch < 1 or (rows is not None and rows < 1):
         raise ValueError(f"batch={batch}, rows={rows}: give 1 or more")
-    where = rank_of(rank, workers)
-    if servers is not None and not 1 <= servers <= where.workers:
-        raise ValueError(f"servers={servers}: give 1 to {where.workers}, as many as workers")
     layers = layers_of(model)
-    text = model_file(layers, batch, rows)
-    if servers is None:
-        servers = servers_of(text, where.workers, policy)
-    session = session_number(name or "dogwild")
-    key = None if key_file is None else os.fspath(key_file)
-    until = time.monotonic() + timeout
-    hosted: list[Hosted] = []
-    try:
-        at = _meet(hosted, where, address, until, (session, text, servers, policy, key))
-        if where.rank < servers:
-            hosted.append(Hosted.server(where.rank, at, session, text, key))
-        left = max(0.0, until - time.monotonic())
-        worker = Worker.join(where.rank, at, session, hash_of(layers), left, key)
-        if worker is None:
-            raise PeerLost(
-                f"not all of the {where.workers} workers came to {at} within {timeout:g} s: "
-                "start them with the same address, name and number of workers"
-            )
-    except BaseException:
-        for member in hosted:
-            member.stop()
-        raise
-    return Poseidon(layers, worker, hosted, where)
-
-
-def _meet(
-    hosted: list[Hosted],
-    where: Rank,
-    address: str | None,
-    until: float,
-    job: tuple[int, str, int, str, str | None],
-) -> str:
-    """Starts the coordinator on worker 0. Returns its address, as others reach it."""
-    session, text, servers, policy, key = job
-    meeting = meeting_of(where, address)
-    if where.rank != 0:
-        return meeting.ask(max(1.0, until - time.monotonic()))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "address"
-        coordinator = Hosted.coordinator(
-            meeting.listen, session, text, where.workers, servers, policy, str(file), key
-        )
-        hosted.append(coordinator)
-        while not file.exists():
-            if coordinator.ended:
-                coordinator.join()
-                raise DogwildError("the coordinator ended before it listened")
-            time.sleep(_LOOK_S)
-        port = int(file.read_text().rpartition(":")[2])
-    return meeting.tell(port)
+    job = Job(name, model_file(layers, batch, rows), policy, servers, address, key_file, timeout)
+    joined = join(job, rank_of(rank, workers), hash_of(layers))
+    return Poseidon(layers, joined)
 
 
 class Poseidon:
@@ -123,11 +67,8 @@ class Poseidon:
     text; else :meth:`close` does in order.
     """
 
-    def __init__(
-        self, layers: list[Layer], worker: Worker, hosted: list[Hosted], where: Rank
-    ) -> None:
-        self._layers, self._worker, self._hosted = layers, worker, hosted
-        self._where = where
+    def __init__(self, layers: list[Layer], joined: Joined) -> None:
+        self._layers, self._joined, self._worker = layers, joined, joined.worker
         self._undo: list[Callable[[], None]] = []
         self._paused = False
         self._armed = False
@@ -139,8 +80,8 @@ class Poseidon:
         self._calls: dict[int, int] = {}
         self._before: dict[int, torch.Tensor] = {}
         self._schemes: dict[str, str] = {}
-        flat = torch.frombuffer(worker, dtype=torch.float32)
-        for place, (name, scheme, rows, tensors) in enumerate(worker.layers()):
+        flat = torch.frombuffer(joined.worker, dtype=torch.float32)
+        for place, (name, scheme, rows, tensors) in enumerate(joined.worker.layers()):
             layer = layers[place]
             self._schemes[name] = scheme
             for (_, parameter), (_, at, size) in zip(layer.parameters, tensors):
@@ -182,21 +123,14 @@ class Poseidon:
         if self._armed:
             return self.abort("closed in the middle of a backward pass")
         self._release()
-        try:
-            self._worker.close()
-            for member in self._hosted:
-                member.join()
-        except BaseException:
-            self._stop_hosted()
-            raise
+        self._joined.close()
 
     def abort(self, why: str) -> None:
         """Ends the run for all workers at once; they get ``why``."""
         if self._closed:
             return
         self._release()
-        self._worker.abort(f"worker {self._where.rank}: {why}")
-        self._stop_hosted()
+        self._joined.abort(why)
 
     def __enter__(self) -> Poseidon:
         return self
@@ -217,10 +151,6 @@ class Poseidon:
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
         self._views.clear()
-
-    def _stop_hosted(self) -> None:
-        for member in self._hosted:
-            member.stop()
 
     def _hook(self, place: int, parameter: nn.Parameter) -> None:
         def done(*_: object) -> None:
@@ -310,10 +240,7 @@ class Poseidon:
                 self.abort(why)
                 raise DogwildError(f"{why}: the run is over")
             return
-        if not self._worker.begin():
-            raise PeerLost(
-                "another worker has ended the run: call backward() equally often on all workers"
-            )
+        self._joined.begin()
         self._armed = True
         self._sent.clear()
         for at, layer in enumerate(self._layers):
@@ -357,10 +284,7 @@ class Poseidon:
                 if before is not None and parameter.grad is not None:
                     parameter.grad.add_(before)
         if alone:
-            raise PeerLost(
-                "another worker has ended the run before this iteration, which is without its "
-                "part: call backward() equally often on all workers"
-            )
+            raise alone_error()
 
     def _most(self, place: int) -> int:
         return self._worker.layers()[place][2]

@@ -45,27 +45,51 @@ fn package(folder: &Path) {
     std::fs::copy(&library, native).unwrap_or_else(|e| panic!("{}: {e}", library.display()));
 }
 
+/// The interpreter with a package in a folder that is removed with it; none if something lacks.
+struct Python {
+    name: String,
+    program: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Python {
+    fn new() -> Option<Self> {
+        let program = built().with_file_name("dogwild");
+        if !program.is_file() {
+            let program = program.display();
+            skip(&format!(
+                "{program} is not there: cargo build --bin dogwild"
+            ));
+            return None;
+        }
+        let name = interpreter()?;
+        let folder = tempfile::tempdir().expect("a folder");
+        package(folder.path());
+        Some(Self {
+            name,
+            program,
+            folder,
+        })
+    }
+
+    /// Makes `command`, which starts the interpreter, find all.
+    fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        dogwild_lab::process::die_with_parent(command);
+        command
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"))
+            .env("PYTHONPATH", self.folder.path())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("DOGWILD_BIN", &self.program)
+            .stdin(Stdio::null())
+    }
+}
+
 /// Runs a file of tests.
 fn run(tests: &str) {
-    let program = built().with_file_name("dogwild");
-    if !program.is_file() {
-        return skip(&format!(
-            "{} is not there: cargo build --bin dogwild",
-            program.display()
-        ));
-    }
-    let Some(python) = interpreter() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    package(folder.path());
-    let mut command = Command::new(python);
-    dogwild_lab::process::die_with_parent(&mut command);
-    let command = command
-        .args(["-W", "ignore", "-m", "unittest", "-v", tests])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"))
-        .env("PYTHONPATH", folder.path())
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("DOGWILD_BIN", program)
-        .stdin(Stdio::null());
+    let Some(python) = Python::new() else { return };
+    let mut command = Command::new(&python.name);
+    let command = python.prepare(&mut command);
+    command.args(["-W", "ignore", "-m", "unittest", "-v", tests]);
     let output = command.output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -88,4 +112,45 @@ fn two_nodes() {
 #[test]
 fn the_reliable_path() {
     run("test_reliable");
+}
+
+/// Each worker on a host of its own: the address at which others reach a server is that of its
+/// host, whether the user names that of worker 0 or torch.distributed knows it.
+#[test]
+fn the_reliable_path_between_hosts() {
+    if !dogwild_lab::enter::privileged() {
+        return skip("hosts need root, or namespaces of ordinary users");
+    }
+    let Some(python) = Python::new() else { return };
+    let lab = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(3)).expect("a lab");
+    for how in ["hybcomm", "distributed"] {
+        let workers: Vec<_> = (0..3)
+            .map(|rank| {
+                let at = format!("{}:7700", lab.host(0).ipv4());
+                let job = format!(
+                    r#"{{"rank": {rank}, "workers": 3, "address": "{at}", "how": "{how}", "steps": 5}}"#
+                );
+                let mut command = lab.command(rank, &python.name);
+                let command = python.prepare(&mut command);
+                let command = command.args(["-W", "ignore", "reliable_worker.py", &job]);
+                let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                if rank != 0 {
+                    // By the host's name Gloo finds the network of the machine. Of worker 0 the
+                    // address has to be found without it.
+                    command.env("GLOO_SOCKET_IFNAME", lab.host(rank).iface());
+                }
+                command.spawn().expect("it starts")
+            })
+            .collect();
+        let mut hashes: Vec<String> = Vec::new();
+        for worker in workers {
+            let output = worker.wait_with_output().expect("it ends");
+            let said = String::from_utf8_lossy(&output.stdout);
+            let log = String::from_utf8_lossy(&output.stderr);
+            let hash = said.lines().find(|line| line.contains("\"hash\""));
+            hashes.push(hash.unwrap_or_else(|| panic!("{how}: {said}{log}")).into());
+        }
+        hashes.dedup();
+        assert_eq!(hashes.len(), 1, "{how}: {hashes:?}");
+    }
 }

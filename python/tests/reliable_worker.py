@@ -41,12 +41,21 @@ def main():
     rank = job.get("rank", int(os.environ.get("RANK", "0")))
     model = net(job.get("seed", 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    if job["how"] in ("ddp", "distributed"):
+    if job["how"] in ("ddp", "distributed") or "hook" in job:
         torch.distributed.init_process_group(
             "gloo", f"tcp://{job.pop('address')}", rank=rank, world_size=job["workers"]
         )
     if job["how"] == "ddp":
         train(nn.parallel.DistributedDataParallel(model), model, optimizer, rank, job)
+        return
+    if "hook" in job:
+        try:
+            parallel = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
+            with dogwild.comm_hook(parallel, policy=job["how"]) as hook:
+                train(parallel, model, optimizer, rank, job)
+            say(traffic=hook.traffic)
+        except (dogwild.DogwildError, RuntimeError) as error:
+            say(error=type(error).__name__, text=str(error))
         return
     if job["how"] == "distributed":
         job["how"] = "hybcomm"

@@ -86,6 +86,20 @@ class Cluster(unittest.TestCase):
         self.check_equal(found)
         self.assertEqual(set(found[0]["schemes"].values()), {"onebit"})
 
+    def test_a_hook_of_ddp_gives_its_bits(self):
+        ddp, ours, bits = run("ddp"), run("ps", hook=True), run("onebit", hook=True)
+        self.check_equal(ours)
+        self.assertEqual(ddp[0]["hash"], ours[0]["hash"])
+        self.check_equal(bits)
+        self.assertNotEqual(bits[0]["hash"], ours[0]["hash"])
+        # A bit for each weight of 32, and what messages have around them.
+        self.assertLess(bits[1]["traffic"][0], ours[1]["traffic"][0] / 10)
+
+    def test_a_worker_that_dies_ends_the_backward_pass_of_ddp(self):
+        found = run("ps", jobs=({}, {"dies_at": 3}), steps=1000, hook=True)
+        self.assertEqual(found[0].get("error"), "PeerLost", found[0])
+        self.assertRegex(found[0]["text"], "worker 1|server 1 .*process of worker K")
+
     def test_other_weights_are_refused_by_name(self):
         found = run("ps", jobs=({}, {"seed": 2, "timeout": 5}), timeout=5)
         errors = {one["error"] for one in found}

@@ -128,6 +128,19 @@ impl Worker {
         sent.map_err(|why| error(&why))
     }
 
+    /// Waits until the means of these layers, which this worker has sent its part of, are in the
+    /// memory.
+    fn wait(&self, py: Python<'_>, layers: Vec<usize>) -> PyResult<()> {
+        let client = self.client.get()?.clone();
+        let waited = wait(py, &self.stop, None, || {
+            let steps = client.clock() + 1;
+            layers
+                .iter()
+                .try_for_each(|layer| client.wait(*layer, steps).map(drop))
+        })?;
+        waited.map_err(|why| error(&why))
+    }
+
     /// Ends the iteration, and waits until its means are in the memory. Returns whether another
     /// worker has ended the run before this iteration.
     fn end(&self, py: Python<'_>) -> PyResult<bool> {
