@@ -110,6 +110,14 @@ fn two_nodes() {
 }
 
 #[test]
+fn the_examples() {
+    if std::env::var_os("DOGWILD_DATA").is_none() {
+        return skip("DOGWILD_DATA names no folder with real data: the examples train on MNIST");
+    }
+    run("test_examples");
+}
+
+#[test]
 fn the_reliable_path() {
     run("test_reliable");
 }
