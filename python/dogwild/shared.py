@@ -267,10 +267,10 @@ class Shared:
         self._watch.all()
         self._buffer.normalise()
         self._solver.finish()
-        if self._alone:
-            return True
         until = time.monotonic() + timeout
         say = time.monotonic() + _SAY_S
+        if self._alone:
+            return self._wait_for_processes(until, say, timeout)
         while True:
             if self._streamer is not None:
                 self._streamer.check()
@@ -287,6 +287,23 @@ class Shared:
                         "they stay in the buffer: share it again, and they go out"
                     )
                 log.warning("all is delivered; still waiting after %g s for %s", timeout, lack)
+                return False
+            if now >= say:
+                say = now + _SAY_S
+                log.info("waiting for %s", lack)
+            time.sleep(_LOOK_S)
+
+    def _wait_for_processes(self, until: float, say: float, timeout: float) -> bool:
+        """Waits until all processes of this node have finished. False: they have not in time."""
+        while True:
+            working = self._buffer.unfinished()
+            if not working:
+                return True
+            now = time.monotonic()
+            which = ", ".join(str(index) for index in working)
+            lack = f"the process{'es' if len(working) > 1 else ''} with index {which} to finish"
+            if now >= until:
+                log.warning("still waiting after %g s for %s", timeout, lack)
                 return False
             if now >= say:
                 say = now + _SAY_S

@@ -249,6 +249,15 @@ impl Buffer {
         }))
     }
 
+    /// Indices of the solvers of this node that live and have not finished.
+    fn unfinished(&self) -> PyResult<Vec<u32>> {
+        let slots = self.shared()?.slots().into_iter();
+        let works = |slot: &SlotInfo| {
+            slot.role == Role::Solver && slot.alive && SolverMeter::Finished.of(&slot.meters) == 0
+        };
+        Ok(slots.filter(works).map(|slot| slot.index).collect())
+    }
+
     /// Makes 0.0 of each weight that is -0.0, which replicas could not be equal with. Returns how
     /// many there were.
     fn normalise(&self) -> PyResult<usize> {

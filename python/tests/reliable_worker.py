@@ -35,6 +35,8 @@ def say(**what):
 
 
 def main():
+    # In the background of a shell it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     job = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     torch.set_num_threads(1)

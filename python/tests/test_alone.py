@@ -83,6 +83,19 @@ class Alone(unittest.TestCase):
                         self.assertTrue((live[key] == wanted).all(), f"{name}: {key}")
                     self.assertTrue(job.finish())
 
+    def test_one_of_two_processes_waits_for_the_other(self):
+        first, second = net(), net()
+        optimizer = torch.optim.SGD(second.parameters(), 0.1)
+        with self.share(first) as job, self.share(second, optimizer, index=1) as other:
+            with self.assertLogs("dogwild", "WARNING") as said:
+                self.assertFalse(job.finish(timeout=0.05))
+            self.assertIn("the process with index 1 to finish", said.output[0])
+            self.assertTrue(other.finish() and job.finish())
+            train(second, optimizer)
+            self.assertFalse(job.finish(timeout=0.05))
+            other.close()
+            self.assertTrue(job.finish())
+
     def test_a_scheduler_and_counting_by_hand(self):
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
