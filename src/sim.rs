@@ -15,6 +15,7 @@ use crate::weights::{StateError, StreamState, WeightsView};
 
 mod finish;
 mod limit;
+mod lives;
 mod network;
 mod port;
 mod trace;
@@ -26,7 +27,7 @@ pub use dogwild_net::fault::Bursts;
 pub use limit::Limit;
 use network::Network;
 pub use network::{Faults, INBOX_BYTES};
-use port::Port;
+use port::{Port, survives};
 use trace::{Told, Trace, Way};
 use traffic::Meter;
 pub use traffic::Traffic;
@@ -233,26 +234,32 @@ impl<'a> World<'a> {
         self.network.read(self.fleet);
         while let Some((to, bytes)) = self.network.next_due() {
             self.tell_arrival(to, &bytes);
-            if let Some(streamer) = &mut self.streamers[to as usize] {
-                let mut port = Port {
-                    network: &mut self.network,
-                    from: to,
-                };
-                streamer.handle_frame(now, &bytes, &mut port);
-            }
+            self.act(to, |streamer, port| {
+                streamer.handle_frame(now, &bytes, port);
+            });
         }
-        for (node, streamer) in self.streamers.iter_mut().enumerate() {
-            if let Some(streamer) = streamer
-                && !self.network.is_paused(node as u16)
-            {
-                let mut port = Port {
-                    network: &mut self.network,
-                    from: node as u16,
-                };
-                streamer.poll_transmit(now, self.burst, &mut port);
+        for node in 0..self.streamers.len() as u16 {
+            if !self.network.is_paused(node) {
+                let burst = self.burst;
+                self.act(node, |streamer, port| {
+                    streamer.poll_transmit(now, burst, port);
+                });
             }
         }
         self.tell_reports();
+    }
+
+    /// Lets the streamer of `node` act, if it lives. It may be killed in a send.
+    fn act(&mut self, node: u16, act: impl FnOnce(&mut Streamer<'a>, &mut Port<'_>)) {
+        if let Some(streamer) = &mut self.streamers[usize::from(node)] {
+            let mut port = Port {
+                network: &mut self.network,
+                from: node,
+            };
+            if !survives(|| act(streamer, &mut port)) {
+                self.kill(node);
+            }
+        }
     }
 
     fn tell_arrival(&mut self, to: u16, bytes: &[u8]) {
@@ -283,13 +290,9 @@ impl<'a> World<'a> {
     pub fn inject(&mut self, to: u16, bytes: &[u8]) {
         self.tell_arrival(to, bytes);
         let now = self.network.now_ns;
-        if let Some(streamer) = &mut self.streamers[to as usize] {
-            let mut port = Port {
-                network: &mut self.network,
-                from: to,
-            };
-            streamer.handle_frame(now, bytes, &mut port);
-        }
+        self.act(to, |streamer, port| {
+            streamer.handle_frame(now, bytes, port);
+        });
     }
 
     /// Sets what the network does from now on, the same on all ways.
@@ -310,57 +313,6 @@ impl<'a> World<'a> {
     /// What the network has carried.
     pub fn traffic(&self) -> Traffic {
         self.network.meter.total
-    }
-
-    /// Stops the streamer of `node`, as SIGSTOP does: what arrives waits, up to [`INBOX_BYTES`].
-    pub fn pause(&mut self, node: u16) {
-        self.network.tell(format_args!("node {node} stands still"));
-        self.network.pause(node);
-    }
-
-    /// Lets the streamer of `node` go on.
-    pub fn go_on(&mut self, node: u16) {
-        self.network.tell(format_args!("node {node} goes on"));
-        self.network.go_on(node);
-    }
-
-    /// Whether the streamer of `node` stands still.
-    pub fn is_paused(&self, node: u16) -> bool {
-        self.network.is_paused(node)
-    }
-
-    /// Kills the streamer of `node`; its memory stays, what its adapter has not read never leaves.
-    pub fn kill(&mut self, node: u16) {
-        self.network.tell(format_args!("node {node} is killed"));
-        self.streamers[node as usize] = None;
-        self.network.unread.retain(|one| one.from != node);
-    }
-
-    /// Starts the streamer of `node` again on what it left behind.
-    pub fn restart(&mut self, node: u16) {
-        self.network.tell(format_args!("node {node} starts"));
-        self.streamers[node as usize] = Some(self.fleet.streamer(node));
-    }
-
-    /// Tells `node` to leave ([`Streamer::leave`]). It is to be killed once it has.
-    pub fn leave(&mut self, node: u16) {
-        self.network
-            .tell(format_args!("node {node} is told to leave"));
-        if let Some(streamer) = &mut self.streamers[usize::from(node)] {
-            streamer.leave();
-        }
-    }
-
-    /// The machine of `node` loses its memory: its streamer starts again on the next one.
-    ///
-    /// # Panics
-    /// If there is none: [`Fleet::add_life`].
-    pub fn lose(&mut self, node: u16) {
-        self.network
-            .tell(format_args!("node {node} loses its memory"));
-        self.kill(node);
-        self.fleet.begin_next_life(node);
-        self.restart(node);
     }
 
     /// The streamer of `node`, if it lives.

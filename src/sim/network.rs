@@ -120,6 +120,8 @@ pub(super) struct Network {
     queues: Limits,
     pub(super) meter: Meter,
     inboxes: Vec<Inbox>,
+    /// Per node, the frame in whose send it is killed, counted from now on.
+    pub(super) kills: Vec<Option<u32>>,
     /// What went to all nodes, for another listener on the wire.
     pub(super) heard: Option<Vec<Vec<u8>>>,
     /// Where all that happens is written, if it is.
@@ -144,6 +146,7 @@ impl Network {
             queues: Limits::new(usize::from(nodes) * usize::from(nodes)),
             meter,
             inboxes: (0..nodes).map(|_| Inbox::default()).collect(),
+            kills: vec![None; usize::from(nodes)],
             heard: None,
             trace: None,
             limits: Limits::new(usize::from(nodes)),

@@ -1,6 +1,7 @@
 //! A node's outbox: frames go to the virtual network, with its faults and limits.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use rand::RngExt;
@@ -14,6 +15,33 @@ pub(super) struct Port<'n> {
     pub(super) from: u16,
 }
 
+/// What unwinds a streamer that is killed in a send.
+struct Killed;
+
+impl Port<'_> {
+    /// A signal that arrives in a system call takes effect when that is done: the frame is on its
+    /// way, and nothing that comes after the call happens.
+    fn note_sent(&mut self) {
+        let Some(left) = &mut self.network.kills[usize::from(self.from)] else {
+            return;
+        };
+        *left -= 1;
+        if *left == 0 {
+            // Not a panic: nothing is wrong, and nothing is printed.
+            resume_unwind(Box::new(Killed));
+        }
+    }
+}
+
+/// Lets a streamer act; false: it was killed in a send.
+pub(super) fn survives(act: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(()) => true,
+        Err(why) if why.is::<Killed>() => false,
+        Err(why) => resume_unwind(why),
+    }
+}
+
 impl Outbox for Port<'_> {
     fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         if !self.network.admit(self.from, len) {
@@ -25,6 +53,7 @@ impl Outbox for Port<'_> {
             To::Node(node) => self.network.deliver(self.from, node, &bytes),
             To::Group | To::All => self.network.send_to_others(self.from, &bytes),
         }
+        self.note_sent();
         true
     }
 
@@ -60,6 +89,7 @@ impl Outbox for Port<'_> {
             head,
             weights,
         });
+        self.note_sent();
         Some(ticket)
     }
 

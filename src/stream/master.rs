@@ -195,6 +195,7 @@ impl Master {
         let len = common.config.chunk_weights as usize;
         let at = chunk as usize * len;
         let mut healed = Healed::default();
+        note_position_goes(state, version);
         let went = out.send_weights(
             To::Group,
             header.head_len(),
@@ -214,12 +215,13 @@ impl Master {
             },
         );
         let Some(ticket) = went else {
+            note_position_stayed(state, version);
             return false;
         };
         self.tickets[chunk as usize] = ticket;
         note_healed(common, chunk, healed);
         self.sparse.note_gone(w, published, &mut self.values);
-        note_position_sent(common, state, version);
+        common.counters.positions_sent += 1;
         true
     }
 
@@ -248,6 +250,7 @@ impl Master {
         };
         let header = header::position_part(common, chunk, version, part, (dtype, says.len()));
         let applied = common.state.applied(chunk);
+        note_position_goes(state, version);
         let went = out.send(To::Group, header.frame_len(), &mut |slot| {
             let (acks, payload) = header.emit(slot);
             for (ack, applied) in acks.iter_mut().zip(applied) {
@@ -257,7 +260,9 @@ impl Master {
         });
         if went {
             self.parts.note_went(own, part, (weights, published));
-            note_position_sent(common, state, version);
+            common.counters.positions_sent += 1;
+        } else {
+            note_position_stayed(state, version);
         }
         went
     }
@@ -347,10 +352,17 @@ impl Master {
     }
 }
 
+/// A position is about to go. Noted before: who is killed in the send may have sent it, and two
+/// positions of one version would be taken for the same.
 #[inline]
-fn note_position_sent(common: &mut Common<'_>, state: &ChunkState, version: u32) {
+fn note_position_goes(state: &ChunkState, version: u32) {
     state.version.store(version, Relaxed);
-    common.counters.positions_sent += 1;
+}
+
+/// There was no room for it.
+#[inline]
+fn note_position_stayed(state: &ChunkState, version: u32) {
+    state.version.store(version.wrapping_sub(1), Relaxed);
 }
 
 #[cfg(test)]

@@ -154,6 +154,7 @@ fn time_in_which_it_stood_still_does_not_count() {
 
 storms! {
     a_master_that_dies_meanwhile_takes_nothing_along: 4 of 60;
+    who_is_killed_in_a_send_streams_no_version_twice: 4 of 60;
 }
 
 /// While a node leaves, one of those that take its ranges is killed. What the node added is with
@@ -177,6 +178,40 @@ fn a_master_that_dies_meanwhile_takes_nothing_along(seeds: Range<u64>) {
             );
             run.world.kill(0);
             run.living = vec![2, 3];
+            run.settle();
+        });
+    }
+}
+
+/// A node is killed in the send of a position, starts again, adds, and gives its ranges away before
+/// it streams that chunk again. What it added is in the weights that the other begins from.
+fn who_is_killed_in_a_send_streams_no_version_twice(seeds: Range<u64>) {
+    for seed in seeds {
+        with_run(seed, &open(2, seed), Faults::default(), |run| {
+            run.work(&[0, 1], 500);
+            run.settle();
+            let frames = 1 + run.world.random_below(40);
+            run.world.kill_in_send(0, frames as u32);
+            run.wait("killed", |run| run.world.streamer(0).is_none());
+            let slow = Faults {
+                limit: Some(Limit {
+                    bytes_per_s: 1e5,
+                    burst_bytes: 400,
+                    known_frame_bytes: 192,
+                }),
+                ..Faults::default()
+            };
+            run.world.set_faults(slow);
+            run.world.restart(0);
+            let wait = run.world.random_below(500);
+            steps(run.world, wait);
+            run.work(&[0], 20);
+            run.world.leave(0);
+            run.wait("over", |run| is_over(run, 0));
+            let remains = zero(run).remains(run.world.now_ns());
+            assert!(zero(run).has_delivered(), "seed {seed}: {remains}");
+            run.world.kill(0);
+            run.living.retain(|node| *node != 0);
             run.settle();
         });
     }
