@@ -120,4 +120,5 @@ class FactorLinear(torch.autograd.Function):
 def _factor(values: torch.Tensor) -> torch.Tensor:
     """``[..., width]`` as ``[width, rows]``, in float32 without gaps."""
     rows = values.detach().reshape(-1, values.shape[-1])
-    return rows.t().to(torch.float32).contiguous()
+    factor: torch.Tensor = rows.t().to(torch.float32).contiguous()
+    return factor

@@ -80,7 +80,7 @@ class _Distributed:
     def _broadcast(self, told: list[Any]) -> None:
         import torch.distributed
 
-        torch.distributed.broadcast_object_list(told, src=0)
+        torch.distributed.broadcast_object_list(told, src=0)  # type: ignore[no-untyped-call]
 
 
 class _Store:
@@ -109,7 +109,7 @@ class _Store:
             ) from error
 
     def _store(self, timeout: float) -> Any:
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         return TCPStore(
             self._host, self._port, is_master=False, timeout=timedelta(seconds=timeout)

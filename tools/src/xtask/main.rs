@@ -11,6 +11,7 @@ mod metadata;
 mod mutants;
 mod storm;
 mod tables;
+mod wheel;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -79,6 +80,15 @@ enum Action {
     },
     /// Write the layer tables of published nets into models/.
     Tables,
+    /// Build the Python package as a wheel, with the program in it. Takes maturin.
+    Wheel {
+        /// The folder for the wheel: it must hold none.
+        #[arg(long, value_name = "FOLDER", default_value = "target/wheels")]
+        out: PathBuf,
+        /// How it is built.
+        #[arg(long, value_name = "NAME", default_value = "dist")]
+        profile: String,
+    },
 }
 
 /// One command of the check: what is set in its environment, its words.
@@ -133,6 +143,7 @@ fn main() -> ExitCode {
         }),
         Action::Mutants { only } => mutants::run(only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
+        Action::Wheel { out, profile } => wheel::build(&out, &profile).map(drop),
     };
     dogwild::cli::finish("xtask", result)
 }
