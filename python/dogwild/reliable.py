@@ -157,12 +157,13 @@ class Poseidon:
             self._gradient(place, parameter)
 
         if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            handle = parameter.register_post_accumulate_grad_hook(done)
+            hooked: Any = parameter.register_post_accumulate_grad_hook
+            handle = hooked(done)
         else:
             # torch before 2.1. The node lives as long as something holds it.
             view = parameter.expand_as(parameter)
             assert view.grad_fn is not None
-            node = view.grad_fn.next_functions[0][0]
+            node: Any = view.grad_fn.next_functions[0][0]
             handle = node.register_hook(done)
             self._undo.append(lambda: node and None)
         self._undo.append(handle.remove)
@@ -211,7 +212,9 @@ class Poseidon:
             if not torch.is_grad_enabled():
                 return nn.functional.linear(x, weight, bias)  # type: ignore[arg-type]
             self._calls[place] = self._calls.get(place, 0) + 1
-            return FactorLinear.apply(x, weight, bias, take)  # type: ignore[no-any-return]
+            apply: Any = FactorLinear.apply
+            factored: torch.Tensor = apply(x, weight, bias, take)
+            return factored
 
         module.forward = _Forward(module, forward)  # type: ignore[assignment]
         self._undo.append(lambda: module.__dict__.pop("forward", None) and None)

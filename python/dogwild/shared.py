@@ -361,7 +361,11 @@ class Shared:
         if optimizer is None:
             return
         if hasattr(optimizer, "register_step_post_hook"):
-            handle = optimizer.register_step_post_hook(lambda *_: self.step() and None)
+
+            def done(*_: Any) -> None:
+                self.step()
+
+            handle = optimizer.register_step_post_hook(done)
             self._unhook = handle.remove
             return
         # torch 1.13 has no such hook. A bound method, as schedulers look for one.

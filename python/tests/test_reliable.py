@@ -42,7 +42,9 @@ def said(process):
     out, log = process.communicate()
     found = {}
     for line in out.splitlines():
-        found.update(json.loads(line))
+        # Gloo says there whom it is connected with.
+        if line.startswith("{"):
+            found.update(json.loads(line))
     found["log"] = log
     return found
 
