@@ -88,6 +88,9 @@ enum Action {
         /// How it is built.
         #[arg(long, value_name = "NAME", default_value = "dist")]
         profile: String,
+        /// The program that goes in, instead of one that is built for it.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
     },
 }
 
@@ -143,7 +146,11 @@ fn main() -> ExitCode {
         }),
         Action::Mutants { only } => mutants::run(only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
-        Action::Wheel { out, profile } => wheel::build(&out, &profile).map(drop),
+        Action::Wheel {
+            out,
+            profile,
+            program,
+        } => wheel::build(&out, &profile, program),
     };
     dogwild::cli::finish("xtask", result)
 }

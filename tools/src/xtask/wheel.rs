@@ -21,15 +21,11 @@ const RELEASED: &str = "dist";
 /// What builds wheels: maturin, which `pip install` brings.
 const MATURIN: &str = "maturin==1.16.0";
 
-/// Builds it into `out`, with `profile`. Returns its path.
-pub(super) fn build(out: &Path, profile: &str) -> Result<PathBuf> {
+/// Builds it into `out`, with `profile`. `program` goes in; `None`: it is built too.
+pub(super) fn build(out: &Path, profile: &str, program: Option<PathBuf>) -> Result<()> {
     let maturin = maturin()?;
     let target = Metadata::of_workspace(&root().join("Cargo.toml"))?.target_directory;
-    // All crates, as tests build it: else it would be another one than theirs, in its place.
-    let words = format!("cargo build --workspace --locked --profile {profile} --bin dogwild");
-    super::run((&[], &words))?;
-    let built = if profile == "dev" { "debug" } else { profile };
-    let program = target.join(built).join("dogwild");
+    let program = program.map_or_else(|| build_program(&target, profile), Ok)?;
     let data = Data::put(&program)?;
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let before = wheels(out)?;
@@ -58,7 +54,14 @@ pub(super) fn build(out: &Path, profile: &str) -> Result<PathBuf> {
         "{} has {bytes} bytes, {BYTES_MAX} at most",
         wheel.display()
     );
-    Ok(wheel)
+    Ok(())
+}
+
+fn build_program(target: &Path, profile: &str) -> Result<PathBuf> {
+    let words = format!("cargo build --locked --profile {profile} --bin dogwild");
+    super::run((&[], &words))?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(target.join(folder).join("dogwild"))
 }
 
 /// How maturin is called: `$MATURIN`, else it is on `PATH`.
