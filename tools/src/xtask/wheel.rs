@@ -1,7 +1,8 @@
 //! `cargo xtask wheel`: the Python package as one wheel, with the program in it.
 //!
 //! Builds the program first, puts it where maturin takes scripts from (`python/dogwild.data`), and
-//! lets maturin build the library and the wheel. Touches that folder alone, and removes it.
+//! lets maturin build the library and the wheel. Removes that folder, and writes to the one of the
+//! wheel and to cargo's besides.
 //! Invariant: a wheel for users that is larger than [`BYTES_MAX`] is an error.
 
 use std::fs;
@@ -24,16 +25,17 @@ const MATURIN: &str = "maturin==1.16.0";
 /// Builds it into `out`, with `profile`. `program` goes in; `None`: it is built too.
 pub(super) fn build(out: &Path, profile: &str, program: Option<PathBuf>) -> Result<()> {
     let maturin = maturin()?;
-    let target = Metadata::of_workspace(&root().join("Cargo.toml"))?.target_directory;
-    let program = program.map_or_else(|| build_program(&target, profile), Ok)?;
-    let data = Data::put(&program)?;
+    // Before anything is built.
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let before = wheels(out)?;
     ensure!(
         before.is_empty(),
-        "{} has a wheel already: remove it, or name an empty folder",
+        "{} is there already: remove it, or name an empty folder",
         before[0].display()
     );
+    let target = Metadata::of_workspace(&root().join("Cargo.toml"))?.target_directory;
+    let program = program.map_or_else(|| build_program(&target, profile), Ok)?;
+    let data = Data::put(&program)?;
     let said = output(
         Command::new(maturin)
             .args(["build", "--locked", "--strip", "--profile", profile])
