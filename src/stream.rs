@@ -24,6 +24,7 @@
 //! double nothing.
 
 mod age;
+mod answers;
 mod apply;
 mod balance;
 mod begun;

@@ -13,7 +13,8 @@ const FADES: f64 = 0.95;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     since_ns: u64,
-    /// Positions that others had sent until then.
+    /// Positions of ours that the network had carried until then, and those that others had sent.
+    own: u64,
     others: u64,
     /// Frames per ns, smoothed.
     now: f64,
@@ -21,13 +22,12 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Notes that `positions` were sent since the last call; others had sent `others` since the
-    /// start.
-    pub(super) fn note(&mut self, now_ns: u64, positions: u64, others: u64) {
+    /// Notes that `own` positions were carried since the start, and that others had sent `others`.
+    pub(super) fn note(&mut self, now_ns: u64, own: u64, others: u64) {
         let passed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         self.since_ns = now_ns;
-        let frames = positions + others.saturating_sub(self.others);
-        self.others = others;
+        let frames = own.saturating_sub(self.own) + others.saturating_sub(self.others);
+        (self.own, self.others) = (own, others);
         // Rounds are as long as a window: the longer one took, the more it says.
         let weight = (passed_ns as f64 / RATE_OVER_NS).min(1.0);
         self.now += weight * (frames as f64 / passed_ns as f64 - self.now);
@@ -63,8 +63,8 @@ mod tests {
     /// Feeds one round per ms, each with so many positions of ours and of others.
     fn run(rate: &mut Rate, from_ms: u64, rounds: u64, ours: u64, others: u64) -> f64 {
         for round in 1..=rounds {
-            let so_far = rate.others + others;
-            rate.note((from_ms + round) * MS, ours, so_far);
+            let so_far = [rate.own + ours, rate.others + others];
+            rate.note((from_ms + round) * MS, so_far[0], so_far[1]);
         }
         rate.share()
     }
