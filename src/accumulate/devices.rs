@@ -122,9 +122,10 @@ impl<D: Device> Accumulate<D> {
             lane.down.record()
         };
         // Else the next sum could overwrite the one that is on its way up.
-        lane.wait_until_up(layer).map_err(failed(device))?;
+        lane.wait_until_up(layer)
+            .map_err(|error| self.tell_failed(device, error))?;
         self.sum.claim(device, layer, clock)?;
-        let there = down().map_err(failed(device))?;
+        let there = down().map_err(|error| self.tell_failed(device, error))?;
         self.sum.tell(device, Down { layer, there });
         Ok(())
     }
@@ -140,7 +141,15 @@ impl<D: Device> Accumulate<D> {
     pub fn wait(&self, device: usize) -> Result<(), AccumulateError> {
         self.sum.wait(device)?;
         // Everything is on the stream by now, and in order.
-        self.lanes[device].up.finish().map_err(failed(device))
+        let up = self.lanes[device].up.finish();
+        up.map_err(|error| self.tell_failed(device, error))
+    }
+
+    /// The error of a device, after the others were told: they would wait for what it does not
+    /// give.
+    fn tell_failed(&self, device: usize, error: DeviceError) -> AccumulateError {
+        self.sum.fail(device, error.to_string());
+        failed(device)(error)
     }
 
     /// Lends the CPU thread of `device`: waits for its gradients, and adds. Until

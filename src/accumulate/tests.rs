@@ -306,39 +306,75 @@ fn every_gpu_gets_the_synchronous_sum_bit_for_bit() {
     }
 }
 
-#[test]
-fn a_stream_that_fails_is_told_to_everybody_with_its_device() {
-    static BROKEN: Kernel = Kernel {
-        name: "broken",
-        source: "",
-        plan: |_, _| Shape::of(0),
-        host: |_, _| std::panic::resume_unwind(Box::new("on purpose".to_owned())),
-    };
-    let devices: Vec<_> = [0, 1].map(HostDevice::new).into();
+/// A kernel that fails.
+static BROKEN: Kernel = Kernel {
+    name: "broken",
+    source: "",
+    plan: |_, _| Shape::of(0),
+    host: |_, _| std::panic::resume_unwind(Box::new("on purpose".to_owned())),
+};
+
+/// Two devices with one layer of 8 words.
+fn two_devices(work: Work<HostDevice>) -> ([HostDevice; 2], Accumulate<HostDevice>) {
+    let devices = [0, 1].map(HostDevice::new);
     let of = devices
         .iter()
         .map(|device| (device.clone(), device.alloc(8).unwrap()));
-    let work: Work<HostDevice> = Box::new(|_, _, _, _| Ok(()));
-    let layers = layers(&[8]);
-    let accumulate = Accumulate::new(&layers, of.collect(), Order::Parts, work).unwrap();
+    let accumulate = Accumulate::new(&layers(&[8]), of.collect(), Order::Parts, work).unwrap();
+    (devices, accumulate)
+}
+
+#[test]
+fn a_stream_that_fails_is_told_to_everybody_with_its_device() {
+    let (devices, accumulate) = two_devices(Box::new(|_, _, _, _| Ok(())));
     let accumulate = &accumulate;
     std::thread::scope(|scope| {
         let threads = [0, 1].map(|thread| scope.spawn(move || accumulate.work(thread)));
         let [good, bad] = [0, 1].map(|i: usize| devices[i].stream().unwrap());
         accumulate.give(0, 0, 0, &good.record().unwrap()).unwrap();
         bad.launch(&BROKEN, &[], &[]).unwrap();
-        // Recorded before the failure is known, or refused because it is.
-        let given = bad.record().map(|ready| accumulate.give(1, 0, 0, &ready));
-        if let Err(error) = given {
-            accumulate.fail(1, error.to_string());
+        // Recorded before the failure is known, or refused because it is. The failure may be known
+        // on the way down too: then `give` tells.
+        match bad.record() {
+            Ok(ready) => drop(accumulate.give(1, 0, 0, &ready)),
+            Err(error) => accumulate.fail(1, error.to_string()),
         }
         let said = accumulate.wait(0).unwrap_err().to_string();
+        let all = threads.map(|thread| thread.join().unwrap().unwrap_err().to_string());
         assert!(
             said.starts_with("device 1 has failed: host device 1"),
             "{said}"
         );
-        for thread in threads {
-            assert_eq!(thread.join().unwrap().unwrap_err().to_string(), said);
+        assert_eq!(all, [said.clone(), said]);
+    });
+}
+
+/// What `work` put on a stream fails later, when only the device itself looks at that stream.
+#[test]
+fn an_update_that_fails_is_told_to_everybody() {
+    let (devices, accumulate) = two_devices(Box::new(|device, _, _, up| match device {
+        1 => up.launch(&BROKEN, &[], &[]),
+        _ => Ok(()),
+    }));
+    let accumulate = &accumulate;
+    std::thread::scope(|scope| {
+        let threads = [0, 1].map(|thread| scope.spawn(move || accumulate.work(thread)));
+        let streams = [0, 1].map(|i: usize| devices[i].stream().unwrap());
+        let gives = |device: usize, clock| {
+            let ready = streams[device].record().unwrap();
+            accumulate.give(device, 0, clock, &ready)
+        };
+        let first = [gives(0, 0), gives(1, 0)];
+        let waited = accumulate.wait(1);
+        let next = gives(0, 1);
+        accumulate.close();
+        let ended = threads.map(|thread| thread.join().unwrap());
+        assert!(first.iter().all(Result::is_ok), "{first:?}");
+        let said = waited.unwrap_err().to_string();
+        assert!(said.starts_with("device 1 has failed"), "{said}");
+        assert_eq!(next.unwrap_err().to_string(), said);
+        for end in ended {
+            assert_eq!(end.unwrap_err().to_string(), said);
         }
     });
 }
