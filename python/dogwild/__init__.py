@@ -26,6 +26,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .ddp import CommHook, comm_hook
+    from .rate import ClusterLR
     from .reliable import Poseidon, poseidon
     from .shared import Shared, share
 
@@ -35,6 +36,7 @@ __all__ = [
     "BufferInUse",
     "BufferMismatch",
     "BufferNotReady",
+    "ClusterLR",
     "CommHook",
     "Detached",
     "DogwildError",
@@ -59,6 +61,10 @@ def __getattr__(name: str) -> Any:
         from . import shared
 
         return getattr(shared, name)
+    if name == "ClusterLR":
+        from . import rate
+
+        return rate.ClusterLR
     if name in ("CommHook", "comm_hook"):
         from . import ddp
 

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from . import binding
-from ._native import Buffer, session_number
-from .errors import BufferMismatch, BufferNotReady, PeerLost
+from ._native import Buffer
+from .errors import PeerLost, WeightsDiffer
+from .opening import Beginning, open_buffer
 from .streamer import Streamer
 from .where import where_am_i
 
@@ -22,6 +23,8 @@ log = logging.getLogger("dogwild")
 #: Seconds between two looks while something is waited for, and between two lines about it.
 _LOOK_S = 0.005
 _SAY_S = 5.0
+#: Seconds that other nodes have to see that the weights differ.
+_OTHERS_SEE_S = 10.0
 #: What a streamer says of a node that holds what all others hold.
 _EQUAL = 3
 
@@ -45,6 +48,7 @@ def share(
     stream_options: tuple[str, ...] = (),
     frozen: bool = False,
     existing: Literal["resume", "fresh", "refuse"] = "resume",
+    check_weights: bool = True,
     timeout: float = 300.0,
 ) -> Shared:
     """Puts the parameters of ``model`` into a buffer that other processes and nodes share.
@@ -62,13 +66,15 @@ def share(
     node alone. ``transport``, ``iface``, ``join`` (hosts), ``rate`` (as "64MB", per second),
     ``merge``, ``key_file``, ``stream_options``: flags of ``dogwild stream``. ``existing``: what
     becomes of a buffer that is there: its weights win ("resume"), it is replaced, or refused.
-    ``timeout``: seconds to wait for the buffer and for the other nodes.
+    ``check_weights``: nodes, and processes of a node, that begin a new job together must have the
+    same weights. ``timeout``: seconds to wait for the buffer and for the other nodes.
 
     With ``merge="mean"`` the steps of all nodes make one mean, so the cluster walks as far per step
     as one node does; "sum" adds them up, which is for two nodes or short delays.
 
     Raises the errors of :mod:`dogwild.errors`: ``NotShareable``, ``BufferInUse``,
-    ``BufferMismatch``, ``NoSpace``, ``StreamerFailed``, and ``PeerLost`` at the timeout.
+    ``BufferMismatch``, ``NoSpace``, ``WeightsDiffer``, ``StreamerFailed``, and ``PeerLost`` at the
+    timeout.
     """
     if stream not in ("process", "external", "off"):
         raise ValueError(f'stream={stream!r}: give "process", "external" or "off"')
@@ -83,7 +89,10 @@ def share(
     found = binding.places(model, frozen)
     until = time.monotonic() + timeout
     path = os.fspath(buffer)
-    opened = _open(path, name, found, existing, here.index, until)
+    opened = open_buffer(path, name, found, existing, here.index, until)
+    beginning = Beginning(found) if check_weights else None
+    if beginning is not None and here.index > 0:
+        beginning.check_process(opened, here.index)
     if opened.created:
         binding.bind(found, opened, fresh=True)
         opened.publish()
@@ -105,67 +114,18 @@ def share(
             streamer = Streamer([*options, *stream_options])
         shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone)
         shared._wait_until_ready(until, timeout)
-    except BaseException:
+        if beginning is not None:
+            shared._check_nodes(beginning)
+    except BaseException as error:
         if streamer is not None:
             streamer.close(timeout=0.0)
         solver.release()
+        if isinstance(error, WeightsDiffer) and opened.created:
+            # It would win over the right weights of the next try.
+            os.unlink(path)
         raise
     shared._hook()
     return shared
-
-
-def _open(
-    path: str,
-    name: str,
-    found: list[binding.Place],
-    existing: Literal["resume", "fresh", "refuse"],
-    index: int,
-    until: float,
-) -> Buffer:
-    """Makes the buffer, or opens it: of the processes of a node, index 0 makes it."""
-    tensors = [(place.name, list(place.parameter.shape)) for place in found]
-    said = False
-    while True:
-        try:
-            if index == 0:
-                opened = Buffer.create(path, session_number(name), tensors, existing)
-            else:
-                opened = Buffer.open(path)
-            break
-        except BufferNotReady:
-            if time.monotonic() >= until:
-                raise
-            if not said:
-                said = True
-                log.info("waiting for the process with index 0 to make %s", path)
-            time.sleep(_LOOK_S)
-        except BufferMismatch as error:
-            raise BufferMismatch(_difference(Buffer.open(path), tensors) or str(error)) from None
-    difference = _difference(opened, tensors)
-    if difference is not None:
-        raise BufferMismatch(difference)
-    if not opened.created and opened.session != session_number(name):
-        raise BufferMismatch(
-            f"{path} is of another job than {name!r}: name the job that it was made for, "
-            'or replace it (existing="fresh")'
-        )
-    return opened
-
-
-def _difference(opened: Buffer, tensors: list[tuple[str, list[int]]]) -> str | None:
-    """The first tensor in which a buffer and a model differ, in words."""
-    there = [(name, shape) for name, shape, _ in opened.tensors()]
-    if there == tensors:
-        return None
-    cure = 'name the buffer of this model, or replace it (existing="fresh")'
-    for (name, shape), (other, of) in zip(there, tensors):
-        if name != other:
-            return f"{opened.path} has a tensor {name!r} where the model has {other!r}: {cure}"
-        if shape != of:
-            return f"{opened.path} has {name} of shape {shape}, the model of shape {of}: {cure}"
-    more = (there if len(there) > len(tensors) else tensors)[min(len(there), len(tensors))][0]
-    whose = "the buffer" if len(there) > len(tensors) else "the model"
-    return f"{opened.path}: only {whose} has a tensor {more!r}: {cure}"
 
 
 def _has_streamer(opened: Buffer) -> bool:
@@ -354,6 +314,20 @@ class Shared:
                 say = now + _SAY_S
                 log.info("waiting for %s", lack)
             time.sleep(_LOOK_S)
+
+    def _check_nodes(self, beginning: Beginning) -> None:
+        """Raises :class:`~dogwild.errors.WeightsDiffer` if nodes began a new job differently."""
+        others = self._buffer.counters().get("other_first_weights", 0)
+        # A node that goes on may have begun otherwise, once.
+        if not others or self._buffer.iterations()[0] > 0:
+            return
+        error = beginning.check_nodes(self._buffer, self._node, _nodes(others))
+        # The others see it too, and need what is streamed here to name a parameter.
+        self._solver.finish()
+        until = time.monotonic() + _OTHERS_SEE_S
+        while (self._buffer.settled() or (0,))[0] != _EQUAL and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        raise error
 
     def _hook(self) -> None:
         """Counts the optimiser's steps."""

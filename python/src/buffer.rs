@@ -182,6 +182,21 @@ impl Buffer {
             .collect()
     }
 
+    /// Whether the buffer began with the weights at this address: as many as it has, gaps included.
+    fn began_with(&self, address: usize) -> PyResult<bool> {
+        let shared = self.shared()?;
+        let at = std::ptr::with_exposed_provenance(address);
+        // SAFETY: as the caller says; it keeps the tensor meanwhile.
+        let weights = unsafe { std::slice::from_raw_parts(at, shared.used()) };
+        Ok(shared.began_with(weights))
+    }
+
+    /// When the file was made, seconds since 1970.
+    #[getter]
+    fn created_at(&self) -> PyResult<f64> {
+        Ok(self.shared()?.created_unix_ns() as f64 / 1e9)
+    }
+
     /// Iterations of this node, and of all other nodes as far as known.
     fn iterations(&self) -> PyResult<(u64, u64)> {
         let globals = self.shared()?.globals();

@@ -105,6 +105,11 @@ fn a_model_and_its_buffer() {
 }
 
 #[test]
+fn processes_that_begin_together() {
+    run("test_begin");
+}
+
+#[test]
 fn two_nodes() {
     run("test_nodes");
 }

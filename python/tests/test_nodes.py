@@ -22,13 +22,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Worker:
     """A process of worker.py: what it says, and its log."""
 
-    def __init__(self, folder, node, *options, timeout=60):
+    def __init__(self, folder, node, *options, timeout=60, **environ):
         name = os.path.basename(folder)
         self.process = subprocess.Popen(
             [sys.executable, f"{HERE}/worker.py", folder, str(node), name, str(timeout), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **environ},
         )
         self.log = []
         self._seen = threading.Condition()
@@ -70,6 +71,12 @@ class Worker:
         _, said = self.next("equal")
         self.process.wait()
         return said
+
+    def fails(self, words):
+        self.process.wait(60)
+        self.logs(words)
+        self._thread.join()
+        return [line for line in self.log if words in line][-1]
 
     def kill(self):
         self.process.kill()
@@ -162,6 +169,43 @@ class Nodes(unittest.TestCase):
                 nodes=2,
                 timeout=3.0,
             )
+
+    def test_nodes_that_begin_with_other_weights_are_named(self):
+        workers = [self.worker(node, SEED=str(node)) for node in range(2)]
+        for node, worker in enumerate(workers):
+            said = worker.fails("WeightsDiffer: ")
+            self.assertIn(f"node {1 - node} began this job with other weights than node {node}", said)
+            self.assertRegex(said, r"\(\d\.(weight|bias) differs first.*same seed.*same file")
+            self.assertFalse(os.path.exists(f"{self.folder}/n{node}"))
+        # What was wrong is left nowhere.
+        workers = [self.worker(node) for node in range(2)]
+        for worker in workers:
+            worker.trains()
+        self.ends_equal(*workers)
+
+    def test_one_parameter_that_differs_is_named_by_the_node_that_sees_it(self):
+        workers = [self.worker(node, ALTER="2.bias" if node else "") for node in range(2)]
+        said = [worker.fails("WeightsDiffer: ") for worker in workers]
+        self.assertIn("2.bias differs first", "".join(said))
+        self.assertIn("their own error names the parameter", "".join(said))
+
+    def test_other_weights_are_taken_on_request_and_by_a_node_that_is_back(self):
+        workers = [self.worker(node, SEED=str(node), TAKE="1") for node in range(2)]
+        streamer = [worker.trains() for worker in workers][1]
+        workers[1].kill()
+        while os.path.exists(f"/proc/{streamer}"):
+            time.sleep(0.01)
+        # With its buffer, and then without it.
+        for lost in (False, True):
+            if lost:
+                shutil.move(f"{self.folder}/n1", f"{self.folder}/old")
+            again = self.worker(1, SEED="7")
+            streamer = again.trains()
+            if not lost:
+                again.kill()
+                while os.path.exists(f"/proc/{streamer}"):
+                    time.sleep(0.01)
+        self.ends_equal(workers[0], again)
 
     def test_a_streamer_that_fails(self):
         with self.assertRaisesRegex(dogwild.StreamerFailed, "exit code 2.*--nonsense"):

@@ -20,9 +20,12 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 # A shell that starts tests in the background has them ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
-torch.manual_seed(1)
+torch.manual_seed(int(os.environ.get("SEED", "1")))
 model = nn.Sequential(nn.Linear(50, 100), nn.ReLU(), nn.Linear(100, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+if os.environ.get("ALTER"):
+    with torch.no_grad():
+        model.get_parameter(os.environ["ALTER"])[0] += 1.0
 torch.manual_seed(100 + int(NODE))
 
 
@@ -39,6 +42,7 @@ with dogwild.share(
     nodes=2,
     stream_options=tuple(OPTIONS),
     timeout=float(TIMEOUT),
+    check_weights="TAKE" not in os.environ,
 ) as job:
     say(ready=job.streamer_pid)
     steps = 0

@@ -186,6 +186,9 @@ meters! {
         UndeliveredChunks = "undelivered_chunks",
         /// Nodes that have not settled, as a bit mask of the first 64.
         UnsettledNodes = "unsettled_nodes",
+        /// Nodes that began this new job with other weights than this one, as a bit mask of the
+        /// first 64.
+        OtherFirstWeights = "other_first_weights",
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rand::TryRng;
 use rand::rngs::SysRng;
+use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 
 use super::data_kind::DataKind;
@@ -275,6 +276,18 @@ impl SharedWeights {
     /// A hash of the weights as they were when the buffer became ready.
     pub fn first_weights(&self) -> u64 {
         self.head.first_weights
+    }
+
+    /// Whether the buffer began with these very weights, gaps included.
+    pub fn began_with(&self, weights: &[f32]) -> bool {
+        let mut hash = Xxh3::new();
+        hash.update(weights.as_bytes());
+        hash.digest() == self.head.first_weights
+    }
+
+    /// When the buffer was made, ns since 1970.
+    pub fn created_unix_ns(&self) -> u64 {
+        self.head.created_unix_ns
     }
 
     /// Path of the buffer's file.

@@ -6,6 +6,7 @@ use super::super::clock::cpu_ns;
 use super::super::health::{LOOK_EVERY_NS, Peers, SILENT_NS, SolverWatch, Trouble, What};
 use super::say::Totals;
 use super::{Loop, tell_own_ranges};
+use crate::stream::Report;
 use crate::watch::{DROPS_AT, SolverMeter, StreamMeter, finished_of};
 use crate::weights::Role;
 
@@ -18,6 +19,8 @@ pub(super) struct Health {
     peers: Peers,
     solvers: SolverWatch,
     looked_ns: u64,
+    /// Nodes that began with other weights, as a bit mask of the first 64.
+    began_otherwise: u64,
 }
 
 /// The nodes with one of these kinds of trouble, as a bit mask of the first 64.
@@ -31,13 +34,12 @@ fn mask(troubles: &[Trouble], kinds: &[What]) -> u64 {
 impl Loop<'_> {
     pub(super) fn publish(&mut self, now: u64) {
         self.published_ns = now;
+        // Before solvers are told that they may start: they look at what is told here.
+        self.publish_reports(now);
         self.publish_globals();
         self.publish_heard(now);
         self.publish_settled(now);
         self.publish_counters();
-        for report in self.stream.streamer_mut().take_reports() {
-            self.say.report(&report, now);
-        }
         if now.saturating_sub(self.health.looked_ns) >= LOOK_EVERY_NS {
             self.health.looked_ns = now;
             self.look(now);
@@ -45,6 +47,19 @@ impl Loop<'_> {
             let totals = self.totals();
             self.say.line(&totals, now);
         }
+    }
+
+    fn publish_reports(&mut self, now: u64) {
+        for report in self.stream.streamer_mut().take_reports() {
+            if let Report::OtherFirstWeights {
+                node: node @ ..64, ..
+            } = report
+            {
+                self.health.began_otherwise |= 1 << node;
+            }
+            self.say.report(&report, now);
+        }
+        StreamMeter::OtherFirstWeights.set(self.meters, self.health.began_otherwise);
     }
 
     /// The last publication: all counters, in the log too.
