@@ -119,7 +119,20 @@ fn the_examples() {
     if std::env::var_os("DOGWILD_DATA").is_none() {
         return skip("DOGWILD_DATA names no folder with real data: the examples train on MNIST");
     }
-    run("test_examples");
+    run("test_examples.MnistShare");
+}
+
+#[test]
+fn the_example_of_a_transformer() {
+    run("test_examples.Transformer");
+}
+
+#[test]
+fn the_example_of_a_resnet() {
+    if std::env::var_os("DOGWILD_CIFAR10").is_none() {
+        return skip("DOGWILD_CIFAR10 does not name the folder of data_batch_1.bin");
+    }
+    run("test_examples.Resnet");
 }
 
 #[test]
