@@ -86,7 +86,7 @@ enum Action {
         #[arg(long, value_name = "FOLDER", default_value = "target/wheels")]
         out: PathBuf,
         /// How it is built.
-        #[arg(long, value_name = "NAME", default_value = "dist")]
+        #[arg(long, value_name = "NAME", default_value = "slim")]
         profile: String,
         /// The program that goes in, instead of one that is built for it.
         #[arg(long, value_name = "FILE")]
