@@ -141,6 +141,7 @@ def _started_at() -> float:
     """When this process started, seconds since 1970, by the clock that buffers are made by."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
-    ticks = int(fields[19])
+    # The end of the tick: who may have started later has.
+    ticks = int(fields[19]) + 1
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
