@@ -117,8 +117,8 @@ pub(super) fn hear_own_index(common: &mut Common<'_>, frame: &Frame<'_>) {
     }
 }
 
-/// Says that the range of `node` begins with other weights than ours, if both are new. A node
-/// that comes back without its memory may have others: it gets those of the job.
+/// Says that the sender begins with other weights than ours, if both are new: neither has trained.
+/// A node that comes late, or back without its memory, may have others: it gets those of the job.
 pub(super) fn check_first_weights(common: &mut Common<'_>, frame: &Frame<'_>, hello: &Hello) {
     let (theirs, ours) = (hello.first_weights, common.config.first_weights);
     // Who joins later has other first weights, and takes those of the job.
@@ -129,6 +129,8 @@ pub(super) fn check_first_weights(common: &mut Common<'_>, frame: &Frame<'_>, he
         .filter(begins_here)
         .peekable();
     let both_new = begin
+        && common.local_iterations() == 0
+        && frame.header.iterations == 0
         && common.streamed_first() == 0
         && counter(frame.header.epoch) <= 1
         && of_us.peek().is_some()

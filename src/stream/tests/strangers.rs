@@ -304,6 +304,16 @@ fn other_first_weights_are_named_while_the_job_is_new() {
     let fleet = Fleet::new(&config, folder.path()).unwrap();
     let mut world = World::new(&fleet, Faults::default(), 5);
     let other = hello(&config, 1, |_, hello| hello.first_weights = 0xbad);
+    let trained = hello(&config, 1, |header, hello| {
+        header.iterations = 5;
+        hello.first_weights = 0xbad;
+    });
+    // Either goes on with a job that was new once.
+    world.inject(0, &trained);
+    world.set_iterations(0, 5);
+    world.inject(0, &other);
+    assert_eq!(world.take_reports(0), []);
+    world.set_iterations(0, 0);
     world.inject(0, &other);
     let report = Report::OtherFirstWeights {
         node: 1,
