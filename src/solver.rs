@@ -63,5 +63,5 @@ pub use net_spec::{
 pub use rate::LrPolicy;
 pub use run::{Evaluation, Factors, LayerDone};
 pub use spec::{Regularization, SolverSpec};
-pub use stride::{Cluster, Crew, halve_momentum, update_in_cluster};
+pub use stride::{Cluster, Crew, halve_momentum, update_in_cluster, walk_ahead};
 pub use update::{Sgd, TensorStep, update};

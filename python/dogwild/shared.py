@@ -6,6 +6,7 @@ import logging
 import os
 import time
 import types
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from . import binding
 from ._native import Buffer
+from .ahead import Ahead
 from .errors import PeerLost, WeightsDiffer
 from .opening import Beginning, open_buffer
 from .streamer import Streamer
@@ -49,6 +51,7 @@ def share(
     frozen: bool = False,
     existing: Literal["resume", "fresh", "refuse"] = "resume",
     check_weights: bool = True,
+    walk_ahead: bool = True,
     timeout: float = 300.0,
 ) -> Shared:
     """Puts the parameters of ``model`` into a buffer that other processes and nodes share.
@@ -69,8 +72,10 @@ def share(
     ``check_weights``: nodes, and processes of a node, that begin a new job together must have the
     same weights. ``timeout``: seconds to wait for the buffer and for the other nodes.
 
-    With ``merge="mean"`` the steps of all nodes make one mean, so the cluster walks as far per step
-    as one node does; "sum" adds them up, which is for two nodes or short delays.
+    With ``merge="mean"`` the steps of all nodes make one weighted mean. ``walk_ahead``: the
+    optimiser's steps are longer by what that leaves out, so that all count; this takes memory for
+    two more copies of the weights. Without it steps count for less the more nodes there are.
+    ``merge="sum"`` adds all steps up, which is for two nodes or short delays.
 
     Raises the errors of :mod:`dogwild.errors`: ``NotShareable``, ``BufferInUse``,
     ``BufferMismatch``, ``NoSpace``, ``WeightsDiffer``, ``StreamerFailed``, and ``PeerLost`` at the
@@ -112,7 +117,8 @@ def share(
             for host in join:
                 options += ["--join", host]
             streamer = Streamer([*options, *stream_options])
-        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone)
+        ahead = Ahead(found, opened, solver) if walk_ahead else None
+        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone, ahead)
         shared._wait_until_ready(until, timeout)
         if beginning is not None:
             shared._check_nodes(beginning)
@@ -153,6 +159,7 @@ class Shared:
         streamer: Streamer | None,
         node: int,
         alone: bool,
+        ahead: Ahead | None,
     ) -> None:
         self._optimizer = optimizer
         self._places = found
@@ -161,6 +168,7 @@ class Shared:
         self._streamer = streamer
         self._node = node
         self._alone = alone
+        self._ahead = ahead
         self._watch = binding.Watch(found)
         self._unhook: Any = None
         self._closed = False
@@ -194,6 +202,11 @@ class Shared:
     def stats(self) -> dict[str, int]:
         """Counters of the streamer (docs/reference/summary-json.md); empty without one."""
         return self._buffer.counters()
+
+    @property
+    def stride(self) -> float:
+        """How many steps the last one of the optimiser was: 1, or more where it walks ahead."""
+        return 1.0 if self._ahead is None else self._ahead.stride
 
     @property
     def streamer_pid(self) -> int | None:
@@ -330,23 +343,16 @@ class Shared:
         raise error
 
     def _hook(self) -> None:
-        """Counts the optimiser's steps."""
+        """Counts the optimiser's steps, and walks ahead with them."""
         optimizer = self._optimizer
         if optimizer is None:
             return
-        if hasattr(optimizer, "register_step_post_hook"):
-
-            def done(*_: Any) -> None:
-                self.step()
-
-            handle = optimizer.register_step_post_hook(done)
-            self._unhook = handle.remove
-            return
-        # torch 1.13 has no such hook. A bound method, as schedulers look for one.
+        # A bound method, as schedulers look for one.
         before = optimizer.step
 
         def step(_: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            loss = before(*args, **kwargs)
+            with self._ahead.step() if self._ahead else nullcontext():
+                loss = before(*args, **kwargs)
             self.step()
             return loss
 

@@ -1,7 +1,10 @@
-//! The slot of a program that trains on a buffer, as a Python object: it counts steps.
+//! The slot of a program that trains on a buffer, as a Python object: it counts steps, and walks
+//! ahead with them.
+#![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use dogwild::solver::{Cluster, Crew, walk_ahead};
 use dogwild::watch::SolverMeter;
 use dogwild::weights::OwnedSlot;
 use pyo3::prelude::*;
@@ -13,6 +16,7 @@ use crate::errors;
 pub(crate) struct Solver {
     slot: Option<OwnedSlot>,
     process: u32,
+    crew: Crew,
 }
 
 impl Solver {
@@ -22,6 +26,7 @@ impl Solver {
         Self {
             slot: Some(slot),
             process: std::process::id(),
+            crew: Crew::default(),
         }
     }
 
@@ -47,6 +52,38 @@ impl Solver {
         globals.local_iterations.fetch_add(1, Relaxed);
         slot.heartbeat();
         Ok(globals.iterations())
+    }
+
+    /// Adds the step that an optimiser made in a copy of the weights, longer by the stride, which
+    /// is returned. `before` and `after`: addresses of as many weights as the buffer has, gaps
+    /// included. `after` is used up.
+    fn walk_ahead(&mut self, py: Python<'_>, before: usize, after: usize) -> PyResult<f32> {
+        let slot = self.slot()?;
+        let own = slot.meters()[SolverMeter::Iterations as usize].load(Relaxed);
+        let all = slot.buffer().globals().local_iterations.load(Relaxed);
+        self.crew.note(own, all);
+        let slot = self.slot()?;
+        let shared = slot.buffer();
+        let len = shared.used();
+        let weights = shared.view().slice(0, len);
+        let cluster = Cluster::of(shared, &self.crew);
+        // SAFETY: as the caller says; it keeps both tensors meanwhile, and nothing else uses them.
+        let (before, after) = unsafe {
+            (
+                std::slice::from_raw_parts(std::ptr::with_exposed_provenance(before), len),
+                std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(after), len),
+            )
+        };
+        let stride = py.detach(|| walk_ahead(weights, before, after, &cluster));
+        SolverMeter::StrideBits.set(slot.meters(), u64::from(stride.to_bits()));
+        Ok(stride)
+    }
+
+    /// What this node's work counts for: its portion of the cluster's iterations, above 0, at most
+    /// 1. It is 1 where the node is alone, or all work is added up.
+    #[getter]
+    fn portion(&self) -> PyResult<f32> {
+        Ok(self.slot()?.buffer().globals().portion())
     }
 
     /// Says that this solver adds nothing more, until its next step.

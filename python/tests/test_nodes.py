@@ -19,6 +19,40 @@ import dogwild
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+#: A node whose gradients are ones: how far the weights go counts steps.
+WALKS = """
+import json, sys, time, torch, dogwild
+from torch import nn
+folder, node, ahead, rate, steps = sys.argv[1:]
+torch.set_num_threads(1)
+model = nn.Linear(200, 100)
+with torch.no_grad():
+    [one.fill_(1.0) for one in model.parameters()]
+optimizer = torch.optim.SGD(model.parameters(), lr=float(rate))
+strides = []
+with dogwild.share(
+    model,
+    optimizer,
+    name=folder,
+    buffer=f"{folder}/n{node}",
+    node=int(node),
+    nodes=2,
+    walk_ahead=ahead == "ahead",
+) as job:
+    places = [one.data_ptr() for one in model.parameters()]
+    for _ in range(int(steps)):
+        optimizer.zero_grad()
+        sum(one.sum() for one in model.parameters()).backward()
+        optimizer.step()
+        strides.append(job.stride)
+        time.sleep(0.005)
+    assert places == [one.data_ptr() for one in model.parameters()]
+    equal = job.finish()
+    walked = 1.0 - model.weight.mean().item()
+    print(json.dumps([equal, walked / float(rate) / job.iterations, max(strides)]))
+"""
+
+
 class Worker:
     """A process of worker.py: what it says, and its log."""
 
@@ -206,6 +240,34 @@ class Nodes(unittest.TestCase):
                 while os.path.exists(f"/proc/{streamer}"):
                     time.sleep(0.01)
         self.ends_equal(workers[0], again)
+
+    def walks(self, ahead, rate, steps):
+        command = [sys.executable, "-W", "ignore", "-c", WALKS, self.folder]
+        nodes = [
+            subprocess.Popen(
+                [*command, str(node), ahead, rate, steps], stdout=subprocess.PIPE, text=True
+            )
+            for node in (0, 1)
+        ]
+        said = [json.loads(node.communicate()[0]) for node in nodes]
+        shutil.rmtree(self.folder)
+        os.mkdir(self.folder)
+        self.assertTrue(all(equal for equal, _, _ in said), said)
+        return said
+
+    def test_steps_are_as_long_as_those_of_all_nodes(self):
+        for _, walked, stride in self.walks("ahead", "1e-4", "200"):
+            self.assertGreater(stride, 1.5)
+            self.assertTrue(0.85 < walked < 1.15, walked)
+        # Where a node masters its step counts, elsewhere half of it does.
+        for _, walked, stride in self.walks("one", "1e-4", "200"):
+            self.assertEqual(stride, 1.0)
+            self.assertTrue(0.65 < walked < 0.85, walked)
+
+    def test_no_step_is_longer_than_one_percent_of_the_weights(self):
+        # One plain step is 0.8 % of the weights at first, and more later.
+        for _, _, stride in self.walks("ahead", "8e-3", "30"):
+            self.assertTrue(1.1 < stride < 1.3, stride)
 
     def test_a_streamer_that_fails(self):
         with self.assertRaisesRegex(dogwild.StreamerFailed, "exit code 2.*--nonsense"):

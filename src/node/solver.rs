@@ -134,16 +134,6 @@ pub(super) fn smoothed(before: Option<f32>, loss: f32) -> f32 {
     before.map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before))
 }
 
-/// What the streamer of this buffer has told of the cluster.
-pub(super) fn cluster(shared: &SharedWeights, crew: &Crew) -> Cluster {
-    let globals = shared.globals();
-    Cluster {
-        portion: globals.portion(),
-        own: globals.own_ranges(),
-        crew: crew.size(),
-    }
-}
-
 /// A training net with its gradient memory.
 struct Trainer {
     net: Net,
@@ -285,7 +275,7 @@ impl Run<'_> {
             &trainer.grads,
             self.state.history(),
             rate,
-            &cluster(self.shared, &self.crew),
+            &Cluster::of(self.shared, &self.crew),
         );
         let all = globals.local_iterations.fetch_add(1, Relaxed);
         let own = self.state.progress().iteration.fetch_add(1, Relaxed);

@@ -15,10 +15,12 @@
 
 use std::ops::Range;
 
+use pulp::Arch;
+
 use super::net::Net;
 use super::spec::SolverSpec;
-use super::update::{CHUNK, Squares, TensorStep, gradient_scale, update};
-use crate::weights::{WeightsView, kernels};
+use super::update::{CHUNK, Squares, TensorStep, gradient_scale, square, update};
+use crate::weights::{SharedWeights, WeightsView, kernels};
 
 /// Longest step that a stride may make, as a share of the length of all weights.
 const LONGEST: f64 = 0.01;
@@ -120,7 +122,45 @@ pub fn update_in_cluster(
     stride
 }
 
+/// Adds a step that an optimiser of another program made in a copy of the weights, from `before` to
+/// `after`, and walks ahead as [`update_in_cluster`] does. Gives the stride. `after` is used up.
+///
+/// # Panics
+/// If one of them is not as long as `w`.
+pub fn walk_ahead(w: WeightsView<'_>, before: &[f32], after: &mut [f32], cluster: &Cluster) -> f32 {
+    assert_eq!((before.len(), after.len()), (w.len(), w.len()));
+    let arch = Arch::new();
+    let mut squares = Squares::default();
+    for (before, after) in before.chunks(CHUNK).zip(after.chunks_mut(CHUNK)) {
+        arch.dispatch(
+            #[inline(always)]
+            || {
+                for (after, before) in after.iter_mut().zip(before) {
+                    *after -= before;
+                }
+            },
+        );
+        squares.weights += square(arch, before);
+        squares.step += square(arch, after);
+    }
+    let stride = cluster.stride_of(squares);
+    for (part, factor) in cluster.parts(0..w.len(), stride) {
+        kernels::racy_axpy(w.slice(part.start, part.len()), factor, &after[part]);
+    }
+    stride
+}
+
 impl Cluster {
+    /// What the streamer of a buffer has told of the cluster, and who else steps on it.
+    pub fn of(shared: &SharedWeights, crew: &Crew) -> Self {
+        let globals = shared.globals();
+        Self {
+            portion: globals.portion(),
+            own: globals.own_ranges(),
+            crew: crew.size(),
+        }
+    }
+
     /// How many steps a solver takes at once whose step and weights have these squares.
     pub(super) fn stride_of(&self, squares: Squares) -> f32 {
         let longest = LONGEST / f64::from(self.crew);
@@ -295,6 +335,34 @@ mod tests {
         let walked = length(&mut model.values().iter().zip(&before).map(|(a, b)| a - b));
         let ratio = walked / length(&mut before.iter().copied());
         assert!((0.0095..0.0105).contains(&ratio), "{ratio}");
+    }
+
+    /// A step of another program is walked as one of this solver.
+    #[test]
+    fn a_step_made_in_a_copy_walks_as_its_own() {
+        let (mut ours, mut plain) = (Model::new(), Model::new());
+        let cluster = Cluster {
+            portion: 0.25,
+            own: vec![100..200_000, 300_000..300_016],
+            crew: 1.0,
+        };
+        let alone = Cluster {
+            portion: 1.0,
+            ..cluster.clone()
+        };
+        let before = plain.values();
+        plain.step(1e-5, &alone);
+        let mut after = plain.values();
+        let theirs: Vec<_> = before.iter().map(|w| AtomicU32::new(w.to_bits())).collect();
+        let view = WeightsView::of(&theirs);
+        // Another process adds meanwhile: that is no part of the step.
+        view.store(7, view.load(7) + 1.0);
+        let stride = walk_ahead(view, &before, &mut after, &cluster);
+        assert_eq!(ours.step(1e-5, &cluster), stride);
+        for (i, want) in ours.values().into_iter().enumerate() {
+            let got = view.load(i) - if i == 7 { 1.0 } else { 0.0 };
+            assert!((got - want).abs() < 1e-6, "weight {i}: {got}, not {want}");
+        }
     }
 
     #[test]

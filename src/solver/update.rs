@@ -157,8 +157,8 @@ impl TensorStep {
                 .velocity(w, &gradient[at..at + len], history, step, other);
             kernels::copy_in(history, step);
             kernels::copy_out(w, other);
-            squares.weights += self.0.square(other);
-            squares.step += self.0.square(step);
+            squares.weights += square(self.0.arch, other);
+            squares.step += square(self.0.arch, step);
         }
     }
 }
@@ -240,26 +240,26 @@ impl Step {
             );
         }
     }
+}
 
-    /// The sum of squares of one chunk.
-    fn square(&self, values: &[f32]) -> f64 {
-        let mut sum = 0.0f32;
-        self.arch.dispatch(
-            #[inline(always)]
-            || {
-                let mut lanes = [0.0f32; 16];
-                let blocks = values.chunks_exact(16);
-                let rest: f32 = blocks.remainder().iter().map(|x| x * x).sum();
-                for block in blocks {
-                    for (lane, x) in lanes.iter_mut().zip(block) {
-                        *lane += x * x;
-                    }
+/// The sum of squares of one chunk.
+pub(super) fn square(arch: Arch, values: &[f32]) -> f64 {
+    let mut sum = 0.0f32;
+    arch.dispatch(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; 16];
+            let blocks = values.chunks_exact(16);
+            let rest: f32 = blocks.remainder().iter().map(|x| x * x).sum();
+            for block in blocks {
+                for (lane, x) in lanes.iter_mut().zip(block) {
+                    *lane += x * x;
                 }
-                sum = lanes.iter().sum::<f32>() + rest;
-            },
-        );
-        f64::from(sum)
-    }
+            }
+            sum = lanes.iter().sum::<f32>() + rest;
+        },
+    );
+    f64::from(sum)
 }
 
 /// -1, 0 or 1.

@@ -12,14 +12,14 @@ use std::time::Duration;
 use super::super::clock::{Clock, cpu_ns};
 use super::super::model::{bound_net, data_kind, train_batch};
 use super::super::ready::wait_until_ready;
-use super::super::solver::{cluster, smoothed};
+use super::super::solver::smoothed;
 use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
 use super::super::turn::Turn;
 use super::GpuError;
 use crate::device::{Device, Stream};
 use crate::solver::data::{self, Batches, Shard, Source};
-use crate::solver::{Caution, Crew, DeviceNet, Net, Phase, SolverSpec};
+use crate::solver::{Caution, Cluster, Crew, DeviceNet, Net, Phase, SolverSpec};
 use crate::watch::SolverMeter;
 use crate::weights::{Expect, Role, SharedWeights, SolverState};
 
@@ -182,7 +182,7 @@ impl<D: Device> DeviceSolver<D> {
             let iteration = globals.iterations();
             return Err(SolverError::Diverged { loss, iteration }.into());
         }
-        let cluster = cluster(at.shared, &self.crew);
+        let cluster = Cluster::of(at.shared, &self.crew);
         let stride = self.net.step(spec, at.stream, at.weights, rate, &cluster)?;
         Ok((loss, rate, stride, images))
     }
