@@ -110,7 +110,7 @@ class Beginning:
                 f"of index 0, which made {opened.path} ({what}): {self._CURE}"
             )
 
-    def check_nodes(self, opened: Buffer, node: int, others: str) -> WeightsDiffer:
+    def error_of_nodes(self, opened: Buffer, node: int, others: str) -> WeightsDiffer:
         """The error for a node that began this job with other weights than ``others``, as its
         streamer found; the buffer holds what they stream, and is not trained yet."""
         differing = self.differing(opened)

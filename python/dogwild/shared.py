@@ -334,7 +334,7 @@ class Shared:
         # A node that goes on may have begun otherwise, once.
         if not others or self._buffer.iterations()[0] > 0:
             return
-        error = beginning.check_nodes(self._buffer, self._node, _nodes(others))
+        error = beginning.error_of_nodes(self._buffer, self._node, _nodes(others))
         # The others see it too, and need what is streamed here to name a parameter.
         self._solver.finish()
         until = time.monotonic() + _OTHERS_SEE_S

@@ -355,7 +355,7 @@ mod tests {
         let mut after = plain.values();
         let theirs: Vec<_> = before.iter().map(|w| AtomicU32::new(w.to_bits())).collect();
         let view = WeightsView::of(&theirs);
-        // Another process adds meanwhile: that is no part of the step.
+        // Another process adds during the step: that is no part of it.
         view.store(7, view.load(7) + 1.0);
         let stride = walk_ahead(view, &before, &mut after, &cluster);
         assert_eq!(ours.step(1e-5, &cluster), stride);
