@@ -16,7 +16,10 @@ pub mod given;
 mod gpu;
 mod hint;
 mod init;
+mod job;
+mod job_file;
 mod lab_args;
+mod launch;
 mod parse;
 mod pictures;
 mod poseidon_flags;
@@ -28,6 +31,7 @@ pub mod stream;
 pub mod stream_args;
 mod tester;
 mod train;
+mod train_checks;
 mod train_poseidon;
 pub mod worker;
 
@@ -50,6 +54,10 @@ struct Cli {
 enum Command {
     /// Train on this machine: makes the buffers, starts all components, ends with a report
     Train(Box<explicit::Explicit<train::Args>>),
+    /// Run a job file on this machine: all of its nodes
+    Launch(launch::Args),
+    /// Check a job file, or show all that it means
+    Job(job::Args),
     /// Make the shared weight buffer of one node
     Init(init::Args),
     /// Run a solver on a buffer
@@ -84,6 +92,8 @@ pub fn main() -> ExitCode {
     start_log();
     let result = match cli.command {
         Command::Train(args) => args.run(),
+        Command::Launch(args) => args.run(),
+        Command::Job(args) => args.run(),
         Command::Init(args) => args.run(),
         Command::Solver(args) => args.run(),
         Command::Tester(args) => args.run(),

@@ -2,6 +2,7 @@
 
 use anyhow::Error;
 
+use super::job_file::Problems;
 use crate::job::{NotAsAsked, codes};
 use crate::node::{GpuError, Interrupted, SolverError};
 use crate::poseidon::{ANOTHER_FAILED, PoseidonError};
@@ -17,6 +18,9 @@ Exit codes:
     5  the replicas were compared and differ
   129  the terminal was closed (HUP); 130: Ctrl-C (INT); 143: TERM";
 
+/// The code of arguments that cannot be, which is clap's.
+const WRONG_ARGUMENTS: u8 = 2;
+
 /// What a program ends with that failed so.
 pub(super) fn code_of(error: &Error) -> u8 {
     if let Some(end) = error.downcast_ref::<NotAsAsked>() {
@@ -24,6 +28,9 @@ pub(super) fn code_of(error: &Error) -> u8 {
     }
     if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
         return interrupted.code();
+    }
+    if error.downcast_ref::<Problems>().is_some() {
+        return WRONG_ARGUMENTS;
     }
     let solver = |error: &SolverError| match error {
         SolverError::Diverged { .. } => codes::DIVERGED,

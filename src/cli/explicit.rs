@@ -16,6 +16,11 @@ impl<A> Explicit<A> {
         self.matches.value_source(id) == Some(ValueSource::CommandLine)
     }
 
+    /// How all arguments were found.
+    pub(super) fn matches(&self) -> &ArgMatches {
+        &self.matches
+    }
+
     /// The flags of a group of arguments (or of a struct of them, by its name) that the user gave.
     pub(super) fn flags_of(&self, group: &str) -> impl Iterator<Item = String> {
         let ids = self.matches.get_many::<Id>(group).into_iter().flatten();

@@ -2,17 +2,18 @@
 
 use clap::{Command, Parser};
 
-/// The arguments of this process. Numbers below 0 reach the parsers of their options, whose
-/// messages say what is allowed.
+/// Numbers below 0 reach the parsers of their options, whose messages say what is allowed.
+pub(super) fn with_negative_numbers(command: Command) -> Command {
+    command
+        .mut_args(|arg| {
+            let takes_values = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes_values)
+        })
+        .mut_subcommands(with_negative_numbers)
+}
+
+/// The arguments of this process.
 pub fn parse<C: Parser>() -> C {
-    fn with_negative_numbers(command: Command) -> Command {
-        command
-            .mut_args(|arg| {
-                let takes_values = arg.get_action().takes_values();
-                arg.allow_negative_numbers(takes_values)
-            })
-            .mut_subcommands(with_negative_numbers)
-    }
     let mut command = with_negative_numbers(C::command());
     let matches = command.clone().try_get_matches().unwrap_or_else(|error| {
         let said = error.render().to_string();

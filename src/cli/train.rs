@@ -12,6 +12,7 @@ use super::capture;
 use super::closing::{Closing, close};
 use super::exit;
 use super::explicit::Explicit;
+use super::job_file;
 use super::lab_args::LabArgs;
 use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
@@ -30,7 +31,7 @@ use crate::wire::Dtype;
 const DEFAULT_ITERATIONS: u64 = 3000;
 
 /// Nodes of a job: progress and warnings keep one bit for each.
-const MOST_NODES: u16 = 64;
+pub(super) const MOST_NODES: u16 = 64;
 
 /// Tests that a curve needs at least.
 const CURVE_TESTS: u64 = 20;
@@ -45,10 +46,10 @@ pub(super) struct Args {
     /// Solvers on each node (more than one: Hogwild on its buffer), or a number for each node:
     /// 0,1,1 (a node without solvers only masters its part of the weights)
     #[arg(long, group = STREAM_GROUP, value_name = "N|N,N...", default_value = "1")]
-    solvers: Solvers,
+    pub(super) solvers: Solvers,
     /// One more node, which only tests: no solver stops for a test
     #[arg(long, group = STREAM_GROUP)]
-    tester: bool,
+    pub(super) tester: bool,
     /// Model: built-in (lenet, lenet_no_momentum, cifar10_quick) or a Caffe solver file [default:
     /// lenet]
     #[arg(long, value_name = "NAME|FILE")]
@@ -73,10 +74,10 @@ pub(super) struct Args {
     /// Make at most so many steps a second and solver, or a number for each node: a machine then
     /// has room for many nodes, each with a pace of its own
     #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "R|R,R...")]
-    pace_steps: Option<Paces>,
+    pub(super) pace_steps: Option<Paces>,
     /// A node stands still (SIGSTOP): from so many seconds of training on, for so many. Repeatable
     #[arg(long, group = STREAM_GROUP, allow_hyphen_values = true, value_name = "NODE:FROM:SECONDS")]
-    pause: Vec<Pause>,
+    pub(super) pause: Vec<Pause>,
     /// Solvers wait rather than compute from what is known of another node's range if that is older
     /// than so many local steps
     #[arg(long, group = STREAM_GROUP, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -102,6 +103,10 @@ pub(super) struct Args {
     /// Replace results that are in --out, once those of this run are complete
     #[arg(long, requires = "out", conflicts_with = "resume")]
     overwrite: bool,
+    /// Write these arguments as a job file, which `dogwild launch` runs
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    save_job: Option<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(super) lab: LabArgs,
@@ -114,7 +119,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pub(super) transport: TransportArgs,
     #[command(flatten)]
-    stream: StreamArgs,
+    pub(super) stream: StreamArgs,
     #[command(flatten)]
     #[serde(rename = "faults")]
     fault: FaultArgs,
@@ -125,6 +130,9 @@ impl Explicit<Args> {
         let stop = stop_on_signals()?;
         self.args.sync.check(&self)?;
         self.args.stream.quorum = self.quorum()?;
+        if let Some(file) = &self.args.save_job {
+            job_file::save(file, &self)?;
+        }
         let chosen = self.has("transport");
         self.args.run(chosen, &stop)
     }
@@ -142,34 +150,14 @@ impl Args {
             let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
             return finish(&plan, out, stop);
         }
-        self.solvers.check(self.nodes)?;
-        Pause::check(&self.pause, self.nodes)?;
-        if let Some(paces) = &self.pace_steps {
-            paces.check(self.nodes)?;
-        }
-        if let Some(masters) = self.stream.masters
-            && masters > self.nodes
-        {
-            bail!("--masters {masters} of {} nodes: give 1 to {0}", self.nodes);
+        if let Some(wrong) = self.stream_problems().into_iter().next() {
+            return Err(wrong);
         }
         if self.tester {
-            self.add_tester()?;
+            self.add_tester();
         }
-        self.check_numbers()?;
         if self.lab.lab {
             self.enter_lab(chosen);
-        } else if self.transport.transport.is_raw()
-            && self.transport.iface.is_none()
-            && self.nodes > 1
-        {
-            bail!(
-                "raw Ethernet between processes of one host needs a cable: use --lab (namespaces, no root needed), \
-                 or start `dogwild stream --transport packet_mmap --iface NAME` on each host"
-            );
-        }
-        if let Some(file) = &self.transport.key_file {
-            // Said here, once, and not in the log of each node.
-            dogwild_net::seal::Key::from_file(file)?;
         }
         let resume = self.resume.then(|| self.find_run()).transpose()?;
         let asked = self.iterations;
@@ -191,31 +179,11 @@ impl Args {
         finish(&plan, out, stop)
     }
 
-    fn check_numbers(&self) -> Result<()> {
-        if let Some(places) = self.stream.places.filter(|places| *places < self.nodes) {
-            bail!(
-                "--places {places} for {} nodes: give {0} or more",
-                self.nodes
-            );
-        }
-        if let Some(least) = self.stream.min_nodes.filter(|least| *least > self.nodes) {
-            bail!("--min-nodes {least} of {} nodes: give 1 to {0}", self.nodes);
-        }
-        Ok(())
-    }
-
     /// One more node, which masters nothing.
-    fn add_tester(&mut self) -> Result<()> {
-        if self.nodes == MOST_NODES {
-            bail!(
-                "--nodes {MOST_NODES} --tester: the node that tests is one of the {MOST_NODES}; give {} nodes at most",
-                MOST_NODES - 1
-            );
-        }
+    fn add_tester(&mut self) {
         self.stream.masters.get_or_insert(self.nodes);
         self.solvers = self.solvers.and_none(self.nodes);
         self.nodes += 1;
-        Ok(())
     }
 
     /// How weights are to travel, by the age that they would have.

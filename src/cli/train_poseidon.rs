@@ -1,7 +1,7 @@
 //! `dogwild train --sync poseidon`: its arguments in addition to those of every job.
 
 use anyhow::{Result, bail, ensure};
-use clap::{ArgGroup, ValueEnum};
+use clap::{ArgGroup, Command, ValueEnum};
 use serde::Serialize;
 
 use super::args;
@@ -35,6 +35,7 @@ pub(super) const STREAM_GROUP: &str = "stream-path";
 pub(super) const POSEIDON_GROUP: &str = "poseidon-path";
 /// Though in a group of the stream, the reliable path has it too.
 const BOTH: &str = "--key-file";
+const KEY_FILE: &str = "key_file";
 /// In a group of the reliable path; on the stream it is a number of nodes.
 const QUORUM: &str = "--quorum";
 
@@ -63,6 +64,18 @@ pub(super) struct PoseidonArgs {
 }
 
 impl Sync {
+    /// Whether arguments of `command` belong to the other path.
+    pub(super) fn is_foreign(self, command: &Command, id: &str) -> bool {
+        let foreign: &[&str] = match self {
+            Self::Stream => &POSEIDON_ONLY,
+            Self::Poseidon => &STREAM_ONLY,
+        };
+        let mut groups = command.get_groups();
+        let has = |group: &ArgGroup| group.get_args().any(|arg| arg == id);
+        id != KEY_FILE
+            && groups.any(|group| foreign.contains(&group.get_id().as_str()) && has(group))
+    }
+
     /// Refuses arguments of the other path.
     pub(super) fn check(self, given: &Explicit<Args>) -> Result<()> {
         let (foreign, own, other): (&[&str], _, _) = match self {
@@ -173,7 +186,7 @@ pub(super) fn report(summary: &PoseidonSummary) {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, FromArgMatches};
+    use clap::FromArgMatches;
 
     use super::*;
 
@@ -186,7 +199,7 @@ mod tests {
     /// An argument that is in no group is taken, and ignored, on a path that does not know it.
     #[test]
     fn every_argument_belongs_to_a_path_or_to_both() {
-        const COMMON: [&str; 18] = [
+        const COMMON: [&str; 19] = [
             "help",
             "solver",
             "data",
@@ -199,6 +212,7 @@ mod tests {
             "resume",
             "out",
             "overwrite",
+            "save_job",
             "lab",
             "lab_rate",
             "lab_queue",

@@ -123,7 +123,7 @@ fn links_lead_somewhere() {
 }
 
 /// Folders whose files documents name by their path from the root.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "src/",
     "kernels/",
     "net/",
@@ -135,6 +135,7 @@ const FOLDERS: [&str; 12] = [
     "benches/",
     "fuzz/",
     "examples/",
+    "jobs/",
     ".ci/",
 ];
 

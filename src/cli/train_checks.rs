@@ -1,0 +1,85 @@
+//! What is wrong with the arguments of `dogwild train`, all of it, before anything is made.
+
+use anyhow::{Error, anyhow};
+
+use super::args;
+use super::explicit::Explicit;
+use super::pictures::choose;
+use super::train::{Args, MOST_NODES};
+use super::train_poseidon::Sync;
+use crate::job::Pause;
+use crate::solver::data::Source;
+
+impl Explicit<Args> {
+    /// All that is wrong with the job, as far as it can be told before it runs.
+    pub(super) fn problems(&self) -> Vec<Error> {
+        let mut wrong = Vec::new();
+        wrong.extend(self.args.sync.check(self).err());
+        wrong.extend(self.quorum().err());
+        let model = self.args.solver.as_deref().unwrap_or("lenet");
+        match args::model(model) {
+            Err(error) => wrong.push(error.into()),
+            Ok(spec) => match choose(self.args.data.clone(), model, &spec) {
+                Err(error) => wrong.push(error),
+                Ok((data, _)) => {
+                    if matches!(data, Source::Mnist(_) | Source::Cifar10(_)) {
+                        wrong.extend(data.load().err().map(Error::from));
+                    }
+                    if self.args.sync == Sync::Poseidon {
+                        wrong.extend(self.args.check_cluster(&spec).err());
+                    }
+                }
+            },
+        }
+        if self.args.sync == Sync::Stream {
+            wrong.extend(self.args.stream_problems());
+        }
+        wrong
+    }
+}
+
+impl Args {
+    /// All that is wrong with a job on the stream.
+    pub(super) fn stream_problems(&self) -> Vec<Error> {
+        let nodes = self.nodes;
+        let mut wrong = Vec::new();
+        wrong.extend(self.solvers.check(nodes).err());
+        wrong.extend(Pause::check(&self.pause, nodes).err());
+        let paces = self.pace_steps.as_ref();
+        wrong.extend(paces.and_then(|paces| paces.check(nodes).err()));
+        if let Some(masters) = self.stream.masters.filter(|masters| *masters > nodes) {
+            wrong.push(anyhow!(
+                "--masters {masters} of {nodes} nodes: give 1 to {nodes}"
+            ));
+        }
+        if self.tester && nodes == MOST_NODES {
+            wrong.push(anyhow!(
+                "--nodes {MOST_NODES} --tester: the node that tests is one of the {MOST_NODES}; give {} nodes at most",
+                MOST_NODES - 1
+            ));
+        }
+        let all = nodes + u16::from(self.tester);
+        if let Some(places) = self.stream.places.filter(|places| *places < all) {
+            wrong.push(anyhow!(
+                "--places {places} for {all} nodes: give {all} or more"
+            ));
+        }
+        if let Some(least) = self.stream.min_nodes.filter(|least| *least > all) {
+            wrong.push(anyhow!(
+                "--min-nodes {least} of {all} nodes: give 1 to {all}"
+            ));
+        }
+        let raw = self.transport.transport.is_raw();
+        if raw && !self.lab.lab && self.transport.iface.is_none() && all > 1 {
+            wrong.push(anyhow!(
+                "raw Ethernet between processes of one host needs a cable: use --lab (namespaces, no root needed), \
+                 or start `dogwild stream --transport packet_mmap --iface NAME` on each host"
+            ));
+        }
+        // Said here, once, and not in the log of each node.
+        let key = self.transport.key_file.as_ref();
+        let key = key.and_then(|file| dogwild_net::seal::Key::from_file(file).err());
+        wrong.extend(key.map(Error::from));
+        wrong
+    }
+}
