@@ -20,6 +20,7 @@ mod job;
 mod job_file;
 mod lab_args;
 mod launch;
+mod node;
 mod parse;
 mod pictures;
 mod poseidon_flags;
@@ -56,6 +57,8 @@ enum Command {
     Train(Box<explicit::Explicit<train::Args>>),
     /// Run a job file on this machine: all of its nodes
     Launch(launch::Args),
+    /// Run one node of a job file, under srun, mpirun, torchrun, Kubernetes or by hand
+    Node(node::Args),
     /// Check a job file, or show all that it means
     Job(job::Args),
     /// Make the shared weight buffer of one node
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Train(args) => args.run(),
         Command::Launch(args) => args.run(),
+        Command::Node(args) => args.run(),
         Command::Job(args) => args.run(),
         Command::Init(args) => args.run(),
         Command::Solver(args) => args.run(),

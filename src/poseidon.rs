@@ -25,6 +25,7 @@ pub use protocol::{
     Refusal, RoundError, Saved, Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer,
     VERSION, bits_len, state_name,
 };
+pub(crate) use runtime::secured;
 pub use runtime::{
     ANOTHER_FAILED, CheckpointError, CheckpointFolder, Claims, Client, ClientJob, ClusterKey,
     CoordinatorJob, First, LayerTraffic, MemberJob, ModelJob, Overlap, OwnReplica, PoseidonError,

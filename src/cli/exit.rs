@@ -3,7 +3,7 @@
 use anyhow::Error;
 
 use super::job_file::Problems;
-use crate::job::{NotAsAsked, codes};
+use crate::job::{NotAsAsked, WorldError, codes};
 use crate::node::{GpuError, Interrupted, SolverError};
 use crate::poseidon::{ANOTHER_FAILED, PoseidonError};
 
@@ -29,7 +29,7 @@ pub(super) fn code_of(error: &Error) -> u8 {
     if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
         return interrupted.code();
     }
-    if error.downcast_ref::<Problems>().is_some() {
+    if error.downcast_ref::<Problems>().is_some() || error.downcast_ref::<WorldError>().is_some() {
         return WRONG_ARGUMENTS;
     }
     let solver = |error: &SolverError| match error {

@@ -10,6 +10,7 @@ mod problem;
 mod read;
 mod write;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -157,6 +158,50 @@ impl Job {
             Some(one) => Origin::Environment(one.line, one.variables.clone()),
             None => Origin::Default,
         }
+    }
+
+    /// Takes the number of nodes from what started this process.
+    ///
+    /// # Errors
+    /// The file or a flag says another one.
+    pub(super) fn set_size(&mut self, size: u16, by: &str) -> Result<(), Problems> {
+        let nodes = size.saturating_sub(u16::from(self.args.args.tester)).max(1);
+        let said = self.args.args.nodes;
+        if self.origin("nodes") == Origin::Default {
+            self.args.args.nodes = nodes;
+            return Ok(());
+        }
+        if said == nodes {
+            return Ok(());
+        }
+        let text =
+            format!("--nodes {said}, but {by} has started {size}: leave it out, or start as many");
+        Err(self.refused(&text))
+    }
+
+    /// Refuses the job for a reason that names flags.
+    pub(super) fn refused(&self, why: &str) -> Problems {
+        Problems {
+            file: self.name.clone(),
+            all: vec![Problem::place(why, &self.given)],
+        }
+    }
+
+    /// All values but those of `apart`, by field: what nodes of one job have in common.
+    pub(super) fn values(&self, apart: &[&str]) -> BTreeMap<String, String> {
+        let fields = Fields::of(&command());
+        let fields = fields
+            .0
+            .into_iter()
+            .filter(|field| !apart.contains(&field.id.as_str()));
+        let value = |id: &str| {
+            let raw = self.matches.get_raw(id).into_iter().flatten();
+            let values: Vec<_> = raw.map(|raw| raw.to_string_lossy().into_owned()).collect();
+            values.join(" ")
+        };
+        fields
+            .map(|field| (field.id.clone(), value(&field.id)))
+            .collect()
     }
 
     /// What is wrong with the job, as one error that names the lines of its file.

@@ -18,8 +18,8 @@ use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, JobPlan, Load, Old, OutFolder, Paces, PathPlan, PathSummary,
-    Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
+    DEFAULT_OUT, Ended, Experiment, Here, JobPlan, Load, Old, OutFolder, Paces, PathPlan,
+    PathSummary, Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
 };
 use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
 use crate::solver::SolverSpec;
@@ -102,7 +102,7 @@ pub(super) struct Args {
     pub(super) out: Option<PathBuf>,
     /// Replace results that are in --out, once those of this run are complete
     #[arg(long, requires = "out", conflicts_with = "resume")]
-    overwrite: bool,
+    pub(super) overwrite: bool,
     /// Write these arguments as a job file, which `dogwild launch` runs
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -136,28 +136,47 @@ impl Explicit<Args> {
         let chosen = self.has("transport");
         self.args.run(chosen, &stop)
     }
+
+    /// Runs one node of the job, whose others run elsewhere.
+    pub(super) fn run_node(mut self, here: Here, out: OutFolder, stop: &Stop) -> Result<()> {
+        self.args.stream.quorum = self.quorum()?;
+        self.args.run_stream(Some(here), |_| Ok(out), stop)
+    }
 }
 
 impl Args {
     /// Runs the job; the user has `chosen` the transport, or it is the default.
     fn run(mut self, chosen: bool, stop: &Stop) -> Result<()> {
-        let model = self.solver.clone().unwrap_or_else(|| "lenet".into());
-        let spec = args::model(&model)?;
-        self.data = Some(pictures(self.data.take(), &model, &spec)?);
         if self.sync == Sync::Poseidon {
+            let model = self.model().to_owned();
+            let spec = args::model(&model)?;
+            self.data = Some(pictures(self.data.take(), &model, &spec)?);
             self.check_cluster(&spec)?;
             let out = self.folder()?;
             let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
             return finish(&plan, out, stop);
         }
+        if self.lab.lab {
+            self.enter_lab(chosen);
+        }
+        self.run_stream(None, Self::folder, stop)
+    }
+
+    /// Runs the job on the stream, or the one node of it that is `here`, with its results in `out`.
+    fn run_stream(
+        mut self,
+        here: Option<Here>,
+        out: impl FnOnce(&Self) -> Result<OutFolder>,
+        stop: &Stop,
+    ) -> Result<()> {
+        let model = self.model().to_owned();
+        let spec = args::model(&model)?;
+        self.data = Some(pictures(self.data.take(), &model, &spec)?);
         if let Some(wrong) = self.stream_problems().into_iter().next() {
             return Err(wrong);
         }
         if self.tester {
             self.add_tester();
-        }
-        if self.lab.lab {
-            self.enter_lab(chosen);
         }
         let resume = self.resume.then(|| self.find_run()).transpose()?;
         let asked = self.iterations;
@@ -169,14 +188,19 @@ impl Args {
         if self.stream.precision == PrecisionArg::Auto {
             self.choose_precision(&spec)?;
         }
-        let out = self.folder()?;
+        let out = out(&self)?;
         if let Some(base) = &self.transport.capture {
             // The folder of the results is there: the file may be in it.
             capture::check(base, self.nodes)?;
         }
-        let own = self.stream_plan(resume)?;
+        let own = self.stream_plan(resume, here)?;
         let plan = self.plan(spec, model, iterations, &out, PathPlan::Stream(own.into()));
         finish(&plan, out, stop)
+    }
+
+    /// The model as it was named.
+    pub(super) fn model(&self) -> &str {
+        self.solver.as_deref().unwrap_or("lenet")
     }
 
     /// One more node, which masters nothing.
@@ -291,7 +315,7 @@ impl Args {
         self.transport.iface.get_or_insert_with(|| "eth0".into());
     }
 
-    fn stream_plan(&self, resume: Option<Resume>) -> Result<StreamPlan> {
+    fn stream_plan(&self, resume: Option<Resume>, here: Option<Here>) -> Result<StreamPlan> {
         let mtu = self.transport.mtu.unwrap_or(1500);
         Ok(StreamPlan {
             nodes: self.nodes,
@@ -302,6 +326,7 @@ impl Args {
             max_age: self.max_age,
             snapshot_every: self.snapshot_every,
             resume,
+            here,
             lab: self.lab.spec(self.nodes.into(), mtu),
             transport: self.transport.settings(),
             stream: self.stream.settings()?,

@@ -16,7 +16,7 @@ impl Explicit<Args> {
         let mut wrong = Vec::new();
         wrong.extend(self.args.sync.check(self).err());
         wrong.extend(self.quorum().err());
-        let model = self.args.solver.as_deref().unwrap_or("lenet");
+        let model = self.args.model();
         match args::model(model) {
             Err(error) => wrong.push(error.into()),
             Ok(spec) => match choose(self.args.data.clone(), model, &spec) {

@@ -60,8 +60,31 @@ impl Buffers {
         Ok(buffers)
     }
 
+    /// Opens or makes the buffer of the only node that runs here, whose name follows from the job:
+    /// a node that was killed finds it again.
+    pub(super) fn of_node(
+        session: u64,
+        node: u16,
+        make: impl Fn(&Path) -> Result<SharedWeights, BufferError>,
+    ) -> Result<Self> {
+        let path = node_buffer(session, node);
+        let shared = make(&path)?;
+        // Its files alone: other nodes of the job may be on this host.
+        let job = path.file_name().unwrap_or_default();
+        Ok(Self {
+            job: job.to_string_lossy().into_owned(),
+            nodes: vec![shared],
+        })
+    }
+
     fn path(&self, node: u16) -> PathBuf {
         path(&self.job, node)
+    }
+
+    /// Whether a test has reached the target.
+    pub(super) fn reached(&self) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|shared| shared.globals().stop.load(Relaxed) != 0)
     }
 
     /// Iterations in the buffers, the most that a node knows of.
@@ -122,6 +145,12 @@ impl Buffers {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// The buffer of a node that runs without the others of its job.
+pub fn node_buffer(session: u64, node: u16) -> PathBuf {
+    // Two digits: no name is the beginning of another.
+    Path::new(SHM).join(format!("{PREFIX}node-{session:016x}-n{node:02}"))
 }
 
 /// The name of a new job, and its first buffer.

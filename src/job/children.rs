@@ -155,6 +155,13 @@ impl Component {
         self.child.is_some()
     }
 
+    /// Whether its process runs now: one that has ended is noted.
+    pub(super) fn still_runs(&mut self) -> bool {
+        // What cannot be asked for is gone.
+        let running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        self.child.as_mut().is_some_and(running)
+    }
+
     /// Times it had to be started again.
     pub(super) fn restarts(&self) -> u32 {
         self.restarts.total()

@@ -2,6 +2,7 @@
 //!
 //! Reads counters and nothing else.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::watch::StreamMeter;
@@ -16,8 +17,24 @@ pub(super) enum Path {
     Poseidon,
 }
 
-/// What keeps the job of these buffers, one for each node, from its first iteration.
-pub(super) fn missing(buffers: &[SharedWeights], path: Path) -> String {
+/// The nodes of a job.
+#[derive(Clone, Debug)]
+pub(super) struct Nodes {
+    /// How many there are.
+    pub(super) all: u16,
+    /// Those that run here, by whose counters the others are known.
+    pub(super) here: Range<u16>,
+}
+
+impl Nodes {
+    /// So many, all of them here.
+    pub(super) fn all(all: u16) -> Self {
+        Self { all, here: 0..all }
+    }
+}
+
+/// What keeps the job of these buffers, one for each node that runs here, from its first iteration.
+pub(super) fn missing(buffers: &[SharedWeights], path: Path, of: &Nodes) -> String {
     let nodes: Vec<Node> = buffers
         .iter()
         .map(|shared| Node {
@@ -26,7 +43,7 @@ pub(super) fn missing(buffers: &[SharedWeights], path: Path) -> String {
         })
         .collect();
     match path {
-        Path::Stream => of_nodes(&nodes),
+        Path::Stream => of_nodes(&nodes, of),
         Path::Poseidon => of_workers(&nodes),
     }
 }
@@ -43,18 +60,24 @@ impl Node {
     }
 }
 
-fn of_nodes(nodes: &[Node]) -> String {
-    let which = |found: &dyn Fn(&Node) -> bool| list(nodes.iter().map(found));
-    if nodes.len() > 1 {
+fn of_nodes(nodes: &[Node], of: &Nodes) -> String {
+    let which = |found: &dyn Fn(&Node) -> bool| {
+        let nodes = of.here.clone().zip(nodes);
+        list(nodes.filter(|(_, node)| found(node)).map(|(k, _)| k))
+    };
+    if of.all > 1 {
         if let Some(nodes) = which(&|node| node.slot(Role::Stream).is_none()) {
             return format!("the streamer of node {nodes} to open its transport");
         }
-        let behind = nodes.iter().zip(0u16..).find(|(node, _)| !node.ready);
+        let behind = nodes
+            .iter()
+            .zip(of.here.clone())
+            .find(|(node, _)| !node.ready);
         if let Some((node, k)) = behind {
             let mask = node
                 .slot(Role::Stream)
                 .map_or(0, |slot| StreamMeter::UnseenRanges.of(&slot.meters));
-            let unseen = list((0..nodes.len()).map(|j| mask >> j & 1 == 1));
+            let unseen = list((0..of.all.min(64)).filter(|j| mask >> j & 1 == 1));
             return match unseen {
                 Some(unseen) => format!("node {k} to receive the range of node {unseen}"),
                 None => format!("the streamer of node {k} to begin its own range"),
@@ -69,17 +92,17 @@ fn of_nodes(nodes: &[Node]) -> String {
 
 fn of_workers(workers: &[Node]) -> String {
     let started = |node: &Node| node.slot(Role::Solver).is_some();
-    match list(workers.iter().map(|node| !started(node))) {
+    let numbered = (0..).zip(workers);
+    match list(numbered.filter(|(_, node)| !started(node)).map(|(k, _)| k)) {
         Some(workers) => format!("worker {workers} to read its data and meet the servers"),
         None => "the first step of all workers (worker*.log, coordinator.log)".to_owned(),
     }
 }
 
-/// The places of what is true, as `0, 3 and 5`; none if nothing is.
-fn list(found: impl Iterator<Item = bool>) -> Option<String> {
-    let places = (0..).zip(found).filter(|(_, found)| *found);
-    let places: Vec<String> = places.map(|(k, _): (usize, _)| k.to_string()).collect();
-    let (last, before) = places.split_last()?;
+/// Numbers as `0, 3 and 5`; none if there are none.
+fn list(found: impl Iterator<Item = u16>) -> Option<String> {
+    let numbers: Vec<String> = found.map(|k| k.to_string()).collect();
+    let (last, before) = numbers.split_last()?;
     Some(match before {
         [] => last.clone(),
         _ => format!("{} and {last}", before.join(", ")),
@@ -117,7 +140,7 @@ mod tests {
     fn the_component_and_the_range_are_named() {
         use Role::{Solver, Stream};
         let both = [Stream, Solver];
-        let of = |a, b, c| of_nodes(&[a, b, c]);
+        let of = |a, b, c| of_nodes(&[a, b, c], &Nodes::all(3));
         let ready = || node(&both, 0, true);
         let said = of(ready(), node(&[Solver], 0, false), node(&[], 0, false));
         assert_eq!(said, "the streamer of node 1 and 2 to open its transport");
@@ -128,8 +151,12 @@ mod tests {
         let said = of(ready(), ready(), ready());
         assert_eq!(said, "the first test and the first iteration");
         // A node alone has no streamer and waits for none.
-        let said = of_nodes(&[node(&[], 0, true)]);
+        let said = of_nodes(&[node(&[], 0, true)], &Nodes::all(1));
         assert_eq!(said, "the solver of node 0 to read its data");
+        // The others run elsewhere.
+        let second = Nodes { all: 3, here: 1..2 };
+        let said = of_nodes(&[node(&both, 0b100, false)], &second);
+        assert_eq!(said, "node 1 to receive the range of node 2");
         let said = of_workers(&[node(&[Solver], 0, true), node(&[], 0, true)]);
         assert!(said.starts_with("worker 1 to read its data"), "{said}");
     }

@@ -2,9 +2,11 @@
 //!
 //! Settings only, checked before. `dogwild train` makes a plan of its arguments, and `run` runs it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use super::Experiment;
+use super::meeting::Meeting;
 use super::paces::Paces;
 use super::pauses::Pause;
 use super::resume::Resume;
@@ -73,6 +75,8 @@ pub struct StreamPlan {
     pub snapshot_every: Option<SnapshotEvery>,
     /// The snapshot to go on from.
     pub resume: Option<Resume>,
+    /// The only node of the job that runs here; none: all of them do.
+    pub here: Option<Here>,
     /// Hosts in namespaces instead of loopback.
     pub lab: Option<dogwild_lab::Spec>,
     /// How nodes reach each other.
@@ -81,6 +85,28 @@ pub struct StreamPlan {
     pub stream: FlowSettings,
     /// What happens to frames on purpose.
     pub faults: FaultSettings,
+}
+
+/// A node whose others run elsewhere, and have met.
+pub struct Here {
+    /// Which node.
+    pub node: u16,
+    /// The job's number; the same on all nodes.
+    pub session: u64,
+    /// Host at which others are found where multicast does not reach them; none: this one.
+    pub join: Option<String>,
+    /// Where the nodes have met.
+    pub meeting: Meeting,
+}
+
+impl StreamPlan {
+    /// The nodes that run here.
+    pub(super) fn nodes_here(&self) -> Range<u16> {
+        match &self.here {
+            Some(here) => here.node..here.node + 1,
+            None => 0..self.nodes,
+        }
+    }
 }
 
 /// A job on the reliable path.

@@ -21,7 +21,7 @@ use super::conclude::{End, Ended, conclude};
 use super::curves::node_curve;
 use super::fleet::{Dead, Fleet};
 use super::leftovers::before_a_job;
-use super::missing::Path;
+use super::missing::{Nodes, Path};
 use super::out::OutFolder;
 use super::outcome::{Ending, Facts};
 use super::plan::{PlanOf, PoseidonPlan};
@@ -189,7 +189,11 @@ impl Watched<'_> {
     /// Starts everything, and watches until all have ended or a signal comes.
     fn run(&mut self, fleet: &mut Fleet, stop: &Stop) -> Result<()> {
         self.start(fleet, self.plan.own.resume, stop)?;
-        let mut progress = Progress::new(self.plan.job.iterations, Path::Poseidon);
+        let mut progress = Progress::new(
+            self.plan.job.iterations,
+            Path::Poseidon,
+            Nodes::all(self.plan.own.cluster.workers),
+        );
         let result = self.watch(fleet, &mut progress, stop);
         progress.finish();
         result

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::missing::{Path, missing};
+use super::missing::{Nodes, Path, missing};
 use crate::watch::screen::{WIDTH_PLAIN, fit};
 use crate::watch::{SolverMeter, StreamMeter, SyncMeter};
 use crate::weights::{Role, SharedWeights, SlotInfo};
@@ -26,6 +26,7 @@ pub(super) struct Progress {
     line_due: Instant,
     target: u64,
     path: Path,
+    nodes: Nodes,
     last: Option<(Instant, u64, u64)>,
     /// Iterations and frames (bytes) per second, once there are two looks.
     rates: Option<[f64; 2]>,
@@ -55,8 +56,8 @@ impl Bar {
 }
 
 impl Progress {
-    /// Progress towards `target` iterations; 0: unknown.
-    pub(super) fn new(target: u64, path: Path) -> Self {
+    /// Progress towards `target` iterations (0: unknown) of a job of these nodes.
+    pub(super) fn new(target: u64, path: Path, nodes: Nodes) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| Bar {
             bar: ProgressBar::new(target),
             waits: false,
@@ -66,12 +67,13 @@ impl Progress {
             line_due: Instant::now() + WAIT_SAID_AFTER,
             target,
             path,
+            nodes,
             last: None,
             rates: None,
         }
     }
 
-    /// Shows the present state of `buffers`, one for each node.
+    /// Shows the present state of `buffers`, one for each node that runs here.
     pub(super) fn show(&mut self, buffers: &[SharedWeights]) {
         let iterations = buffers
             .iter()
@@ -79,7 +81,7 @@ impl Progress {
             .max()
             .unwrap_or(0);
         if iterations == 0 {
-            self.waiting(&missing(buffers, self.path));
+            self.waiting(&missing(buffers, self.path, &self.nodes));
             return;
         }
         let due = Instant::now() >= self.line_due;
@@ -283,6 +285,7 @@ mod tests {
             line_due: Instant::now(),
             target: 30_000_000,
             path,
+            nodes: Nodes::all(2),
             last: None,
             rates: Some([123_456.0, 12_345_678_901.0]),
         }

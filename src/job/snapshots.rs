@@ -133,8 +133,11 @@ impl Snapshots {
                 files: Default::default(),
                 xxh3: String::new(),
             },
+            first: plan.own.nodes_here().start,
             nodes: nodes.iter().map(open).collect::<Result<_, _>>()?,
-            curves: (0..plan.own.nodes)
+            curves: plan
+                .own
+                .nodes_here()
                 .map(|k| node_curve(&plan.job.out, k))
                 .collect(),
         };

@@ -88,13 +88,17 @@ pub(super) fn start_streamer(
     lab: Option<&Rc<Lab>>,
     node: u16,
 ) -> Result<Component> {
+    let here = plan.own.here.as_ref();
     let settings = StreamSettings {
-        join: Vec::new(),
+        join: here
+            .and_then(|here| here.join.clone())
+            .into_iter()
+            .collect(),
         buffer: shared.path().to_owned(),
         node,
         nodes: plan.own.nodes,
-        // All of them end at once.
-        hand_over: false,
+        // Where all of them run here, they end at once.
+        hand_over: here.is_some(),
         until_eof: false,
         transport: plan.own.transport.of_node(node),
         stream: FlowSettings {

@@ -184,10 +184,10 @@ impl StreamSummary {
     ) -> Result<Self> {
         let transform = Transforms::of(&plan.job.spec, &set.train).test;
         let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
-        let time = last_tests(ending.outcome).map(|time| time / u32::from(plan.own.nodes));
+        let time = last_tests(ending.outcome).map(|time| time / nodes.len().max(1) as u32);
         let mut per_node = Vec::new();
         let mut same: Option<TestResult> = None;
-        for (node, shared) in (0..).zip(nodes) {
+        for (node, shared) in plan.own.nodes_here().zip(nodes) {
             // Equal weights give equal answers: test once.
             let found = match same {
                 Some(found) if ending.replicas_identical => found,

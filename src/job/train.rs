@@ -7,11 +7,13 @@ use std::time::Instant;
 use anyhow::Result;
 use dogwild_lab::{Lab, process};
 
-use super::buffers::{Buffers, session_name};
+use super::buffers::{Buffers, node_buffer, session_name};
 use super::children::{Component, LOOK_EVERY, stop_all};
 use super::conclude::{End, Ended, conclude};
+use super::leave::{self, leave};
 use super::leftovers::before_a_job;
-use super::missing::Path;
+use super::meeting::Meeting;
+use super::missing::{Nodes, Path};
 use super::out::OutFolder;
 use super::outcome::{Ending, Facts, Outcome};
 use super::pauses::{Order, Pauses};
@@ -31,7 +33,7 @@ use crate::weights::Existing;
 
 /// The processes of a node.
 #[derive(Default)]
-struct NodeCrew {
+pub(super) struct NodeCrew {
     streamer: Option<Component>,
     solvers: Vec<Component>,
     tester: Option<Component>,
@@ -46,7 +48,7 @@ impl NodeCrew {
 
 /// The processes of a job.
 #[derive(Default)]
-struct Crew {
+pub(super) struct Crew {
     lab: Option<Rc<Lab>>,
     nodes: Vec<NodeCrew>,
 }
@@ -59,7 +61,8 @@ impl Crew {
         // Each is in its place at once, so that it is stopped if the next cannot be started.
         self.nodes
             .resize_with(buffers.nodes.len(), NodeCrew::default);
-        for ((node, shared), crew) in (0..).zip(&buffers.nodes).zip(&mut self.nodes) {
+        let here = plan.own.nodes_here();
+        for ((node, shared), crew) in here.zip(&buffers.nodes).zip(&mut self.nodes) {
             if plan.own.nodes > 1 {
                 crew.streamer = Some(start_streamer(plan, shared, lab, node)?);
             }
@@ -83,19 +86,28 @@ impl Crew {
         self.nodes.iter().all(learning)
     }
 
+    /// Those that learn or test.
+    pub(super) fn learners(&mut self) -> impl Iterator<Item = &mut Component> {
+        let nodes = self.nodes.iter_mut();
+        nodes.flat_map(|crew| crew.solvers.iter_mut().chain(&mut crew.tester))
+    }
+
     fn all(&mut self) -> impl Iterator<Item = &mut Component> {
         self.nodes.iter_mut().flat_map(NodeCrew::all)
     }
 
-    fn streamers(&mut self) -> impl Iterator<Item = &mut Component> {
+    pub(super) fn streamers(&mut self) -> impl Iterator<Item = &mut Component> {
         let nodes = self.nodes.iter_mut();
         nodes.filter_map(|crew| crew.streamer.as_mut())
     }
 
-    /// Lets nodes stand still, and go on.
-    fn obey(&mut self, orders: Vec<(u16, Order)>) {
+    /// Lets nodes stand still, and go on; those that run elsewhere are not asked. The first that
+    /// runs here is `first`.
+    fn obey(&mut self, first: u16, orders: Vec<(u16, Order)>) {
         for (node, order) in orders {
-            for component in self.nodes[usize::from(node)].all() {
+            let here = node.checked_sub(first).map(usize::from);
+            let crew = here.and_then(|here| self.nodes.get_mut(here));
+            for component in crew.into_iter().flat_map(NodeCrew::all) {
                 component.signal(match order {
                     Order::Stop => process::pause,
                     Order::GoOn => process::resume,
@@ -133,23 +145,28 @@ pub(super) fn train(plan: PlanOf<'_, StreamPlan>, out: OutFolder, stop: &Stop) -
     if let Some(resume) = &plan.own.resume {
         resume.check(plan, &set)?;
     }
-    before_a_job();
+    if plan.own.here.is_none() {
+        before_a_job();
+    }
     let needs = room::Node {
         weights: room::weights(&plan.job.spec, &set)?,
         streamers: u64::from(plan.own.nodes > 1),
         solvers: plan.own.solvers.most(plan.own.nodes).into(),
         sealed: plan.own.transport.key_file.is_some(),
     };
-    room::check(plan.own.nodes, needs)?;
+    // A node that goes on has its room already.
+    if !plan.goes_on() {
+        room::check(plan.own.nodes_here().len() as u16, needs)?;
+    }
     let buffers = make_buffers(plan, &set)?;
     let mut crew = Crew::default();
     let mut course = Course::default();
     let result = run(plan, &set, &buffers, &mut crew, stop, &mut course);
+    let reached = buffers.reached();
+    if plan.own.here.is_some() {
+        leave(&mut crew, &buffers);
+    }
     stop_all(crew.all());
-    let reached = buffers
-        .nodes
-        .iter()
-        .any(|shared| shared.globals().stop.load(Relaxed) != 0);
     let reached = plan.job.target_accuracy.map(|_| reached);
     let identical = course.identical;
     let end = End::of(result, stop, Facts { reached, identical });
@@ -185,8 +202,18 @@ fn run(
     crew.start(plan, buffers)?;
     let seen = (snapshots, &mut course.warnings);
     watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
+    if let (Some(here), false) = (&plan.own.here, stop.load(Relaxed)) {
+        let mut progress = plan.progress();
+        let settled = leave::settle(here.node, &buffers.nodes[0], stop, |lack| {
+            progress.waiting(&format!("the last deliveries: {lack}"));
+            crew.streamers().try_for_each(Component::watch)
+        });
+        progress.finish();
+        course.identical = settled?.verdict(here.node, &mut course.warnings);
+        return Ok(());
+    }
     if !stop.load(Relaxed) {
-        let mut progress = Progress::new(plan.job.iterations, Path::Stream);
+        let mut progress = plan.progress();
         let settled = settle(&buffers.nodes, stop, |lacking| {
             let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
             progress.waiting(&format!("the last deliveries: {}", lacking.join("; ")));
@@ -201,10 +228,12 @@ fn run(
 }
 
 fn make_buffers(plan: PlanOf<'_, StreamPlan>, set: &DataSet) -> Result<Buffers> {
+    let here = plan.own.here.as_ref();
     // Jobs of one machine share its network: each has a session of its own.
-    let session = xxhash_rust::xxh3::xxh3_64(session_name().as_bytes());
+    let own = || xxhash_rust::xxh3::xxh3_64(session_name().as_bytes());
+    let session = here.map_or_else(own, |here| here.session);
     let resumed = plan.own.resume.as_ref().map(Resume::weights);
-    Buffers::make(plan.own.nodes, |path| {
+    let make = |path: &std::path::Path| {
         make_buffer(&BufferPlan {
             path,
             spec: &plan.job.spec,
@@ -216,9 +245,32 @@ fn make_buffers(plan: PlanOf<'_, StreamPlan>, set: &DataSet) -> Result<Buffers> 
             seed: plan.job.seed,
             iterations: plan.job.iterations,
             weights: resumed.as_deref().or(plan.job.weights.as_deref()),
-            existing: Existing::Refuse,
+            existing: match here {
+                Some(_) => Existing::Resume,
+                None => Existing::Refuse,
+            },
         })
-    })
+    };
+    match here {
+        Some(here) => Buffers::of_node(session, here.node, make),
+        None => Buffers::make(plan.own.nodes, make),
+    }
+}
+
+impl PlanOf<'_, StreamPlan> {
+    fn progress(&self) -> Progress {
+        let nodes = Nodes {
+            all: self.own.nodes,
+            here: self.own.nodes_here(),
+        };
+        Progress::new(self.job.iterations, Path::Stream, nodes)
+    }
+
+    /// Whether a node that was killed here goes on.
+    fn goes_on(&self) -> bool {
+        let here = self.own.here.as_ref();
+        here.is_some_and(|here| node_buffer(here.session, here.node).exists())
+    }
 }
 
 /// Watches until all solvers have ended or a signal comes. Keeps the seconds of training.
@@ -230,7 +282,8 @@ fn watch(
     (snapshots, warnings): (&mut Snapshots, &mut Warnings),
     train_s: &mut f64,
 ) -> Result<()> {
-    let mut progress = Progress::new(plan.job.iterations, Path::Stream);
+    let mut progress = plan.progress();
+    let first = plan.own.nodes_here().start;
     let before = buffers.iterations();
     let mut started = Instant::now();
     let mut pauses = Pauses::new(&plan.own.pauses);
@@ -241,29 +294,30 @@ fn watch(
         }
         *train_s = started.elapsed().as_secs_f64();
         if trains {
-            crew.obey(pauses.due(*train_s));
+            crew.obey(first, pauses.due(*train_s));
         }
         if let Some(error) = crew.all().find_map(|component| component.watch().err()) {
-            warnings.look_last(&buffers.nodes);
+            warnings.look_last(first, &buffers.nodes);
             progress.finish();
             return Err(error);
         }
         // A target accuracy that one node has reached ends all.
-        if buffers
-            .nodes
-            .iter()
-            .any(|shared| shared.globals().stop.load(Relaxed) != 0)
-        {
+        let reached = buffers.reached();
+        let meeting = plan.own.here.as_ref().map(|here| &here.meeting);
+        if let Some(meeting) = meeting.filter(|_| reached) {
+            meeting.end();
+        }
+        if reached || meeting.is_some_and(Meeting::ended) {
             for shared in &buffers.nodes {
                 shared.globals().stop.store(1, Relaxed);
             }
         }
         snapshots.look();
-        warnings.look(&buffers.nodes);
+        warnings.look(first, &buffers.nodes);
         progress.show(&buffers.nodes);
         std::thread::sleep(LOOK_EVERY);
     }
-    warnings.look_last(&buffers.nodes);
+    warnings.look_last(first, &buffers.nodes);
     progress.finish();
     Ok(())
 }

@@ -18,7 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
     /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`,
-    /// `solver_stands_still`, `no_quorum`, `replicas_differ`, `streamer_stands_still`, `loss_rose`.
+    /// `solver_stands_still`, `no_quorum`, `replicas_differ`, `streamer_stands_still`, `loss_rose`,
+    /// `not_settled`.
     pub what: &'static str,
     /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica
     /// differs.
@@ -69,8 +70,8 @@ impl Warnings {
         };
     }
 
-    /// Looks at the counters of all nodes, if it is time for it.
-    pub(super) fn look(&mut self, nodes: &[SharedWeights]) {
+    /// Looks at the counters of nodes, from number `first` on, if it is time for it.
+    pub(super) fn look(&mut self, first: u16, nodes: &[SharedWeights]) {
         if self
             .looked
             .is_some_and(|looked| looked.elapsed() < LOOK_EVERY)
@@ -80,13 +81,13 @@ impl Warnings {
         self.looked = Some(Instant::now());
         self.solvers.resize_with(nodes.len(), SolverWatch::default);
         let now_ns = self.start.elapsed().as_nanos() as u64 + 1;
-        for (node, shared) in (0..).zip(nodes) {
+        for (node, shared) in (first..).zip(nodes) {
             if let Some((heard, quorum)) = shared.globals().lacks_quorum() {
                 let text =
                     format!("solvers wait: {heard} of {quorum} nodes are heard, says node {node}");
                 self.add("no_quorum", node, text, 0);
             }
-            for trouble in self.solvers[usize::from(node)].look(shared, now_ns) {
+            for trouble in self.solvers[usize::from(node - first)].look(shared, now_ns) {
                 let text = format!("node {node}: {}", trouble.what.name_of(trouble.who));
                 self.add(trouble.what.name(), node, text, trouble.seconds);
             }
@@ -117,8 +118,8 @@ impl Warnings {
 
     /// Looks once more at what may have happened since the last look: a solver that diverges ends
     /// soon after its loss rises.
-    pub(super) fn look_last(&mut self, nodes: &[SharedWeights]) {
-        for (node, shared) in (0..).zip(nodes) {
+    pub(super) fn look_last(&mut self, first: u16, nodes: &[SharedWeights]) {
+        for (node, shared) in (first..).zip(nodes) {
             for slot in &shared.slots() {
                 if slot.role == Role::Solver {
                     self.look_at_halvings(node, slot);
@@ -148,6 +149,11 @@ impl Warnings {
             let text = format!("the streamer of node {node} stands still");
             self.add("streamer_stands_still", *node, text, silent.as_secs());
         }
+    }
+
+    /// Notes what a node that ran here did not see of the others at its end.
+    pub(super) fn unfinished(&mut self, node: u16, text: String, seconds: u64) {
+        self.add("not_settled", node, text, seconds);
     }
 
     /// All of them, by the time they were first seen.

@@ -76,6 +76,8 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
     let path = SolverState::path_beside(&job.buffer, job.index);
     let (state, resumed) = SolverState::open_or_create(&path, shared.id(), shared.padded())?;
     let slot = shared.claim_slot(Role::Solver, job.index)?;
+    // Who had the slot last may have said that it adds nothing more.
+    SolverMeter::Finished.set(slot.meters(), 0);
     if resumed {
         log::info!(
             "going on at batch {} with the momentum left by the last solver",

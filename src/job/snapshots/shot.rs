@@ -32,7 +32,9 @@ pub(super) struct Shot {
     pub(super) prefix: Option<PathBuf>,
     /// The job, with nothing measured in it yet.
     pub(super) job: Record,
-    /// The buffers of the nodes.
+    /// The number of the first of them.
+    pub(super) first: u16,
+    /// The buffers of the nodes that run here.
     pub(super) nodes: Vec<SharedWeights>,
     /// Where each node's solvers write their rows of the curve.
     pub(super) curves: Vec<PathBuf>,
@@ -67,7 +69,7 @@ impl Shot {
     /// Writes all files into `work`, the manifest last.
     fn fill(&self, work: &Path, reason: Reason) -> Result<Record> {
         let mut per_node = Vec::new();
-        for (node, shared) in (0..).zip(&self.nodes) {
+        for (node, shared) in (self.first..).zip(&self.nodes) {
             per_node.push(NodeRecord {
                 node,
                 iterations: shared.globals().local_iterations.load(Relaxed),

@@ -103,6 +103,24 @@ pub(super) fn handshake(
     ))
 }
 
+/// Both ways of a connection, once its ends have agreed; `initiator` is true on the side that has
+/// connected.
+///
+/// # Errors
+/// The other end has another key, or none, or the socket failed.
+pub(crate) fn secured<R: Read, W: Write>(
+    mut from: R,
+    mut to: W,
+    key: &ClusterKey,
+    initiator: bool,
+) -> io::Result<(impl Read + use<R, W>, impl Write + use<R, W>)> {
+    let state = handshake(&mut from, &mut to, key, initiator).map_err(io::Error::other)?;
+    Ok((
+        DecryptingReader::new(from, state.clone()),
+        EncryptingWriter::new(to, state),
+    ))
+}
+
 impl<R: Read> DecryptingReader<R> {
     pub(super) fn new(from: R, state: Arc<StatelessTransportState>) -> Self {
         Self {

@@ -1,0 +1,161 @@
+//! `dogwild node`: one node of a job, as any launcher starts it on each host.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::job_file::{Job, JobFile};
+use super::stream_args::PrecisionArg;
+use super::train_poseidon::Sync;
+use crate::job::{Asked, Card, DEFAULT_OUT, Here, Meeting, Old, OutFolder, World, node_buffer};
+use crate::node::{Stop, stop_on_signals};
+use crate::poseidon::ClusterKey;
+
+/// Fields that each host may have of its own.
+const OF_A_HOST: [&str; 7] = [
+    "out", "data", "weights", "iface", "key_file", "capture", "nodes",
+];
+/// What a folder of results says of its job.
+const NOTE: &str = "node.json";
+
+/// Arguments of `dogwild node`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The job file, the same on all hosts (docs/guide/cluster.md)
+    #[arg(value_name = "JOB.toml")]
+    job: PathBuf,
+    /// This node, from 0 [default: what Slurm, MPI, torchrun or Kubernetes say]
+    #[arg(long, value_name = "R")]
+    rank: Option<u16>,
+    /// Number of nodes, the one that tests included [default: as above]
+    #[arg(long, value_name = "N")]
+    size: Option<u16>,
+    /// Host of rank 0, which all nodes call at the start [default: as above; port: from the job]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    join: Option<String>,
+    /// Flags of `dogwild train`, over what the file says; behind all others
+    #[arg(
+        value_name = "FLAGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    flags: Vec<OsString>,
+}
+
+/// Which job has made a folder.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    session: String,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop_on_signals()?;
+        let asked = Asked {
+            rank: self.rank,
+            size: self.size,
+            join: self.join.clone(),
+        };
+        let world = World::find(&asked, &|name| std::env::var(name).ok())?;
+        let mut job = JobFile::read(&self.job)?.job(&self.flags)?;
+        job.set_size(world.size, world.by)?;
+        fit(&job)?;
+        let transport = &mut job.args.args.transport;
+        if transport.transport.is_raw() && transport.iface.is_none() {
+            transport.iface = Some("auto".into());
+        }
+        job.check()?;
+        log::info!(
+            "node {} of {}, says {}; node 0 is at {}",
+            world.rank,
+            world.size,
+            world.by,
+            world.first
+        );
+        self.meet(job, world, &stop)
+    }
+
+    /// Meets the other nodes, and runs this one.
+    fn meet(&self, job: Job, world: World, stop: &Stop) -> Result<()> {
+        let fields = job.values(&OF_A_HOST);
+        let text = serde_json::to_string(&(&world.job, world.port, world.size, &fields))?;
+        let (node, session) = (world.rank, xxh3_64(text.as_bytes()));
+        let key = job.args.args.transport.key_file.as_deref();
+        let key = key.map(ClusterKey::read).transpose()?;
+        let least = job.args.args.stream.min_nodes.unwrap_or(world.size);
+        let buffer = node_buffer(session, node);
+        let goes_on = buffer.exists();
+        // Before others are called: a folder that cannot be had is this host's affair.
+        let out = self.folder(&job, session, node, goes_on)?;
+        let card = Card {
+            world,
+            least,
+            fields,
+        };
+        let meeting = Meeting::open(card, key)?;
+        let Some(place) = meeting.wait(goes_on, stop)? else {
+            return Ok(stop.check()?);
+        };
+        if goes_on {
+            log::info!("going on with {}", buffer.display());
+        }
+        let here = Here {
+            node,
+            session,
+            join: place.join,
+            meeting,
+        };
+        job.args.run_node(here, out, stop)
+    }
+
+    /// The folder of this node's results. Those of a run that came to no end are of this job.
+    fn folder(&self, job: &Job, session: u64, node: u16, goes_on: bool) -> Result<OutFolder> {
+        let stem = self.job.file_stem().unwrap_or_default();
+        let base = job.args.args.out.clone();
+        let base = base.unwrap_or_else(|| Path::new(DEFAULT_OUT).join(stem));
+        let dir = base.join(format!("n{node}"));
+        let session = format!("{session:016x}");
+        let old = match goes_on {
+            true => Old::Resume,
+            false if job.args.args.overwrite || is_unfinished(&dir, &session) => Old::Replace,
+            false => Old::Refuse,
+        };
+        let out = OutFolder::at(&dir, old)?;
+        let note = out.work().join(NOTE);
+        fs::write(&note, serde_json::to_string(&Note { session })?)
+            .with_context(|| format!("cannot write {}", note.display()))?;
+        Ok(out)
+    }
+}
+
+/// Whether `dir` has what a node of this very job left when it was told to end.
+fn is_unfinished(dir: &Path, session: &str) -> bool {
+    let json = |name: &str| -> serde_json::Value {
+        let text = fs::read_to_string(dir.join(name)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    };
+    let ended = &json("summary.json")["ended_by"];
+    json(NOTE)["session"] == session && (ended == "interrupted" || ended == "failed")
+}
+
+/// Refuses what makes no sense on a node by itself.
+fn fit(job: &Job) -> Result<()> {
+    let args = &job.args.args;
+    let wrong = if args.sync == Sync::Poseidon {
+        "--sync poseidon: `dogwild node` runs nodes of the stream; start coordinator, servers and workers by \
+         themselves (docs/guide/reliable-path.md)"
+    } else if args.lab.lab {
+        "--lab makes hosts on one machine: use `dogwild launch`"
+    } else if args.resume {
+        "--resume: a node goes on by itself where its buffer is; else start with --weights FILE"
+    } else if args.stream.precision == PrecisionArg::Auto {
+        "--precision auto is a choice of one machine: give f32, bf16 or int8, the same on all nodes"
+    } else {
+        return Ok(());
+    };
+    Err(job.refused(wrong).into())
+}

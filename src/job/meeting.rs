@@ -1,0 +1,193 @@
+//! The meeting of a job's nodes: before one begins, all have come, and all have the same job.
+//!
+//! Node 0 listens; the others call it, in any order, for as long as it takes. Lines of JSON over
+//! TCP, encrypted where the job has a key. Invariants: a node that has another job, version or
+//! number than node 0 expects is refused by name on both sides; a node that has begun goes on
+//! whatever becomes of the meeting; a stranger holds nothing up.
+
+mod first;
+mod guest;
+mod message;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::world::World;
+use crate::node::Stop;
+use crate::poseidon::ClusterKey;
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Time between two lines about what is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+/// Time in which a node that goes on with its buffer looks for node 0.
+const GOES_ON_AFTER: Duration = Duration::from_secs(10);
+
+/// What a node brings.
+#[derive(Clone, Debug)]
+pub struct Card {
+    /// Which node of which job it is.
+    pub world: World,
+    /// Nodes with which the job begins.
+    pub least: u16,
+    /// What must be the same on all nodes, by name.
+    pub fields: BTreeMap<String, String>,
+}
+
+/// The meeting, from one node's side.
+pub struct Meeting {
+    shared: Arc<Shared>,
+    card: Card,
+}
+
+/// What its threads know.
+struct Shared {
+    card: Card,
+    key: Option<ClusterKey>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The job has begun.
+    begun: bool,
+    /// Why this node may not take part.
+    refused: Option<String>,
+    /// Nodes that have yet to come, as far as is known.
+    waiting: Vec<u16>,
+    /// Node 0 does not answer, and why.
+    unreachable: Option<String>,
+    /// Address of this node on the network of the job.
+    own: Option<IpAddr>,
+    /// Address of node 0 there.
+    first: Option<IpAddr>,
+    /// The job is to end, as a node's test has reached the target.
+    ended: bool,
+    /// Ways to tell others, by node.
+    lines: BTreeMap<u16, message::Line>,
+    /// Counts connections.
+    connections: u64,
+    /// Counts what was said on them, by node.
+    said: BTreeMap<u16, u64>,
+}
+
+/// Where a node is once all have met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Host at which other nodes are found; none: all are on this host.
+    pub join: Option<String>,
+    /// This node's address on the network of the job; none: that of this host for itself.
+    pub own: Option<IpAddr>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Meeting {
+    /// Opens the meeting, or calls the one that opens it. Returns at once.
+    ///
+    /// # Errors
+    /// The port is taken, or no thread can be started.
+    pub fn open(card: Card, key: Option<ClusterKey>) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            card: card.clone(),
+            key,
+            state: Mutex::default(),
+        });
+        if card.world.rank == 0 {
+            first::listen(&shared)?;
+        } else {
+            guest::call(&shared)?;
+        }
+        Ok(Self { shared, card })
+    }
+
+    /// Waits until all have come, and says for whom. A node that `goes_on` with a buffer does not
+    /// need the others for it. `None`: a signal came.
+    ///
+    /// # Errors
+    /// This node is refused.
+    pub fn wait(&self, goes_on: bool, stop: &Stop) -> Result<Option<Place>> {
+        let (start, mut said) = (Instant::now(), Instant::now());
+        let alone = self.card.world.size == 1;
+        loop {
+            if stop.signal().is_some() {
+                return Ok(None);
+            }
+            {
+                let mut state = self.shared.state();
+                if let Some(why) = &state.refused {
+                    bail!("{why}");
+                }
+                let reached = state.begun || self.card.world.rank == 0;
+                if state.begun || alone || goes_on && (reached || start.elapsed() >= GOES_ON_AFTER)
+                {
+                    if !state.begun && !alone {
+                        log::info!("going on with the buffer that is here, without waiting");
+                    }
+                    state.begun = true;
+                    return self.place(&state).map(Some);
+                }
+                if said.elapsed() >= SAY_EVERY {
+                    said = Instant::now();
+                    log::info!("waiting for {}", self.lack(&state));
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// For whom the job waits, in words.
+    fn lack(&self, state: &State) -> String {
+        let World { first, port, .. } = &self.card.world;
+        if let Some(why) = &state.unreachable {
+            return format!("node 0 at {first}, port {port} ({why})");
+        }
+        let nodes = state.waiting.iter().map(u16::to_string);
+        let nodes: Vec<String> = nodes.collect();
+        match self.card.world.rank {
+            0 => format!("node {} to call at port {port}", nodes.join(", ")),
+            _ if nodes.is_empty() => format!("node 0 at {first}, port {port}"),
+            _ => format!("node {}", nodes.join(", ")),
+        }
+    }
+
+    fn place(&self, state: &State) -> Result<Place> {
+        let own = state.own.filter(|ip| !ip.is_loopback());
+        let first = match state.first {
+            Some(ip) => ip,
+            None => match own {
+                Some(own) if self.card.world.rank == 0 => own,
+                _ if self.card.world.rank == 0 => return Ok(Place::default()),
+                // It was not reached: what its name says has to do.
+                _ => message::resolve(&self.card.world)
+                    .context("the host of node 0 is not known")?
+                    .ip(),
+            },
+        };
+        Ok(Place {
+            join: (!first.is_loopback()).then(|| first.to_string()),
+            own,
+        })
+    }
+
+    /// Whether another node has said that the job is to end.
+    pub fn ended(&self) -> bool {
+        self.shared.state().ended
+    }
+
+    /// Tells all nodes that the job is to end. Those that cannot be told make all iterations.
+    pub fn end(&self) {
+        first::end(&self.shared);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! Node 0: listens, admits or refuses, and tells all when the job begins.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::super::world::World;
+use super::message::{Connection, Hello, Line, Word, hear, resolve};
+use super::{Card, LOOK_EVERY, Shared, State};
+
+/// Connections at a time that have said nothing yet.
+const MOST_STRANGERS: usize = 64;
+/// Time in which a node that is there says so: less than that in which a second one gives up.
+const ANSWER: Duration = Duration::from_millis(700);
+
+/// Begins to listen.
+///
+/// # Errors
+/// The port is taken.
+pub(super) fn listen(shared: &Arc<Shared>) -> Result<()> {
+    let world = &shared.card.world;
+    // Who is known by its name for itself has no others to wait for elsewhere.
+    let known = resolve(world).map(|address| address.ip());
+    let ip = match known {
+        Ok(ip) if ip == IpAddr::V4(Ipv4Addr::LOCALHOST) => ip,
+        _ => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    let listener = TcpListener::bind((ip, world.port)).with_context(|| {
+        format!(
+            "node 0 cannot listen at port {} of {}: another job may be there; name another port, --join {}:PORT",
+            world.port, world.first, world.first
+        )
+    })?;
+    {
+        let mut state = shared.state();
+        state.waiting = missing(&shared.card, &state);
+    }
+    let shared = shared.clone();
+    let strangers = Arc::new(AtomicUsize::new(0));
+    let accept = move || {
+        for stream in listener.incoming().flatten() {
+            if strangers.fetch_add(1, Relaxed) >= MOST_STRANGERS {
+                strangers.fetch_sub(1, Relaxed);
+                continue;
+            }
+            let (shared, counted) = (shared.clone(), strangers.clone());
+            let serve = move || serve(&shared, stream, &counted);
+            let thread = std::thread::Builder::new().name("meeting-guest".into());
+            if thread.spawn(serve).is_err() {
+                strangers.fetch_sub(1, Relaxed);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("meeting".into());
+    thread
+        .spawn(accept)
+        .map(drop)
+        .context("no thread for the meeting")
+}
+
+/// One connection, from its greeting to its end.
+fn serve(shared: &Shared, stream: TcpStream, strangers: &AtomicUsize) {
+    let local = stream.local_addr().map(|address| address.ip());
+    let greeted = greet(shared, stream);
+    strangers.fetch_sub(1, Relaxed);
+    let (mut connection, hello) = match greeted {
+        Ok(greeted) => greeted,
+        Err(error) => return log::debug!("a stranger at the meeting: {error}"),
+    };
+    let (address, number) = (connection.line.address, connection.line.connection);
+    if let Some(why) = refusal(&shared.card, &hello).or_else(|| taken(shared, &hello)) {
+        log::warn!("refused {address} as node {}: {why}", hello.rank);
+        return connection.line.say(&Word::Refused(why));
+    }
+    connection.patience.forever();
+    let Connection { mut from, line, .. } = connection;
+    log::debug!("node {} has come from {address}", hello.rank);
+    admit(shared, hello.rank, line, local.ok());
+    while let Ok(Some(word)) = hear::<Word>(&mut *from) {
+        *shared.state().said.entry(hello.rank).or_default() += 1;
+        if word == Word::End {
+            end(shared);
+        }
+    }
+    let mut state = shared.state();
+    if state
+        .lines
+        .get(&hello.rank)
+        .is_some_and(|line| line.connection == number)
+    {
+        state.lines.remove(&hello.rank);
+        if !state.begun {
+            state.waiting = missing(&shared.card, &state);
+        }
+    }
+}
+
+fn greet(shared: &Shared, stream: TcpStream) -> io::Result<(Connection, Hello)> {
+    let number = {
+        let mut state = shared.state();
+        state.connections += 1;
+        state.connections
+    };
+    let mut connection = Connection::new(stream, shared.key.as_ref(), false, number)?;
+    let hello = hear(&mut *connection.from)?;
+    let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    Ok((connection, hello))
+}
+
+/// Why a node may not take part, by what it says of itself.
+pub(super) fn refusal(own: &Card, hello: &Hello) -> Option<String> {
+    let (rank, version) = (hello.rank, env!("CARGO_PKG_VERSION"));
+    let World { size, job, .. } = &own.world;
+    if hello.dogwild != version {
+        let theirs = &hello.dogwild;
+        return Some(format!(
+            "node {rank} has dogwild {theirs}, node 0 has {version}"
+        ));
+    }
+    if hello.job != *job {
+        return Some(format!(
+            "node {rank} is of another job of the launcher: {:?}, node 0 is of {job:?}",
+            hello.job.trim()
+        ));
+    }
+    if hello.size != *size {
+        return Some(format!(
+            "node {rank} has {} nodes, node 0 has {size}",
+            hello.size
+        ));
+    }
+    if rank == 0 || rank >= *size {
+        return Some(format!("a second node {rank} of {size}"));
+    }
+    let names = own.fields.keys().chain(hello.fields.keys());
+    let mut names: Vec<&String> = names.collect();
+    names.sort();
+    names.dedup();
+    let differing = names.into_iter().filter_map(|name| {
+        let [mine, theirs] = [own.fields.get(name), hello.fields.get(name)];
+        let text = |value: Option<&String>| value.map_or("none", String::as_str).to_owned();
+        (mine != theirs).then(|| {
+            format!(
+                "{name} is {} on node {rank} and {} on node 0",
+                text(theirs),
+                text(mine)
+            )
+        })
+    });
+    let differing: Vec<String> = differing.take(4).collect();
+    (!differing.is_empty()).then(|| format!("another job: {}", differing.join(", ")))
+}
+
+/// Why not, by who is here. A node whose host is gone does not answer, and its place is free.
+fn taken(shared: &Shared, hello: &Hello) -> Option<String> {
+    let rank = hello.rank;
+    let said = |state: &State| state.said.get(&rank).copied();
+    let before = {
+        let mut state = shared.state();
+        state.lines.get_mut(&rank)?.say(&Word::There);
+        said(&state)
+    };
+    let start = Instant::now();
+    loop {
+        {
+            let state = shared.state();
+            let line = state.lines.get(&rank)?;
+            if said(&state) != before {
+                return Some(format!(
+                    "node {rank} is here already, from {}: two processes have this rank",
+                    line.address
+                ));
+            }
+        }
+        if start.elapsed() >= ANSWER {
+            return None;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Takes a node in, and begins the job if it was the last.
+fn admit(shared: &Shared, rank: u16, line: Line, local: Option<IpAddr>) {
+    let mut state = shared.state();
+    state.lines.insert(rank, line);
+    // Of several networks that of others than this host is the job's.
+    if local.is_some_and(|ip| !ip.is_loopback()) || state.own.is_none() {
+        state.own = local;
+    }
+    state.waiting = missing(&shared.card, &state);
+    let here = 1 + state.lines.len();
+    let begins = !state.begun && here >= usize::from(shared.card.least);
+    state.begun |= begins;
+    let (begun, ended) = (state.begun, state.ended);
+    let waiting = Word::Waiting(state.waiting.clone());
+    for (node, line) in &mut state.lines {
+        match (begun, begins || *node == rank) {
+            (true, true) => line.say(&Word::Begin),
+            (true, false) => {}
+            (false, _) => line.say(&waiting),
+        }
+        if ended && *node == rank {
+            line.say(&Word::End);
+        }
+    }
+}
+
+fn missing(card: &Card, state: &State) -> Vec<u16> {
+    let nodes = 1..card.world.size;
+    nodes
+        .filter(|node| !state.lines.contains_key(node))
+        .collect()
+}
+
+/// Notes that the job is to end, and tells all that can be told.
+pub(super) fn end(shared: &Shared) {
+    let mut state = shared.state();
+    if !state.ended {
+        state.ended = true;
+        state
+            .lines
+            .values_mut()
+            .for_each(|line| line.say(&Word::End));
+    }
+}

@@ -1,0 +1,85 @@
+//! A node other than 0: calls node 0 until it answers, and again if it was lost.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Shared;
+use super::message::{Connection, Hello, Word, hear, resolve};
+
+/// Time for a connection to be made.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Time between two calls: at first, and once the job has begun.
+const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+/// Node 0, among the lines.
+const FIRST: u16 = 0;
+
+/// Begins to call.
+///
+/// # Errors
+/// No thread can be started.
+pub(super) fn call(shared: &Arc<Shared>) -> Result<()> {
+    let shared = shared.clone();
+    let calls = move || {
+        while shared.state().refused.is_none() {
+            if let Err(error) = talk(&shared) {
+                shared.state().unreachable = Some(error.to_string());
+            }
+            let begun = shared.state().begun;
+            std::thread::sleep(AGAIN[usize::from(begun)]);
+        }
+    };
+    let thread = std::thread::Builder::new().name("meeting".into());
+    thread
+        .spawn(calls)
+        .map(drop)
+        .context("no thread for the meeting")
+}
+
+/// One connection, to its end.
+fn talk(shared: &Shared) -> io::Result<()> {
+    let address = resolve(&shared.card.world)?;
+    let stream = TcpStream::connect_timeout(&address, CONNECT)?;
+    let local = stream.local_addr()?.ip();
+    let mut connection = Connection::new(stream, shared.key.as_ref(), true, 0)
+        .map_err(|error| io::Error::other(format!("it has another key, or none ({error})")))?;
+    connection.greet(&Hello {
+        dogwild: env!("CARGO_PKG_VERSION").into(),
+        job: shared.card.world.job.clone(),
+        rank: shared.card.world.rank,
+        size: shared.card.world.size,
+        fields: shared.card.fields.clone(),
+    })?;
+    connection.patience.forever();
+    let Connection { mut from, line, .. } = connection;
+    {
+        let mut state = shared.state();
+        (state.own, state.first) = (Some(local), Some(address.ip()));
+        state.unreachable = None;
+        let mut line = line;
+        if state.ended {
+            // It was said while there was no connection.
+            line.say(&Word::End);
+        }
+        state.lines.insert(FIRST, line);
+    }
+    while let Some(word) = hear::<Word>(&mut *from)? {
+        let mut state = shared.state();
+        match word {
+            Word::Refused(why) => state.refused = Some(why),
+            Word::Waiting(nodes) => state.waiting = nodes,
+            Word::Begin => state.begun = true,
+            Word::End => state.ended = true,
+            Word::There => {
+                if let Some(line) = state.lines.get_mut(&FIRST) {
+                    line.say(&Word::There);
+                }
+            }
+        }
+    }
+    shared.state().lines.remove(&FIRST);
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What nodes say to each other when they meet, and how it travels.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::world::World;
+use crate::poseidon::{ClusterKey, secured};
+
+/// Longest line, bytes.
+const LINE_MAX: u64 = 65_536;
+/// Time for the first words of a connection.
+pub(super) const GREETING: Duration = Duration::from_secs(2);
+
+/// What a node says first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    /// The version of its program.
+    pub(super) dogwild: String,
+    /// What its launcher calls the job.
+    pub(super) job: String,
+    pub(super) rank: u16,
+    pub(super) size: u16,
+    /// What must be the same on all nodes.
+    pub(super) fields: BTreeMap<String, String>,
+}
+
+/// What is said after that, in both directions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Word {
+    /// The other end may not take part, and why.
+    Refused(String),
+    /// These nodes have yet to come.
+    Waiting(Vec<u16>),
+    /// All have come.
+    Begin,
+    /// A test has reached the target: the job ends.
+    End,
+    /// Are you there? Said back, it means yes.
+    There,
+}
+
+/// The way out of a connection.
+pub(super) struct Line {
+    to: Box<dyn Write + Send>,
+    /// Which connection it is.
+    pub(super) connection: u64,
+    /// The address of its other end.
+    pub(super) address: SocketAddr,
+}
+
+impl Line {
+    /// Says a word; one that is not heard is lost with its connection.
+    pub(super) fn say(&mut self, word: &Word) {
+        let _ = say(&mut self.to, word);
+    }
+}
+
+/// Both ways of a connection.
+pub(super) struct Connection {
+    pub(super) from: Box<dyn BufRead + Send>,
+    pub(super) line: Line,
+    /// What ends the time for greetings.
+    pub(super) patience: Patience,
+}
+
+/// A stream whose reads end at a time, until that is lifted.
+struct Timed {
+    stream: TcpStream,
+    until: Arc<Mutex<Option<Instant>>>,
+}
+
+/// Lifts the limit of a connection's reads.
+pub(super) struct Patience(Arc<Mutex<Option<Instant>>>);
+
+impl Patience {
+    /// The other end may say nothing for as long as it likes.
+    pub(super) fn forever(&self) {
+        if let Ok(mut until) = self.0.lock() {
+            *until = None;
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let until = self.until.lock().map(|until| *until).unwrap_or_default();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(to)
+    }
+}
+
+impl Connection {
+    /// Over `stream`, encrypted with `key`. The other end has [`GREETING`] for its first words.
+    pub(super) fn new(
+        stream: TcpStream,
+        key: Option<&ClusterKey>,
+        calls: bool,
+        connection: u64,
+    ) -> io::Result<Self> {
+        let address = stream.peer_addr()?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(GREETING))?;
+        let until = Arc::new(Mutex::new(Some(Instant::now() + GREETING)));
+        let from = Timed {
+            stream: stream.try_clone()?,
+            until: until.clone(),
+        };
+        let (from, to): (Box<dyn BufRead + Send>, Box<dyn Write + Send>) = match key {
+            None => (Box::new(BufReader::new(from)), Box::new(stream)),
+            Some(key) => {
+                let (from, to) = secured(from, stream, key, calls)?;
+                (Box::new(BufReader::new(from)), Box::new(to))
+            }
+        };
+        Ok(Self {
+            from,
+            line: Line {
+                to,
+                connection,
+                address,
+            },
+            patience: Patience(until),
+        })
+    }
+}
+
+/// Writes one line, in one piece.
+pub(super) fn say(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_string(what)? + "\n";
+    to.write_all(text.as_bytes())
+}
+
+impl Connection {
+    /// Says something other than a word.
+    pub(super) fn greet(&mut self, hello: &Hello) -> io::Result<()> {
+        say(&mut self.line.to, hello)
+    }
+}
+
+/// Reads one line. `None`: the other end has closed.
+pub(super) fn hear<T: for<'de> Deserialize<'de>>(from: &mut dyn BufRead) -> io::Result<Option<T>> {
+    let mut text = String::new();
+    from.take(LINE_MAX).read_line(&mut text)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|_| io::Error::other("what was said is no message of a job"))
+}
+
+/// Where node 0 is to be met.
+pub(super) fn resolve(world: &World) -> io::Result<SocketAddr> {
+    let mut found = (world.first.as_str(), world.port).to_socket_addrs()?;
+    let v4 = found.find(SocketAddr::is_ipv4);
+    v4.ok_or_else(|| io::Error::other("it has no IPv4 address"))
+}

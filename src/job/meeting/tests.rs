@@ -1,0 +1,218 @@
+//! Meetings over loopback: in any order, with strangers, and with nodes of other jobs.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn card(port: u16, rank: u16, size: u16) -> Card {
+    Card {
+        world: World {
+            rank,
+            size,
+            first: "127.0.0.1".into(),
+            port,
+            job: "test 1".into(),
+            by: "the test",
+        },
+        least: size,
+        fields: BTreeMap::from([("seed".to_owned(), "1".to_owned())]),
+    }
+}
+
+fn open(card: &Card) -> Meeting {
+    Meeting::open(card.clone(), None).expect("a meeting")
+}
+
+/// What a node is told, within a few seconds; none: it waits.
+fn outcome(meeting: &Meeting) -> Option<Result<Place, String>> {
+    let (stop, until) = (Stop::default(), Instant::now() + Duration::from_secs(5));
+    while Instant::now() < until {
+        let refused = meeting.shared.state().refused.clone();
+        if let Some(why) = refused {
+            return Some(Err(why));
+        }
+        if meeting.shared.state().begun {
+            let place = meeting
+                .wait(false, &stop)
+                .map_err(|error| error.to_string());
+            return Some(place.map(|place| place.expect("no signal")));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    None
+}
+
+fn begins(meeting: &Meeting) {
+    assert_eq!(outcome(meeting), Some(Ok(Place::default())));
+}
+
+#[test]
+fn nodes_come_in_any_order() {
+    let port = free_port();
+    // The first one is last, and no node knows of it.
+    let guests = [2, 1].map(|rank| open(&card(port, rank, 3)));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(guests.iter().all(|guest| !guest.shared.state().begun));
+    let first = open(&card(port, 0, 3));
+    begins(&first);
+    guests.iter().for_each(begins);
+}
+
+#[test]
+fn who_is_missing_is_named_and_strangers_hold_nothing_up() {
+    let port = free_port();
+    let first = open(&card(port, 0, 3));
+    let silent: Vec<_> = (0..5)
+        .map(|_| TcpStream::connect(("127.0.0.1", port)))
+        .collect();
+    let mut babble = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    babble.write_all(&[b'x'; 100_000]).expect("sent");
+    let one = open(&card(port, 1, 3));
+    let until = Instant::now() + Duration::from_secs(5);
+    while first.lack(&first.shared.state()) != format!("node 2 to call at port {port}") {
+        assert!(
+            Instant::now() < until,
+            "{}",
+            first.lack(&first.shared.state())
+        );
+        std::thread::sleep(LOOK_EVERY);
+    }
+    while one.lack(&one.shared.state()) != "node 2" {
+        assert!(Instant::now() < until, "{}", one.lack(&one.shared.state()));
+        std::thread::sleep(LOOK_EVERY);
+    }
+    begins_with(&[&first, &one], &open(&card(port, 2, 3)));
+    assert!(silent.iter().all(Result::is_ok));
+}
+
+fn begins_with(others: &[&Meeting], last: &Meeting) {
+    begins(last);
+    others.iter().copied().for_each(begins);
+}
+
+#[test]
+fn another_world_is_refused_by_name() {
+    let port = free_port();
+    let first = open(&card(port, 0, 3));
+    let one = open(&card(port, 1, 3));
+    let until = Instant::now() + Duration::from_secs(5);
+    while one.shared.state().waiting != [2] {
+        assert!(Instant::now() < until, "node 1 was not admitted");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let change = |change: &dyn Fn(&mut Card)| {
+        let mut card = card(port, 2, 3);
+        change(&mut card);
+        card
+    };
+    for (card, part) in [
+        (
+            change(&|card| card.world.rank = 1),
+            "node 1 is here already, from 127.0.0.1:",
+        ),
+        (
+            change(&|card| card.world.size = 4),
+            "node 2 has 4 nodes, node 0 has 3",
+        ),
+        (
+            change(&|card| card.world.job = "test 2".into()),
+            "another job of the launcher",
+        ),
+        (
+            change(&|card| {
+                card.fields
+                    .insert("seed".into(), "2".into())
+                    .map_or((), drop)
+            }),
+            "seed is 2 on node 2 and 1 on node 0",
+        ),
+        (
+            change(&|card| {
+                card.fields
+                    .insert("loss".into(), "0".into())
+                    .map_or((), drop)
+            }),
+            "loss is 0 on node 2 and none on node 0",
+        ),
+    ] {
+        let refused = outcome(&open(&card)).expect("an answer").expect_err(part);
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    // Another program's line: the version comes first.
+    let mut old = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let hello = r#"{"dogwild":"0.0.1","job":"test 1","rank":2,"size":3,"fields":{}}"#;
+    old.write_all(format!("{hello}\n").as_bytes())
+        .expect("sent");
+    let mut said = String::new();
+    old.read_to_string(&mut said)
+        .expect("an answer, and the end");
+    assert!(
+        said.contains("node 2 has dogwild 0.0.1, node 0 has"),
+        "{said}"
+    );
+    // None of them has kept the right one away.
+    begins_with(&[&first, &one], &open(&card(port, 2, 3)));
+}
+
+#[test]
+fn a_node_that_was_killed_comes_again_and_hears_the_end() {
+    let port = free_port();
+    let first = open(&card(port, 0, 2));
+    let one = open(&card(port, 1, 2));
+    begins_with(&[&first], &one);
+    first.end();
+    let until = Instant::now() + Duration::from_secs(5);
+    while !one.ended() {
+        assert!(Instant::now() < until, "node 1 did not hear of the end");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    // Its process is gone, and its connection with it.
+    first.shared.state().lines.clear();
+    let again = open(&card(port, 1, 2));
+    begins(&again);
+    while !again.ended() {
+        assert!(Instant::now() < until, "it did not hear of the end");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[test]
+fn another_key_is_refused() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = |byte: u8| {
+        let path = folder.path().join(byte.to_string());
+        let mut file = std::fs::File::options();
+        let file = file.create_new(true).write(true).mode(0o600).open(&path);
+        file.expect("a file")
+            .write_all(&[byte; 32])
+            .expect("written");
+        ClusterKey::read(&path).expect("a key")
+    };
+    let (port, [a, b]) = (free_port(), [7, 8].map(key));
+    let with = |rank, key: Option<&ClusterKey>| {
+        Meeting::open(card(port, rank, 3), key.cloned()).expect("a meeting")
+    };
+    let first = with(0, Some(&a));
+    let strangers = [with(2, Some(&b)), with(2, None)];
+    let one = with(1, Some(&a));
+    let until = Instant::now() + Duration::from_secs(5);
+    while one.shared.state().waiting != [2] {
+        assert!(Instant::now() < until, "node 1 was not admitted");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(strangers.iter().all(|one| !one.shared.state().begun));
+    assert_eq!(first.shared.state().waiting, [2]);
+    let said = strangers[0].lack(&strangers[0].shared.state());
+    assert!(said.contains("another key, or none"), "{said}");
+    let last = with(2, Some(&a));
+    begins_with(&[&first, &one], &last);
+}

@@ -1,0 +1,455 @@
+//! `dogwild node`: one node of a job file for each process, started by flags, mpirun, srun and the
+//! variables of torchrun.
+
+#![cfg(feature = "program")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use dogwild_lab::skip::skip;
+use dogwild_lab::{Lab, Spec};
+use support::output::{said, succeeds};
+use support::process::Process;
+use support::program::dogwild;
+use support::results::tensors;
+use support::wait::{wait_for, wait_while};
+
+/// A job file of a test, with its results.
+struct Job {
+    folder: tempfile::TempDir,
+    /// Where its nodes meet: no two jobs of this machine meet at one.
+    port: u16,
+}
+
+impl Job {
+    fn new(iterations: u64, more: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let job = Self { folder, port };
+        let out = job.folder.path().join("out");
+        let head = "data = \"digits:3,train=2000,test=200\"";
+        let out = out.display();
+        let text = format!("{head}\niterations = {iterations}\nout = \"{out}\"\n{more}");
+        fs::write(job.file(), text).expect("written");
+        job
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("job.toml")
+    }
+
+    /// Node `rank` of `size`, by flags.
+    fn node(&self, rank: u16, size: u16) -> Command {
+        let mut command = dogwild();
+        command.arg("node").arg(self.file());
+        command.args(["--rank", &rank.to_string(), "--size", &size.to_string()]);
+        command.args(["--join", &format!("127.0.0.1:{}", self.port)]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, rank: u16, size: u16) -> Process {
+        Process::start(&mut self.node(rank, size))
+    }
+
+    fn out(&self, rank: u16) -> PathBuf {
+        self.folder.path().join(format!("out/n{rank}"))
+    }
+
+    fn summary(&self, rank: u16) -> serde_json::Value {
+        let text = fs::read_to_string(self.out(rank).join("summary.json")).expect("a summary");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// All nodes have ended well, with the same bits, and left nothing in memory.
+    fn check(&self, size: u16) {
+        let weights = |rank| tensors(&self.out(rank).join("weights.safetensors"));
+        for rank in 0..size {
+            let summary = self.summary(rank);
+            assert_eq!(
+                summary["replicas_identical"], true,
+                "node {rank}: {summary}"
+            );
+            assert_eq!(summary["ended_by"], "iterations", "node {rank}");
+            assert_eq!(summary["per_node"][0]["node"], rank);
+            assert!(weights(rank) == weights(0), "node {rank} has other weights");
+        }
+    }
+
+    /// Iterations that node `rank` has made, by its buffer; 0 while it has none.
+    fn iterations(&self, rank: u16) -> u64 {
+        support::job::iterations(&self.buffer(rank))
+    }
+
+    /// The buffer of a node, by the session that its folder names.
+    fn buffer(&self, rank: u16) -> PathBuf {
+        let note = fs::read_to_string(self.out(rank).join("node.json")).unwrap_or_default();
+        let note: serde_json::Value = serde_json::from_str(&note).unwrap_or_default();
+        let session = note["session"].as_str().unwrap_or("none");
+        format!("/dev/shm/dogwild-train-node-{session}-n{rank:02}").into()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let session = self.buffer(0);
+        let name = session.file_name().unwrap_or_default().to_string_lossy();
+        let start = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        for file in files {
+            if file.file_name().to_string_lossy().starts_with(start) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+    }
+}
+
+fn ends_well(node: Process) -> String {
+    let output = node.output();
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+/// Rank 1 is first, and says for whom it waits; the results are equal to the bit.
+#[test]
+fn two_nodes_meet_and_end_equal() {
+    let job = Job::new(60, "");
+    let one = job.start(1, 2);
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    let zero = job.start(0, 2);
+    let said = ends_well(one);
+    assert!(said.contains("waiting for node 0 at 127.0.0.1"), "{said}");
+    ends_well(zero);
+    job.check(2);
+    assert!(!job.buffer(0).exists() && !job.buffer(1).exists());
+}
+
+/// The whole node, supervisor and all, is killed twice in a row, and goes on with its buffer.
+#[test]
+fn a_node_that_is_killed_goes_on() {
+    let job = Job::new(600, "");
+    let mut nodes = [0, 1].map(|rank| job.start(rank, 2));
+    for killed in [1, 0] {
+        let before = job.iterations(killed);
+        wait_for("it to train", || job.iterations(killed) > before + 20);
+        nodes[usize::from(killed)].kill();
+        let done = job.iterations(killed);
+        assert!(done > 20, "its buffer stays");
+        nodes[usize::from(killed)] = job.start(killed, 2);
+    }
+    let [zero, one] = nodes;
+    for said in [ends_well(zero), ends_well(one)] {
+        assert!(said.contains("going on with /dev/shm/"), "{said}");
+    }
+    job.check(2);
+    let made = |rank| job.summary(rank)["iterations"].as_u64().expect("a number");
+    assert!(made(0) + made(1) >= 600, "{} and {}", made(0), made(1));
+}
+
+/// A node that is told to end gives what it has to others; started again, it takes part again.
+#[test]
+fn a_node_that_is_told_to_end_leaves_and_comes_again() {
+    let job = Job::new(900, "");
+    let mut nodes = [0, 1, 2].map(|rank| job.start(rank, 3));
+    wait_for("it to train", || job.iterations(1) > 30);
+    nodes[1].signal("TERM");
+    let one = std::mem::replace(&mut nodes[1], job.start(2, 3));
+    let output = one.output();
+    assert_eq!(output.status.code(), Some(143), "{}", said(&output));
+    let log = fs::read_to_string(job.out(1).join("node1-stream.log")).expect("a log");
+    assert!(
+        log.contains("all that was added here is with other nodes"),
+        "{log}"
+    );
+    // A second node 2 was put in its place: it is refused, and says why.
+    let second = std::mem::replace(&mut nodes[1], job.start(1, 3)).output();
+    let told = said(&second);
+    assert!(
+        !second.status.success() && told.contains("in use by another job"),
+        "{told}"
+    );
+    nodes.into_iter().for_each(|node| drop(ends_well(node)));
+    job.check(3);
+}
+
+#[test]
+fn all_nodes_may_be_told_to_end_at_once() {
+    let job = Job::new(100_000, "");
+    let nodes = [0, 1].map(|rank| job.start(rank, 2));
+    wait_for("both to train", || {
+        job.iterations(0) > 20 && job.iterations(1) > 20
+    });
+    nodes.iter().for_each(|node| node.signal("TERM"));
+    for (rank, node) in (0..).zip(nodes) {
+        let output = node.output();
+        assert_eq!(output.status.code(), Some(143), "{}", said(&output));
+        assert!(job.out(rank).join("weights.safetensors").exists());
+        assert!(!job.buffer(rank).exists(), "saved, and gone from memory");
+    }
+}
+
+/// Another job file, a rank twice, a size that the file does not have: each is refused by name.
+#[test]
+fn another_world_is_refused() {
+    let job = Job::new(50, "");
+    let (zero, one) = (job.start(0, 3), job.start(1, 3));
+    let refusal = |command: &mut Command| {
+        let refused = command.output().expect("it runs");
+        assert!(!refused.status.success());
+        said(&refused)
+    };
+    let other = refusal(job.node(2, 3).args(["--seed", "9"]));
+    assert!(
+        other.contains("seed is 9 on node 2 and 1 on node 0"),
+        "{other}"
+    );
+    let again = job.folder.path().join("again");
+    let twice = refusal(job.node(1, 3).arg("--out").arg(&again));
+    assert!(twice.contains("node 1 is here already"), "{twice}");
+    let size = refusal(job.node(1, 4).arg("--out").arg(&again));
+    assert!(size.contains("node 1 has 4 nodes, node 0 has 3"), "{size}");
+    let two = job.start(2, 3);
+    for node in [one, two] {
+        ends_well(node);
+    }
+    let said = ends_well(zero);
+    for part in [
+        "seed is 9 on node 2",
+        "node 1 is here already",
+        "node 1 has 4 nodes",
+    ] {
+        assert!(said.contains(part), "node 0 says it too: {said}");
+    }
+    job.check(3);
+}
+
+#[test]
+fn what_no_node_can_run_is_refused_at_once() {
+    for (text, args, part) in [
+        (
+            "nodes = 3",
+            &[][..],
+            "--nodes 3, but the command line has started 2",
+        ),
+        ("sync = \"poseidon\"", &[], "--sync poseidon"),
+        ("lab = true", &[], "use `dogwild launch`"),
+        ("[stream]\nprecision = \"auto\"", &[], "--precision auto"),
+        ("", &["--resume", "--out", "x"], "--resume"),
+        ("seeed = 1", &[], "did you mean `seed`"),
+    ] {
+        let job = Job::new(50, text);
+        let refused = job.node(0, 2).args(args).output().expect("it runs");
+        let said = said(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let job = Job::new(50, "");
+    let mut nobody = dogwild();
+    let refused = nobody
+        .arg("node")
+        .arg(job.file())
+        .output()
+        .expect("it runs");
+    let told = said(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("srun, mpirun, torchrun"), "{told}");
+}
+
+/// A test on one node reaches the target: all nodes end.
+#[test]
+fn a_target_that_one_node_reaches_ends_all() {
+    let job = Job::new(0, "target_accuracy = 0.5\ntest_every = 20\n");
+    let nodes = [0, 1].map(|rank| job.start(rank, 2));
+    nodes.into_iter().for_each(|node| drop(ends_well(node)));
+    let weights = |rank| tensors(&job.out(rank).join("weights.safetensors"));
+    assert!(weights(0) == weights(1));
+}
+
+/// Whether a program is there.
+fn has(program: &str, package: &str) -> bool {
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output();
+    let found = found.is_ok_and(|found| found.status.success());
+    if !found {
+        skip(&format!("{program} is not there (Debian: {package})"));
+    }
+    found
+}
+
+fn program() -> PathBuf {
+    Path::new(dogwild().get_program()).to_owned()
+}
+
+#[test]
+fn mpirun_starts_the_same_file() {
+    if !has("mpirun", "openmpi-bin") {
+        return;
+    }
+    let job = Job::new(60, "");
+    let mut mpirun = Command::new("mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]);
+    mpirun.arg(program()).arg("node").arg(job.file());
+    succeeds(mpirun.stdin(Stdio::null()));
+    job.check(2);
+}
+
+/// As torchrun sets them, on four hosts that multicast does not bring together.
+#[test]
+fn four_hosts_without_multicast_by_the_variables_of_torchrun() {
+    if !dogwild_lab::enter::privileged() {
+        return skip("hosts need root, or namespaces of ordinary users");
+    }
+    let job = Job::new(120, "");
+    let lab = Lab::up(&Spec::of(4)).expect("a lab");
+    let first = lab.hosts()[0].ipv4().to_string();
+    let rules = "table ip apart { chain in { type filter hook input priority 0; \
+                 iifname eth0 ip daddr 224.0.0.0/4 counter drop; }; }";
+    let nodes = [2usize, 3, 1, 0].map(|rank| {
+        succeeds(lab.command(rank, "nft").arg(rules));
+        let mut node = lab.command(rank, program());
+        node.arg("node").arg(job.file());
+        node.env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
+        node.env("MASTER_ADDR", &first).env("MASTER_PORT", "29500");
+        node.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Process::start(&mut node)
+    });
+    for said in nodes.map(ends_well) {
+        assert!(said.contains("says RANK"), "{said}");
+    }
+    job.check(4);
+    // What was sent to the group came to no host.
+    for host in 0..4 {
+        let table = succeeds(
+            lab.command(host, "nft")
+                .args(["list", "table", "ip", "apart"]),
+        );
+        assert!(!table.contains("packets 0 "), "host {host}: {table}");
+    }
+}
+
+/// Slurm's daemons for two nodes of this host, which end with the test.
+struct Slurm {
+    folder: tempfile::TempDir,
+    _daemons: Vec<Process>,
+}
+
+impl Slurm {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let key: Vec<u8> = (0..128).collect();
+        fs::write(path("key"), key).expect("written");
+        succeeds(Command::new("chmod").args(["600", &path("key")]));
+        succeeds(Command::new("chmod").args(["755", &path("")]));
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        let host = host.trim().split('.').next().unwrap_or_default();
+        let ports: Vec<u16> = (0..3)
+            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .map(|listener| listener.local_addr().expect("an address").port())
+            .collect();
+        fs::write(path("slurm.conf"), config(&path(""), host, &ports)).expect("written");
+        let quiet = |command: &mut Command| {
+            command
+                .env("SLURM_CONF", path("slurm.conf"))
+                .stdin(Stdio::null());
+            Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
+        };
+        let mut munged = Command::new("munged");
+        munged.args(["-F", "--force"]);
+        let options = ["key-file=key", "socket=socket", "pid-file=munge.pid"];
+        for option in options
+            .into_iter()
+            .chain(["log-file=munge.log", "seed-file=seed"])
+        {
+            let (name, file) = option.split_once('=').expect("a file");
+            munged.arg(format!("--{name}={}", path(file)));
+        }
+        let mut daemons = vec![quiet(&mut munged)];
+        wait_for("munged", || Path::new(&path("socket")).exists());
+        daemons.push(quiet(Command::new("slurmctld").args(["-D", "-c"])));
+        for node in ["n1", "n2"] {
+            daemons.push(quiet(Command::new("slurmd").args(["-D", "-N", node])));
+        }
+        let slurm = Self {
+            folder,
+            _daemons: daemons,
+        };
+        wait_while("both nodes of Slurm to be idle", || {
+            let idle = slurm
+                .command("sinfo")
+                .args(["-h", "-t", "idle", "-o", "%D"])
+                .output();
+            let idle = String::from_utf8_lossy(&idle.expect("it runs").stdout).into_owned();
+            (idle.trim() != "2").then_some(idle)
+        });
+        slurm
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("SLURM_CONF", self.folder.path().join("slurm.conf"));
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+fn config(folder: &str, host: &str, ports: &[u16]) -> String {
+    let [control, one, two] = ports else {
+        panic!("three ports")
+    };
+    format!(
+        "ClusterName=dogwild\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
+         AuthType=auth/munge\nAuthInfo=socket={folder}/socket\nCredType=cred/munge\n\
+         MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
+         ReturnToService=2\nSlurmctldPort={control}\nStateSaveLocation={folder}/state\n\
+         SlurmdSpoolDir={folder}/spool.%n\nSlurmctldPidFile={folder}/ctld.pid\n\
+         SlurmdPidFile={folder}/d.%n.pid\nSlurmctldLogFile={folder}/ctld.log\n\
+         SlurmdLogFile={folder}/d.%n.log\nSchedulerType=sched/builtin\n\
+         SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n\
+         JobAcctGatherType=jobacct_gather/none\n\
+         AccountingStorageType=accounting_storage/none\n\
+         NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one} CPUs=2 State=UNKNOWN\n\
+         NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} CPUs=2 State=UNKNOWN\n\
+         PartitionName=p Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP\n"
+    )
+}
+
+#[test]
+fn srun_starts_the_same_file_on_two_nodes() {
+    let there = [
+        ("srun", "slurm-client"),
+        ("slurmctld", "slurmctld"),
+        ("slurmd", "slurmd"),
+    ];
+    if !there.iter().all(|(program, package)| has(program, package)) || !has("munged", "munge") {
+        return;
+    }
+    if !is_root() {
+        return skip("Slurm's daemons need root");
+    }
+    let job = Job::new(60, "");
+    let slurm = Slurm::new();
+    let mut srun = slurm.command("srun");
+    // The names of its nodes are none of this host's.
+    srun.env("MASTER_ADDR", "127.0.0.1");
+    srun.args(["-N2", "-n2"])
+        .arg(program())
+        .arg("node")
+        .arg(job.file());
+    succeeds(&mut srun);
+    job.check(2);
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|id| id.stdout.starts_with(b"0"))
+}
