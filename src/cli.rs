@@ -31,6 +31,8 @@ mod status;
 pub mod stream;
 pub mod stream_args;
 mod tester;
+#[cfg(feature = "top")]
+mod top;
 mod train;
 mod train_checks;
 mod train_poseidon;
@@ -77,6 +79,9 @@ enum Command {
     Server(server::Args),
     /// Train on a buffer over the reliable path
     Worker(worker::Args),
+    /// Show what the nodes of this host do, live
+    #[cfg(feature = "top")]
+    Top(top::Args),
     /// Say what the components of a buffer do, with all their counters
     Status(status::Args),
     /// Write a buffer's weights as .safetensors
@@ -106,6 +111,8 @@ pub fn main() -> ExitCode {
         Command::Coordinator(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Worker(args) => args.run(),
+        #[cfg(feature = "top")]
+        Command::Top(args) => args.run(),
         Command::Status(args) => args.run(),
         Command::Snapshot(args) => args.run(),
         Command::Clean(args) => args.run(),

@@ -42,6 +42,8 @@ mod status;
 mod stream_summary;
 mod summary;
 mod title;
+#[cfg(feature = "top")]
+pub mod top;
 mod train;
 mod warnings;
 mod whole;

@@ -18,7 +18,7 @@ use crate::weights::{Look, look};
 /// First bytes of a buffer.
 const BUFFER: &[u8] = b"DOGWILD\0";
 /// First bytes of its state files.
-const STATES: [&[u8]; 3] = [b"DOGWSTRM", b"DOGWSOLV", b"DOGWGPU\0"];
+const STATES: [&[u8]; 4] = [b"DOGWSTRM", b"DOGWSOLV", b"DOGWGPU\0", b"DOGWOPTM"];
 /// Start of the names of what measuring tools make: files and folders.
 const TOOLS: [&str; 7] = [
     "dogwild-bench-",

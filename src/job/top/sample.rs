@@ -1,0 +1,159 @@
+//! The counters of buffers at one moment: what is recorded.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::leftovers::{LeftoverState, leftovers};
+use crate::watch::{GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};
+use crate::weights::{Expect, OpenError, Role, SharedWeights, SlotInfo};
+
+/// All buffers that are looked at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When, ms since 1970.
+    pub unix_ms: u64,
+    /// Each of them.
+    pub buffers: Vec<BufferSample>,
+}
+
+/// One buffer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BufferSample {
+    /// The file.
+    pub path: PathBuf,
+    /// Which job.
+    pub session: u64,
+    /// Weights in it.
+    pub weights: u64,
+    /// Iterations of the cluster, as far as known here.
+    pub iterations: u64,
+    /// Iterations of this buffer's solvers.
+    pub local_iterations: u64,
+    /// Iterations after which solvers end; 0: none.
+    pub target_iterations: u64,
+    /// Everything that ever worked on it.
+    pub components: Vec<ComponentSample>,
+}
+
+/// One component.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ComponentSample {
+    /// What it is: `stream`, `solver`, `gpu`, `other`.
+    pub role: String,
+    /// Which of its kind.
+    pub index: u32,
+    /// Its process; 0: it has left.
+    pub pid: u32,
+    /// Whether it runs.
+    pub alive: bool,
+    /// Its counters, by name; frames dropped as `drop_REASON`.
+    pub meters: BTreeMap<String, u64>,
+}
+
+impl Sample {
+    /// Of these buffers, now.
+    pub fn of(buffers: &[SharedWeights]) -> Self {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Self {
+            unix_ms: now.as_millis() as u64,
+            buffers: buffers.iter().map(BufferSample::of).collect(),
+        }
+    }
+}
+
+impl BufferSample {
+    fn of(shared: &SharedWeights) -> Self {
+        let globals = shared.globals();
+        Self {
+            path: shared.path().to_owned(),
+            session: shared.session(),
+            weights: shared.used() as u64,
+            iterations: globals.iterations(),
+            local_iterations: (globals.local_iterations).load(std::sync::atomic::Ordering::Relaxed),
+            target_iterations: (globals.target_iterations)
+                .load(std::sync::atomic::Ordering::Relaxed),
+            components: shared.slots().iter().map(ComponentSample::of).collect(),
+        }
+    }
+
+    /// The components of one kind.
+    pub(super) fn of_role(&self, role: Role) -> impl Iterator<Item = &ComponentSample> {
+        let name = role.to_string();
+        self.components.iter().filter(move |one| one.role == name)
+    }
+}
+
+impl ComponentSample {
+    fn of(slot: &SlotInfo) -> Self {
+        let words = &slot.meters;
+        let named = |name: &str, value: u64| (name.to_owned(), value);
+        let meters: BTreeMap<String, u64> = match slot.role {
+            Role::Stream => {
+                let meters = StreamMeter::ALL.iter();
+                let meters = meters.map(|meter| named(meter.name(), meter.of(words)));
+                let dropped = drops(words);
+                let dropped = dropped.map(|(reason, n)| (format!("{DROP}{}", reason.name()), n));
+                meters.chain(dropped).collect()
+            }
+            Role::Gpu => {
+                let meters = GpuMeter::ALL.iter();
+                meters
+                    .map(|meter| named(meter.name(), meter.of(words)))
+                    .collect()
+            }
+            _ => {
+                let meters = SolverMeter::ALL.iter();
+                let meters = meters.map(|meter| named(meter.name(), meter.of(words)));
+                let sync = SyncMeter::ALL.iter();
+                meters
+                    .chain(sync.map(|meter| named(meter.name(), meter.of(words))))
+                    .collect()
+            }
+        };
+        Self {
+            role: slot.role.to_string(),
+            index: slot.index,
+            pid: slot.pid,
+            alive: slot.alive,
+            meters,
+        }
+    }
+
+    /// A counter; 0 if it has none of that name.
+    pub(super) fn meter(&self, name: &str) -> u64 {
+        self.meters.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// Start of the names of dropped frames.
+pub(super) const DROP: &str = "drop_";
+
+/// The buffers at `paths`; without any, those of this host that a process uses.
+///
+/// # Errors
+/// One cannot be opened; none is named, and none is in use.
+pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<SharedWeights>> {
+    let open = |path: &Path| -> Result<SharedWeights, OpenError> {
+        SharedWeights::open(path, &Expect::default())
+    };
+    if !paths.is_empty() {
+        return Ok(paths
+            .iter()
+            .map(|path| open(path))
+            .collect::<Result<_, _>>()?);
+    }
+    let found = leftovers()?;
+    let used = found
+        .iter()
+        .filter(|found| !found.orphan && matches!(found.state, LeftoverState::InUse(_)));
+    // One that ends meanwhile is none.
+    let open: Vec<SharedWeights> = used.filter_map(|found| open(&found.path).ok()).collect();
+    anyhow::ensure!(
+        !open.is_empty(),
+        "no job runs on this host; name the buffer of one that has ended (`dogwild clean` lists them)"
+    );
+    Ok(open)
+}
