@@ -18,7 +18,7 @@ class BufferInUse(DogwildError):
 
 
 class BufferMismatch(DogwildError):
-    """The buffer holds another model, or is of another job."""
+    """The buffer, or a file next to it, is of another model, job or optimiser."""
 
 
 class WeightsDiffer(DogwildError):

@@ -15,8 +15,9 @@ from torch import nn
 from . import binding
 from ._native import Buffer
 from .ahead import Ahead
-from .errors import PeerLost, WeightsDiffer
+from .errors import BufferMismatch, NoSpace, PeerLost, WeightsDiffer
 from .opening import Beginning, open_buffer
+from .optimizer_state import OptimizerState
 from .streamer import Streamer
 from .where import where_am_i
 
@@ -52,6 +53,7 @@ def share(
     existing: Literal["resume", "fresh", "refuse"] = "resume",
     check_weights: bool = True,
     walk_ahead: bool = True,
+    state: Literal["own", "shared"] = "own",
     timeout: float = 300.0,
 ) -> Shared:
     """Puts the parameters of ``model`` into a buffer that other processes and nodes share.
@@ -59,7 +61,7 @@ def share(
     Each parameter (float32, on the CPU) becomes a view of the buffer; its shape stays. Any
     optimiser that steps in place then trains the shared weights. Of tied parameters there is one
     copy; those that need no gradient stay out unless ``frozen``. Buffers of the model, such as the
-    running statistics of BatchNorm, and the optimiser's state stay this process's own.
+    running statistics of BatchNorm, stay this process's own, and so does the optimiser's state.
 
     ``name``: the job, the same on all nodes (default: the launcher's number of it, or "dogwild").
     ``buffer``: the file (default ``/dev/shm/dogwild-NAME``, with ``-nK`` where there are several
@@ -77,6 +79,10 @@ def share(
     two more copies of the weights. Without it steps count for less the more nodes there are.
     ``merge="sum"`` adds all steps up, which is for two nodes or short delays.
 
+    ``state="shared"``: the optimiser's state (momentum, moments, counts of steps) is in the file
+    ``<buffer>.optimizer<index>``. A process that is killed goes on with it when it shares the same
+    buffer again. What the file has then wins over what the optimiser has.
+
     Raises the errors of :mod:`dogwild.errors`: ``NotShareable``, ``BufferInUse``,
     ``BufferMismatch``, ``NoSpace``, ``WeightsDiffer``, ``StreamerFailed``, and ``PeerLost`` at the
     timeout.
@@ -85,6 +91,8 @@ def share(
         raise ValueError(f'stream={stream!r}: give "process", "external" or "off"')
     if merge not in ("mean", "sum"):
         raise ValueError(f'merge={merge!r}: give "mean" or "sum"')
+    if state not in ("own", "shared"):
+        raise ValueError(f'state={state!r}: give "own" or "shared"')
     here = where_am_i(node, nodes, index)
     name = name or (f"{here.source}-{here.job}" if here.job else "dogwild")
     alone = here.nodes == 1 or stream == "off"
@@ -92,6 +100,7 @@ def share(
         suffix = "" if here.nodes == 1 else f"-n{here.node}"
         buffer = f"/dev/shm/dogwild-{name}{suffix}".replace(" ", "-")
     found = binding.places(model, frozen)
+    kept = _state_of(optimizer, found) if state == "shared" else None
     until = time.monotonic() + timeout
     path = os.fspath(buffer)
     opened = open_buffer(path, name, found, existing, here.index, until)
@@ -102,11 +111,13 @@ def share(
         binding.bind(found, opened, fresh=True)
         opened.publish()
     solver = opened.claim_solver(here.index)
-    if not opened.created:
-        # Only now: a model that is refused stays as it was.
-        binding.bind(found, opened, fresh=False)
     streamer = None
     try:
+        if kept is not None:
+            kept.open(opened, here.index, replace=existing == "fresh")
+        if not opened.created:
+            # Only now: a model that is refused stays as it was.
+            binding.bind(found, opened, fresh=False)
         if alone:
             opened.start_alone()
         elif stream == "process" and here.index == 0 and not _has_streamer(opened):
@@ -118,7 +129,7 @@ def share(
                 options += ["--join", host]
             streamer = Streamer([*options, *stream_options])
         ahead = Ahead(found, opened, solver) if walk_ahead else None
-        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone, ahead)
+        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone, ahead, kept)
         shared._wait_until_ready(until, timeout)
         if beginning is not None:
             shared._check_nodes(beginning)
@@ -126,12 +137,26 @@ def share(
         if streamer is not None:
             streamer.close(timeout=0.0)
         solver.release()
-        if isinstance(error, WeightsDiffer) and opened.created:
+        free = not any(alive for *_, alive in opened.components())
+        refused = free and isinstance(error, (BufferMismatch, NoSpace))
+        if opened.created and (refused or isinstance(error, WeightsDiffer)):
             # It would win over the right weights of the next try.
             os.unlink(path)
+            if kept is not None:
+                kept.discard()
         raise
+    if kept is not None:
+        kept.bind()
     shared._hook()
     return shared
+
+
+def _state_of(
+    optimizer: torch.optim.Optimizer | None, found: list[binding.Place]
+) -> OptimizerState:
+    if optimizer is None:
+        raise ValueError('state="shared" is about an optimiser: give share(model, optimizer)')
+    return OptimizerState(optimizer, {id(place.parameter): place.name for place in found})
 
 
 def _has_streamer(opened: Buffer) -> bool:
@@ -160,6 +185,7 @@ class Shared:
         node: int,
         alone: bool,
         ahead: Ahead | None,
+        kept: OptimizerState | None,
     ) -> None:
         self._optimizer = optimizer
         self._places = found
@@ -169,6 +195,7 @@ class Shared:
         self._node = node
         self._alone = alone
         self._ahead = ahead
+        self._kept = kept
         self._watch = binding.Watch(found)
         self._unhook: Any = None
         self._closed = False
@@ -207,6 +234,11 @@ class Shared:
     def stride(self) -> float:
         """How many steps the last one of the optimiser was: 1, or more where it walks ahead."""
         return 1.0 if self._ahead is None else self._ahead.stride
+
+    @property
+    def state_path(self) -> str | None:
+        """Path of the file with the optimiser's state; none with ``state="own"``."""
+        return None if self._kept is None else self._kept.path
 
     @property
     def streamer_pid(self) -> int | None:
@@ -294,6 +326,8 @@ class Shared:
         self._closed = True
         if self._unhook is not None:
             self._unhook()
+        if self._kept is not None:
+            self._kept.release()
         self._solver.release()
         if self._streamer is not None:
             self._streamer.close()
@@ -353,6 +387,8 @@ class Shared:
         def step(_: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
             with self._ahead.step() if self._ahead else nullcontext():
                 loss = before(*args, **kwargs)
+            if self._kept is not None:
+                self._kept.keep()
             self.step()
             return loss
 

@@ -110,6 +110,11 @@ fn processes_that_begin_together() {
 }
 
 #[test]
+fn the_state_of_an_optimiser() {
+    run("test_state");
+}
+
+#[test]
 fn two_nodes() {
     run("test_nodes");
 }

@@ -173,13 +173,14 @@ class Nodes(unittest.TestCase):
         self.assertNotEqual(said[0]["streamer"], streamer)
 
     def test_after_a_trainer_was_killed(self):
-        workers = [self.worker(node) for node in range(2)]
+        workers = [self.worker(node, STATE="shared") for node in range(2)]
         streamer = [worker.trains() for worker in workers][0]
         workers[0].kill()
         # Its streamer sees the end of its input, and ends in order.
         while os.path.exists(f"/proc/{streamer}"):
             time.sleep(0.01)
-        again = self.worker(0)
+        again = self.worker(0, STATE="shared")
+        again.logs("goes on with the state of 4 of 4 parameters")
         again.trains()
         self.ends_equal(again, workers[1])
 

@@ -43,6 +43,7 @@ with dogwild.share(
     stream_options=tuple(OPTIONS),
     timeout=float(TIMEOUT),
     check_weights="TAKE" not in os.environ,
+    state=os.environ.get("STATE", "own"),
 ) as job:
     say(ready=job.streamer_pid)
     steps = 0
