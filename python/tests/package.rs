@@ -141,6 +141,11 @@ fn the_example_of_a_resnet() {
 }
 
 #[test]
+fn callbacks_of_training_libraries() {
+    run("test_libraries");
+}
+
+#[test]
 fn the_reliable_path() {
     run("test_reliable");
 }
