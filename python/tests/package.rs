@@ -141,6 +141,11 @@ fn the_example_of_a_resnet() {
 }
 
 #[test]
+fn four_nodes_that_walk_ahead() {
+    run("test_ahead");
+}
+
+#[test]
 fn callbacks_of_training_libraries() {
     run("test_libraries");
 }
