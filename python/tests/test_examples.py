@@ -44,20 +44,21 @@ class MnistShare(unittest.TestCase):
         return start(*place, "--buffer", f"{self.folder}/{node}", *options)
 
     def test_two_nodes_learn_while_a_third_of_the_frames_is_lost(self):
-        options = ["--iterations", "250", "--loss", "30%"]
+        options = ["--iterations", "110", "--loss", "30%"]
         one, other = self.results([self.node(node, *options) for node in (0, 1)])
         self.assertTrue(one["equal"] and other["equal"])
         self.assertEqual(one["digest"], other["digest"])
+        # One process has 0.868 after 110 steps, two nodes 0.924 and 0.930.
         self.assertGreater(one["accuracy"], 0.9)
 
     def test_two_processes_of_one_host_train_one_model(self):
-        options = ["--iterations", "150", "--buffer", f"{self.folder}/n"]
+        options = ["--iterations", "75", "--buffer", f"{self.folder}/n"]
         indices = [{"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "LOCAL_RANK": str(k)} for k in (0, 1)]
         found = self.results([start(*options, environ=index) for index in indices])
         last = max(found, key=lambda one: one["iterations"])
         # What one did the other has seen.
-        self.assertEqual(last["iterations"], 300)
-        self.assertGreater(last["accuracy"], 0.85)
+        self.assertEqual(last["iterations"], 150)
+        self.assertGreater(last["accuracy"], 0.75)
 
     def test_data_that_is_not_there_is_named(self):
         process = start("--data", self.folder)
