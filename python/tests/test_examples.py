@@ -49,7 +49,7 @@ class MnistShare(unittest.TestCase):
         self.assertTrue(one["equal"] and other["equal"])
         self.assertEqual(one["digest"], other["digest"])
         # One process has 0.868 after 110 steps, two nodes 0.924 and 0.930.
-        self.assertGreater(one["accuracy"], 0.9)
+        self.assertGreater(one["accuracy"], 0.88)
 
     def test_two_processes_of_one_host_train_one_model(self):
         options = ["--iterations", "75", "--buffer", f"{self.folder}/n"]

@@ -28,6 +28,9 @@ use crate::weights::{Expect, METERS, Manifest, Role, SharedWeights, SolverState}
 /// Share of the newest loss in the smoothed one.
 const LOSS_SMOOTHING: f32 = 0.05;
 
+/// Time between two looks at the own CPU time.
+const CPU_EVERY_NS: u64 = 500_000_000;
+
 /// What a solver is started with.
 #[derive(Clone, Debug)]
 pub struct SolverJob {
@@ -125,6 +128,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         crew: Crew::default(),
         line: Line::new(slot.meters()[SolverMeter::Iterations as usize].load(Relaxed)),
         turn: Turn::new(job.pace_steps, job.max_age, &shared),
+        cpu_due_ns: 0,
     };
     run.train(&mut trainer, &mut batches, testing, stop, || {
         slot.heartbeat()
@@ -177,6 +181,8 @@ struct Run<'a> {
     crew: Crew,
     line: Line,
     turn: Turn,
+    /// When its CPU time is told next: reading it takes as long as a small layer.
+    cpu_due_ns: u64,
 }
 
 impl Run<'_> {
@@ -215,6 +221,10 @@ impl Run<'_> {
             heartbeat();
             let (loss, now_ns) = (self.loss, self.clock.now_ns());
             self.line.say(self.shared, self.meters, loss, now_ns);
+            if now_ns >= self.cpu_due_ns {
+                self.cpu_due_ns = now_ns + CPU_EVERY_NS;
+                SolverMeter::CpuNs.set(self.meters, cpu_ns());
+            }
         }
         if let (Some(testing), false) = (&mut testing, stop.load(Relaxed)) {
             self.test(testing, stop)?;

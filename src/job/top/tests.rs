@@ -103,8 +103,8 @@ fn a_small_screen_shows_all_of_a_few_nodes() {
     let shown = text(&screen, 80, 24);
     for line in [
         "dogwild top   3 nodes here   180/3000 iterations   33 it/s",
-        "node        it/s   loss  acc % cycl/s out MB/s in MB/s lost % p50 ms p99 ms CPU %",
-        "77-n0       10.0  0.500      -  100.0     3.00    2.50  10.00   12.3   45.6    75",
+        "node       it/s   loss  acc % cycl/s out MB/s in MB/s lost % p50 ms p99 ms CPU %",
+        "77-n0      10.0  0.500      -  100.0     3.00    2.50  10.00   12.3   45.6    75",
         "77-n0: stream 0 (pid 7), solver 0 (pid 7)",
         "dropped: kernel_drops 2/s, repeated 40/s",
         "silent nodes: none",

@@ -11,9 +11,9 @@ use super::frame::{Frame, Node, Order};
 
 /// Intervals whose loss is kept.
 const HISTORY: usize = 240;
-/// Columns of the table: title and width. Together with the spaces between them 79.
+/// Columns of the table: title and width. Together with the spaces between them 80.
 const COLUMNS: [(&str, u16); 11] = [
-    ("node", 9),
+    ("node", 8),
     ("it/s", 6),
     ("loss", 6),
     ("acc %", 6),
