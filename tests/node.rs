@@ -261,6 +261,14 @@ fn what_no_node_can_run_is_refused_at_once() {
     assert!(told.contains("srun, mpirun, torchrun"), "{told}");
 }
 
+/// One node has no others to meet, and none to wait for at its end.
+#[test]
+fn a_node_alone_is_a_job() {
+    let job = Job::new(30, "");
+    ends_well(job.start(0, 1));
+    job.check(1);
+}
+
 /// A test on one node reaches the target: all nodes end.
 #[test]
 fn a_target_that_one_node_reaches_ends_all() {
@@ -306,13 +314,13 @@ fn four_hosts_without_multicast_by_the_variables_of_torchrun() {
     if !dogwild_lab::enter::privileged() {
         return skip("hosts need root, or namespaces of ordinary users");
     }
-    let job = Job::new(120, "");
+    let job = Job::new(200, "");
     let lab = Lab::up(&Spec::of(4)).expect("a lab");
     let first = lab.hosts()[0].ipv4().to_string();
     let rules = "table ip apart { chain in { type filter hook input priority 0; \
                  iifname eth0 ip daddr 224.0.0.0/4 counter drop; }; }";
-    let nodes = [2usize, 3, 1, 0].map(|rank| {
-        succeeds(lab.command(rank, "nft").arg(rules));
+    (0..4).for_each(|host| drop(succeeds(lab.command(host, "nft").arg(rules))));
+    let start = |rank: usize| {
         let mut node = lab.command(rank, program());
         node.arg("node").arg(job.file());
         node.env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
@@ -321,7 +329,12 @@ fn four_hosts_without_multicast_by_the_variables_of_torchrun() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         Process::start(&mut node)
-    });
+    };
+    let mut nodes = [2, 3, 1, 0].map(start);
+    // Rank 0, at which all have met, is killed, and finds the network again by itself.
+    wait_for("it to train", || job.iterations(0) > 10);
+    nodes[3].kill();
+    nodes[3] = start(0);
     for said in nodes.map(ends_well) {
         assert!(said.contains("says RANK"), "{said}");
     }

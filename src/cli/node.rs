@@ -50,6 +50,22 @@ pub(super) struct Args {
 #[derive(Serialize, Deserialize)]
 struct Note {
     session: String,
+    /// Host at which others were found.
+    #[serde(default)]
+    join: Option<String>,
+}
+
+impl Note {
+    fn read(dir: &Path) -> Option<Self> {
+        let text = fs::read_to_string(dir.join(NOTE)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(NOTE);
+        fs::write(&path, serde_json::to_string(self)?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
 }
 
 impl Args {
@@ -90,7 +106,17 @@ impl Args {
         let buffer = node_buffer(session, node);
         let goes_on = buffer.exists();
         // Before others are called: a folder that cannot be had is this host's affair.
-        let out = self.folder(&job, session, node, goes_on)?;
+        let dir = self.folder(&job, node);
+        let name = format!("{session:016x}");
+        let before = Note::read(&dir).filter(|note| note.session == name);
+        let old = match goes_on {
+            true => Old::Resume,
+            false if job.args.args.overwrite || before.is_some() && is_unfinished(&dir) => {
+                Old::Replace
+            }
+            false => Old::Refuse,
+        };
+        let out = OutFolder::at(&dir, old)?;
         let card = Card {
             world,
             least,
@@ -103,43 +129,39 @@ impl Args {
         if goes_on {
             log::info!("going on with {}", buffer.display());
         }
+        // Rank 0 that goes on was called by no other node yet.
+        let join = place
+            .join
+            .or(before.filter(|_| goes_on).and_then(|note| note.join));
+        let note = Note {
+            session: name,
+            join: join.clone(),
+        };
+        note.write(&dir)?;
         let here = Here {
             node,
             session,
-            join: place.join,
+            join,
             meeting,
         };
         job.args.run_node(here, out, stop)
     }
 
-    /// The folder of this node's results. Those of a run that came to no end are of this job.
-    fn folder(&self, job: &Job, session: u64, node: u16, goes_on: bool) -> Result<OutFolder> {
+    /// The folder of this node's results.
+    fn folder(&self, job: &Job, node: u16) -> PathBuf {
         let stem = self.job.file_stem().unwrap_or_default();
         let base = job.args.args.out.clone();
         let base = base.unwrap_or_else(|| Path::new(DEFAULT_OUT).join(stem));
-        let dir = base.join(format!("n{node}"));
-        let session = format!("{session:016x}");
-        let old = match goes_on {
-            true => Old::Resume,
-            false if job.args.args.overwrite || is_unfinished(&dir, &session) => Old::Replace,
-            false => Old::Refuse,
-        };
-        let out = OutFolder::at(&dir, old)?;
-        let note = out.work().join(NOTE);
-        fs::write(&note, serde_json::to_string(&Note { session })?)
-            .with_context(|| format!("cannot write {}", note.display()))?;
-        Ok(out)
+        base.join(format!("n{node}"))
     }
 }
 
-/// Whether `dir` has what a node of this very job left when it was told to end.
-fn is_unfinished(dir: &Path, session: &str) -> bool {
-    let json = |name: &str| -> serde_json::Value {
-        let text = fs::read_to_string(dir.join(name)).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
-    };
-    let ended = &json("summary.json")["ended_by"];
-    json(NOTE)["session"] == session && (ended == "interrupted" || ended == "failed")
+/// Whether `dir` has what a node left when it was told to end, or failed.
+fn is_unfinished(dir: &Path) -> bool {
+    let text = fs::read_to_string(dir.join("summary.json")).unwrap_or_default();
+    let summary: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let ended = &summary["ended_by"];
+    ended == "interrupted" || ended == "failed"
 }
 
 /// Refuses what makes no sense on a node by itself.

@@ -22,7 +22,8 @@ use crate::poseidon::ClusterKey;
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time between two lines about what is waited for.
+/// Time before the first line about what is waited for, and between two.
+const SAY_AFTER: Duration = Duration::from_secs(1);
 const SAY_EVERY: Duration = Duration::from_secs(5);
 /// Time in which a node that goes on with its buffer looks for node 0.
 const GOES_ON_AFTER: Duration = Duration::from_secs(10);
@@ -80,8 +81,6 @@ struct State {
 pub struct Place {
     /// Host at which other nodes are found; none: all are on this host.
     pub join: Option<String>,
-    /// This node's address on the network of the job; none: that of this host for itself.
-    pub own: Option<IpAddr>,
 }
 
 impl Shared {
@@ -115,7 +114,8 @@ impl Meeting {
     /// # Errors
     /// This node is refused.
     pub fn wait(&self, goes_on: bool, stop: &Stop) -> Result<Option<Place>> {
-        let (start, mut said) = (Instant::now(), Instant::now());
+        let start = Instant::now();
+        let mut due = start + SAY_AFTER;
         let alone = self.card.world.size == 1;
         loop {
             if stop.signal().is_some() {
@@ -132,16 +132,25 @@ impl Meeting {
                     if !state.begun && !alone {
                         log::info!("going on with the buffer that is here, without waiting");
                     }
-                    state.begun = true;
+                    self.begin(&mut state);
                     return self.place(&state).map(Some);
                 }
-                if said.elapsed() >= SAY_EVERY {
-                    said = Instant::now();
+                if Instant::now() >= due {
+                    due = Instant::now() + SAY_EVERY;
                     log::info!("waiting for {}", self.lack(&state));
                 }
             }
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// The job has begun: those who have come already are told so.
+    fn begin(&self, state: &mut State) {
+        if !state.begun && self.card.world.rank == 0 {
+            let lines = state.lines.values_mut();
+            lines.for_each(|line| line.say(&message::Word::Begin));
+        }
+        state.begun = true;
     }
 
     /// For whom the job waits, in words.
@@ -160,21 +169,19 @@ impl Meeting {
     }
 
     fn place(&self, state: &State) -> Result<Place> {
-        let own = state.own.filter(|ip| !ip.is_loopback());
-        let first = match state.first {
+        let first = match (self.card.world.rank, state.first) {
+            (0, _) => state.own,
+            (_, first) => first,
+        };
+        let first = match first {
             Some(ip) => ip,
-            None => match own {
-                Some(own) if self.card.world.rank == 0 => own,
-                _ if self.card.world.rank == 0 => return Ok(Place::default()),
-                // It was not reached: what its name says has to do.
-                _ => message::resolve(&self.card.world)
-                    .context("the host of node 0 is not known")?
-                    .ip(),
-            },
+            // No node was reached: what the name of its host says has to do.
+            None => message::resolve(&self.card.world)
+                .context("the host of node 0 is not known")?
+                .ip(),
         };
         Ok(Place {
             join: (!first.is_loopback()).then(|| first.to_string()),
-            own,
         })
     }
 

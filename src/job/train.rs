@@ -202,7 +202,9 @@ fn run(
     crew.start(plan, buffers)?;
     let seen = (snapshots, &mut course.warnings);
     watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
-    if let (Some(here), false) = (&plan.own.here, stop.load(Relaxed)) {
+    // One node alone has no streamer that could tell.
+    let apart = plan.own.here.as_ref().filter(|_| plan.own.nodes > 1);
+    if let (Some(here), false) = (apart, stop.load(Relaxed)) {
         let mut progress = plan.progress();
         let settled = leave::settle(here.node, &buffers.nodes[0], stop, |lack| {
             progress.waiting(&format!("the last deliveries: {lack}"));

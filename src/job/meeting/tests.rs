@@ -216,3 +216,20 @@ fn another_key_is_refused() {
     let last = with(2, Some(&a));
     begins_with(&[&first, &one], &last);
 }
+
+/// Rank 0 goes on with its buffer: a node that comes with none, before or after, begins too.
+#[test]
+fn who_goes_on_tells_those_who_wait() {
+    let port = free_port();
+    let first = open(&card(port, 0, 3));
+    let one = open(&card(port, 1, 3));
+    let until = Instant::now() + Duration::from_secs(5);
+    while one.shared.state().waiting != [2] {
+        assert!(Instant::now() < until, "node 1 was not admitted");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let place = first.wait(true, &Stop::default()).expect("not refused");
+    assert_eq!(place, Some(Place::default()));
+    begins(&one);
+    begins(&open(&card(port, 2, 3)));
+}
