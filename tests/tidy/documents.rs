@@ -123,7 +123,7 @@ fn links_lead_somewhere() {
 }
 
 /// Folders whose files documents name by their path from the root.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "src/",
     "kernels/",
     "net/",
@@ -136,6 +136,7 @@ const FOLDERS: [&str; 13] = [
     "fuzz/",
     "examples/",
     "jobs/",
+    "deploy/",
     ".ci/",
 ];
 
