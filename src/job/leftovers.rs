@@ -330,6 +330,7 @@ mod tests {
             ("a-n0.stream", "a-n0"),
             ("a.b.gpu1.ipc", "a.b"),
             ("x.solver12", "x"),
+            ("x.optimizer0", "x"),
         ] {
             assert_eq!(buffer_of(Path::new(file)), Some(buffer.into()));
         }

@@ -348,5 +348,4 @@ fn is_state(suffix: &str) -> bool {
     [".stream", ".forks"].contains(&suffix)
         || suffix.strip_prefix(".solver").is_some_and(number)
         || suffix.strip_prefix(".gpu").is_some_and(gpu)
-        || suffix.strip_prefix(".optimizer").is_some_and(number)
 }
