@@ -120,7 +120,9 @@ mod tests {
         let workspace = Metadata::of_workspace(&manifest).expect("cargo metadata");
         let commands = commands(&workspace);
         assert!(checked(&commands, "dogwild-lab", "--all-targets"));
-        for feature in ["cuda", "verbs", "poseidon", "caffe", "plots", "capture"] {
+        for feature in [
+            "cuda", "verbs", "poseidon", "caffe", "plots", "capture", "top",
+        ] {
             let words = format!("--features {feature} --");
             assert!(checked(&commands, "dogwild", &words), "{feature}");
         }
@@ -157,7 +159,7 @@ mod tests {
             assert_eq!(cells[2], crates.to_string(), "{row}");
             found += 1;
         }
-        assert_eq!(found, 9, "rows of the table");
+        assert_eq!(found, 10, "rows of the table");
     }
 
     #[test]
