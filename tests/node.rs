@@ -396,15 +396,20 @@ impl Slurm {
             folder,
             _daemons: daemons,
         };
+        slurm.wait_until_idle();
+        slurm
+    }
+
+    /// Its processes on the nodes have ended then, too.
+    fn wait_until_idle(&self) {
         wait_while("both nodes of Slurm to be idle", || {
-            let idle = slurm
+            let idle = self
                 .command("sinfo")
                 .args(["-h", "-t", "idle", "-o", "%D"])
                 .output();
             let idle = String::from_utf8_lossy(&idle.expect("it runs").stdout).into_owned();
             (idle.trim() != "2").then_some(idle)
         });
-        slurm
     }
 
     fn command(&self, program: &str) -> Command {
@@ -459,6 +464,7 @@ fn srun_starts_the_same_file_on_two_nodes() {
         .arg("node")
         .arg(job.file());
     succeeds(&mut srun);
+    slurm.wait_until_idle();
     job.check(2);
 }
 
