@@ -121,7 +121,7 @@ fn ends_well(node: Process) -> String {
 fn two_nodes_meet_and_end_equal() {
     let job = Job::new(60, "");
     let one = job.start(1, 2);
-    std::thread::sleep(std::time::Duration::from_secs(6));
+    std::thread::sleep(std::time::Duration::from_secs(3));
     let zero = job.start(0, 2);
     let said = ends_well(one);
     assert!(said.contains("waiting for node 0 at 127.0.0.1"), "{said}");

@@ -69,7 +69,7 @@ pub(super) fn build(out: &Path, profile: &str, program: Option<PathBuf>) -> Resu
 }
 
 fn build_program(target: &Path, profile: &str, flags: &[(&str, &str)]) -> Result<PathBuf> {
-    // What only a terminal needs is no part of a package that others build on: 0.4 MB.
+    // What only a terminal needs is no part of a package that others build on.
     let words = format!(
         "cargo build --locked --profile {profile} --no-default-features --features program,cuda --bin dogwild"
     );
