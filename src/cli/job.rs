@@ -25,17 +25,17 @@ enum Action {
 
 /// A job file, with flags over it.
 #[derive(Debug, clap::Args)]
-struct File {
+pub(super) struct File {
     /// The job file (docs/reference/job-file.md; `dogwild train --save-job` writes one)
     #[arg(value_name = "JOB.toml")]
-    job: PathBuf,
+    pub(super) job: PathBuf,
     /// Flags of `dogwild train`, over what the file says
     #[arg(
         value_name = "FLAGS",
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
-    flags: Vec<OsString>,
+    pub(super) flags: Vec<OsString>,
 }
 
 impl Args {

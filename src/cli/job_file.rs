@@ -77,10 +77,11 @@ impl JobFile {
     }
 
     fn parse(name: String, text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Self {
-        let fields = Fields::of(&command());
+        let command = command();
+        let fields = Fields::of(&command);
         let (given, mut problems) = read::fields(text, &fields, environment);
         for one in &given {
-            problems.extend(one.refusal(&command()));
+            problems.extend(one.refusal(&command));
         }
         problems.sort_by_key(|problem| problem.line);
         Self {

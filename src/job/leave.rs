@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LEAVES: Duration = Duration::from_secs(30);
 /// What [`StreamMeter::Settled`] says of nodes that are all equal.
 const EQUAL: u64 = 3;
+
 /// How far a node has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {

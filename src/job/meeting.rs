@@ -42,7 +42,6 @@ pub struct Card {
 /// The meeting, from one node's side.
 pub struct Meeting {
     shared: Arc<Shared>,
-    card: Card,
 }
 
 /// What its threads know.
@@ -95,17 +94,18 @@ impl Meeting {
     /// # Errors
     /// The port is taken, or no thread can be started.
     pub fn open(card: Card, key: Option<ClusterKey>) -> Result<Self> {
+        let first = card.world.rank == 0;
         let shared = Arc::new(Shared {
-            card: card.clone(),
+            card,
             key,
             state: Mutex::default(),
         });
-        if card.world.rank == 0 {
+        if first {
             first::listen(&shared)?;
         } else {
             guest::call(&shared)?;
         }
-        Ok(Self { shared, card })
+        Ok(Self { shared })
     }
 
     /// Waits until all have come, and says for whom. A node that `goes_on` with a buffer does not
@@ -116,7 +116,7 @@ impl Meeting {
     pub fn wait(&self, goes_on: bool, stop: &Stop) -> Result<Option<Place>> {
         let start = Instant::now();
         let mut due = start + SAY_AFTER;
-        let alone = self.card.world.size == 1;
+        let alone = self.shared.card.world.size == 1;
         loop {
             if stop.signal().is_some() {
                 return Ok(None);
@@ -126,7 +126,7 @@ impl Meeting {
                 if let Some(why) = &state.refused {
                     bail!("{why}");
                 }
-                let reached = state.begun || self.card.world.rank == 0;
+                let reached = state.begun || self.shared.card.world.rank == 0;
                 if state.begun || alone || goes_on && (reached || start.elapsed() >= GOES_ON_AFTER)
                 {
                     if !state.begun && !alone {
@@ -146,7 +146,7 @@ impl Meeting {
 
     /// The job has begun: those who have come already are told so.
     fn begin(&self, state: &mut State) {
-        if !state.begun && self.card.world.rank == 0 {
+        if !state.begun && self.shared.card.world.rank == 0 {
             let lines = state.lines.values_mut();
             lines.for_each(|line| line.say(&message::Word::Begin));
         }
@@ -155,13 +155,13 @@ impl Meeting {
 
     /// For whom the job waits, in words.
     fn lack(&self, state: &State) -> String {
-        let World { first, port, .. } = &self.card.world;
+        let World { first, port, .. } = &self.shared.card.world;
         if let Some(why) = &state.unreachable {
             return format!("node 0 at {first}, port {port} ({why})");
         }
         let nodes = state.waiting.iter().map(u16::to_string);
         let nodes: Vec<String> = nodes.collect();
-        match self.card.world.rank {
+        match self.shared.card.world.rank {
             0 => format!("node {} to call at port {port}", nodes.join(", ")),
             _ if nodes.is_empty() => format!("node 0 at {first}, port {port}"),
             _ => format!("node {}", nodes.join(", ")),
@@ -169,14 +169,14 @@ impl Meeting {
     }
 
     fn place(&self, state: &State) -> Result<Place> {
-        let first = match (self.card.world.rank, state.first) {
+        let first = match (self.shared.card.world.rank, state.first) {
             (0, _) => state.own,
             (_, first) => first,
         };
         let first = match first {
             Some(ip) => ip,
             // No node was reached: what the name of its host says has to do.
-            None => message::resolve(&self.card.world)
+            None => message::resolve(&self.shared.card.world)
                 .context("the host of node 0 is not known")?
                 .ip(),
         };
