@@ -69,7 +69,7 @@ impl Fields {
             )),
             None => {
                 let ids = self.0.iter().map(|field| field.id.as_str());
-                let tables = TABLES.iter().map(|(table, _)| *table);
+                let tables = TABLES.iter().skip(1).map(|(table, _)| *table);
                 let known = ids.chain(tables.filter(|_| table.is_empty()));
                 let place = match table {
                     "" => String::new(),
@@ -88,8 +88,8 @@ impl Fields {
     /// # Errors
     /// There is none, with the one that was probably meant.
     pub(super) fn find_table(&self, name: &str) -> Result<(), String> {
-        let known = || TABLES.iter().map(|(table, _)| *table);
-        if !name.is_empty() && known().any(|table| table == name) {
+        let known = || TABLES.iter().skip(1).map(|(table, _)| *table);
+        if known().any(|table| table == name) {
             return Ok(());
         }
         if self.0.iter().any(|field| field.id == name) {
