@@ -25,6 +25,7 @@ pub use protocol::{
     Refusal, RoundError, Saved, Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer,
     VERSION, bits_len, state_name,
 };
+#[cfg(feature = "program")]
 pub(crate) use runtime::secured;
 pub use runtime::{
     ANOTHER_FAILED, CheckpointError, CheckpointFolder, Claims, Client, ClientJob, ClusterKey,

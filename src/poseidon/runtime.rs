@@ -33,6 +33,7 @@ pub use error::{ANOTHER_FAILED, PoseidonError};
 pub use member::MemberJob;
 pub use model::ModelJob;
 pub use secure::ClusterKey;
+#[cfg(feature = "program")]
 pub(crate) use secure::secured;
 pub use server::{ServerJob, run_server};
 pub use step::{Step, StepInput, step_of};

@@ -103,11 +103,12 @@ pub(super) fn handshake(
     ))
 }
 
-/// Both ways of a connection, once its ends have agreed; `initiator` is true on the side that has
+/// Both ways of a connection of the program's own, once its ends have agreed; `initiator` is true on the side that has
 /// connected.
 ///
 /// # Errors
 /// The other end has another key, or none, or the socket failed.
+#[cfg(feature = "program")]
 pub(crate) fn secured<R: Read, W: Write>(
     mut from: R,
     mut to: W,
