@@ -103,8 +103,8 @@ pub(super) fn handshake(
     ))
 }
 
-/// Both ways of a connection of the program's own, once its ends have agreed; `initiator` is true on the side that has
-/// connected.
+/// Both ways of a connection of the program's own, once its ends have agreed; `initiator` is true
+/// on the side that has connected.
 ///
 /// # Errors
 /// The other end has another key, or none, or the socket failed.
