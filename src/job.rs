@@ -4,17 +4,20 @@
 //! Starts the component programs as separate processes and watches them through the counters in
 //! the buffers and nothing else; restarts what died; cleans up after itself.
 
+mod boards;
 mod buffer;
 mod buffers;
 mod children;
 mod common;
 mod conclude;
 mod curves;
+mod devices;
 mod experiment;
 mod fleet;
 mod leave;
 mod leftovers;
 mod meeting;
+pub mod metrics;
 mod missing;
 mod out;
 mod outcome;
@@ -53,9 +56,10 @@ pub use buffer::{BufferError, BufferPlan, make_buffer};
 pub use buffers::node_buffer;
 pub use common::{Common, Net, Pictures};
 pub use conclude::{Ended, NotAsAsked};
+pub use devices::Devices;
 pub use experiment::{Experiment, Host, json};
 pub use leftovers::{Leftover, LeftoverState, Maker, age, leftovers, remove_buffer};
-pub use meeting::{Card, Meeting, Place};
+pub use meeting::{Card, Meeting, Place, Round};
 pub use out::{DEFAULT_OUT, Old, OutError, OutFolder};
 pub use outcome::{Outcome, codes};
 pub use paces::Paces;

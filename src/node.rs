@@ -57,6 +57,8 @@ cfg_if::cfg_if! {
         };
         pub(crate) use health::{SolverWatch, What, since_unix};
         pub(crate) use line::LINE_EVERY_ENV;
+        #[cfg(feature = "metrics")]
+        pub(crate) use privileges::drop_privileges;
         pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
         pub use seeds::JoinError;
         pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_at_eof, stop_on_signals};

@@ -78,7 +78,7 @@ pub(crate) mod tests;
 
 pub use age::AgeSteps;
 pub use common::Peer;
-pub use counters::Counters;
+pub use counters::{Counters, PeerCounters};
 pub use map::{RangeSeen, ranges_seen};
 pub use positions::copy_positions;
 pub use range::Ranges;

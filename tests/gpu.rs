@@ -138,3 +138,33 @@ fn what_it_cannot_start_with_it_says() {
         "{said}"
     );
 }
+
+/// A job whose nodes have a device each and no solver on the processor.
+#[test]
+fn a_job_trains_on_the_devices_of_its_nodes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let mut train = with(&["train", "--solvers", "0", "--gpu", "host", "--solver"]);
+    train.args([
+        "lenet_no_momentum",
+        "--data",
+        "digits:3,train=2000,test=200",
+    ]);
+    train.args(["--iterations", "120", "--out"]).arg(&out);
+    succeeds(train.stdin(std::process::Stdio::null()));
+    let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
+    let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(summary["replicas_identical"], true, "{summary}");
+    assert_eq!(summary["settings"]["gpu"], "host", "{summary}");
+    for node in 0..2 {
+        let made = summary["per_node"][node]["iterations"].as_u64();
+        assert!(made > Some(0), "node {node} made {made:?} iterations");
+        assert!(out.join(format!("node{node}-gpu0.log")).exists());
+    }
+    let accuracy = summary["per_node"][0]["test_accuracy"].as_f64();
+    assert!(accuracy > Some(0.5), "{accuracy:?} right: {summary}");
+    let twice = refused(&["train", "--gpu", "0,0"]);
+    assert!(twice.contains("0 is there twice"), "{twice}");
+    let none = refused(&["train", "--solvers", "0"]);
+    assert!(none.contains("a device (--gpu)"), "{none}");
+}

@@ -13,6 +13,7 @@ use crate::node::{Transport, TransportSpec};
 use crate::settings::limits::{BYTES_MIN, DELAY_MS, MTU, STEPS_PER_S};
 use crate::settings::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
 use crate::solver::SolverSpec;
+use crate::solver::data::Shard;
 use crate::weights::session_number;
 
 /// How nodes reach each other.
@@ -336,6 +337,20 @@ pub fn bytes(text: &str) -> Result<f64, String> {
     } else {
         Err(wrong())
     }
+}
+
+/// A share of the pictures, as `2/5`.
+///
+/// # Errors
+/// It is none.
+pub fn shard(text: &str) -> Result<Shard, String> {
+    let parse = || {
+        let (index, of) = text.split_once('/')?;
+        let (index, of) = (index.parse().ok()?, of.parse().ok()?);
+        (index < of).then_some(Shard { index, of })
+    };
+    parse()
+        .ok_or_else(|| format!("`{text}` is not a share: write K/N with K from 0 to N - 1, as 2/5"))
 }
 
 #[cfg(test)]

@@ -42,7 +42,10 @@ impl Closing<'_> {
             (1, ..) => "one only, nothing to compare",
             (_, true, _) => "identical bit for bit",
             (_, false, Outcome::ReplicasDiffer) => "they differ",
-            (_, false, _) => "not compared, as the job did not come to its own end",
+            (_, false, Outcome::Interrupted(_) | Outcome::Diverged | Outcome::Failed) => {
+                "not compared, as the job did not come to its own end"
+            }
+            (_, false, _) => "not compared with those of other nodes",
         }
     }
 }

@@ -43,6 +43,7 @@ pub struct CoordinatorFlags {
 
 impl Flags for CoordinatorFlags {
     type Settings = CoordinatorSettings;
+    const METRICS: bool = false;
 
     fn settings(self) -> Result<CoordinatorSettings> {
         Ok(CoordinatorSettings {

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clap::{Arg, ArgMatches, Command, Error, FromArgMatches, Id, value_parser};
 
+use crate::job::metrics::{Serving, Told, serve};
 use crate::settings::{Settings, SettingsError, from_json};
 
 /// Flags that make settings.
 pub trait Flags: clap::Args {
     /// What they make.
     type Settings: Settings;
+    /// Whether there are counters of the component to serve.
+    const METRICS: bool = true;
 
     /// The settings as they were given.
     ///
@@ -20,9 +23,17 @@ pub trait Flags: clap::Args {
     fn settings(self) -> Result<Self::Settings>;
 }
 
-/// The arguments of a component: its flags, or `--settings FILE` alone.
+/// The arguments of a component: its flags, or `--settings FILE` alone; and where its counters are
+/// served.
 #[derive(Debug)]
-pub enum Given<A> {
+pub struct Given<A> {
+    pub(super) from: From<A>,
+    metrics: Option<String>,
+}
+
+/// Where settings come from.
+#[derive(Debug)]
+pub enum From<A> {
     /// The flags of the component.
     Flags(A),
     /// A file of settings; `-`: standard input.
@@ -30,19 +41,48 @@ pub enum Given<A> {
 }
 
 impl<A: Flags> Given<A> {
+    /// Where its counters are to be served.
+    pub(super) fn metrics(&self) -> Metrics {
+        Metrics(self.metrics.clone())
+    }
+
     /// The settings, validated.
     ///
     /// # Errors
     /// The first that cannot be, as the user gave it: by flag, or by file and field.
     pub(super) fn settings(self) -> Result<A::Settings> {
-        match self {
-            Self::Flags(flags) => {
+        match self.from {
+            From::Flags(flags) => {
                 let settings = flags.settings()?;
                 settings.validate().map_err(|error| by_flag(&error))?;
                 Ok(settings)
             }
-            Self::File(file) => from_json(&read(&file)?).with_context(|| shown(&file)),
+            From::File(file) => from_json(&read(&file)?).with_context(|| shown(&file)),
         }
+    }
+}
+
+/// Where counters of a component are served; `None`: nowhere.
+pub(super) struct Metrics(Option<String>);
+
+impl Metrics {
+    /// Serves those of `buffer` until what it returns is dropped.
+    ///
+    /// # Errors
+    /// The address cannot be had, or the buffer cannot be opened.
+    pub(super) fn serve(&self, buffer: &Path) -> Result<Option<Serving>> {
+        serve(self.0.as_deref(), &[buffer.to_owned()])
+    }
+
+    /// Serves what server `index` of the reliable path tells.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub(super) fn serve_server(&self, index: u16, told: &Told) -> Result<Option<Serving>> {
+        let address = self.0.as_deref();
+        address
+            .map(|address| Serving::of_server(address, index, told.clone()))
+            .transpose()
     }
 }
 
@@ -86,7 +126,7 @@ pub(super) fn by_flag(error: &SettingsError) -> anyhow::Error {
     anyhow!("--{} {}", name.replace('_', "-"), error.what)
 }
 
-impl<A: clap::Args> clap::Args for Given<A> {
+impl<A: Flags> clap::Args for Given<A> {
     fn augment_args(command: Command) -> Command {
         let before: Vec<Id> = ids(&command);
         let command = A::augment_args(command);
@@ -105,7 +145,17 @@ impl<A: clap::Args> clap::Args for Given<A> {
             .help_heading(None::<&str>)
             .num_args(1..)
             .hide(true);
-        command.arg(settings).arg(label)
+        let metrics = Arg::new("metrics")
+            .long("metrics")
+            .value_name("HOST:PORT")
+            .help("Serve its counters to Prometheus there, as 127.0.0.1:9400; port 0: any that is free")
+            .help_heading(None::<&str>);
+        let command = command.arg(settings).arg(label);
+        if A::METRICS {
+            command.arg(metrics)
+        } else {
+            command
+        }
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -120,12 +170,17 @@ fn ids(command: &Command) -> Vec<Id> {
         .collect()
 }
 
-impl<A: FromArgMatches> FromArgMatches for Given<A> {
+impl<A: Flags> FromArgMatches for Given<A> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        match matches.get_one::<PathBuf>("settings") {
-            Some(file) => Ok(Self::File(file.clone())),
-            None => A::from_arg_matches(matches).map(Self::Flags),
-        }
+        let from = match matches.get_one::<PathBuf>("settings") {
+            Some(file) => From::File(file.clone()),
+            None => A::from_arg_matches(matches).map(From::Flags)?,
+        };
+        let metrics = A::METRICS.then(|| matches.get_one::<String>("metrics"));
+        Ok(Self {
+            from,
+            metrics: metrics.flatten().cloned(),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

@@ -1,7 +1,6 @@
 //! `dogwild gpu`: a device in step with a buffer.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
@@ -15,7 +14,7 @@ use crate::device::Device;
 use crate::device::host::HostDevice;
 use crate::node::{run_gpu, stop_on_signals};
 use crate::settings::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
-use crate::solver::data::Source;
+use crate::solver::data::{Shard, Source};
 
 /// Arguments of `dogwild gpu`.
 pub(super) type Args = Given<GpuFlags>;
@@ -58,6 +57,10 @@ pub(super) struct GpuFlags {
     /// Solvers on each node, those on devices too
     #[arg(long, value_name = "N", default_value_t = 1)]
     solvers: u32,
+    /// The device's solver's share of the pictures, K/N: the K-th of N in the cluster [default:
+    /// from --node, --nodes, --solver-index and --solvers, as many on each node]
+    #[arg(long, value_name = "K/N", value_parser = args::shard)]
+    shard: Option<Shard>,
     /// This node, from 0
     #[arg(long, value_name = "K", default_value_t = 0)]
     node: u16,
@@ -67,20 +70,6 @@ pub(super) struct GpuFlags {
     /// Seed of the order of pictures
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-}
-
-impl FromStr for Which {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "host" => Ok(Self::Host),
-            _ => text
-                .parse()
-                .map(Self::Cuda)
-                .map_err(|_| format!("`{text}`: give the number of a GPU, from 0, or host")),
-        }
-    }
 }
 
 impl Flags for GpuFlags {
@@ -103,6 +92,7 @@ impl Flags for GpuFlags {
             solvers: self.solvers,
             node: self.node,
             nodes: self.nodes,
+            shard: self.shard,
             seed: self.seed,
         })
     }
@@ -110,8 +100,10 @@ impl Flags for GpuFlags {
 
 impl Given<GpuFlags> {
     pub(super) fn run(self) -> Result<()> {
+        let metrics = self.metrics();
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
+        let _serving = metrics.serve(&settings.buffer)?;
         match settings.device {
             Which::Host => on(&HostDevice::new(settings.index as usize), settings, &stop),
             #[cfg(feature = "cuda")]

@@ -26,6 +26,7 @@ pub(super) use self::write::{save, show};
 use super::explicit::Explicit;
 use super::parse::with_negative_numbers;
 use super::train::Args;
+use super::train_poseidon::Sync;
 
 /// A file of fields, as far as they could be read.
 pub(super) struct JobFile {
@@ -166,18 +167,21 @@ impl Job {
     /// # Errors
     /// The file or a flag says another one.
     pub(super) fn set_size(&mut self, size: u16, by: &str) -> Result<(), Problems> {
-        let nodes = size.saturating_sub(u16::from(self.args.args.tester)).max(1);
-        let said = self.args.args.nodes;
-        if self.origin("nodes") == Origin::Default {
-            self.args.args.nodes = nodes;
+        let args = &mut self.args.args;
+        let (name, nodes, said) = match args.sync {
+            Sync::Stream => {
+                let nodes = size.saturating_sub(u16::from(args.tester)).max(1);
+                ("nodes", nodes, &mut args.nodes)
+            }
+            Sync::Poseidon => ("workers", size, &mut args.poseidon.cluster.workers),
+        };
+        let before = std::mem::replace(said, nodes);
+        if before == nodes || self.origin(name) == Origin::Default {
             return Ok(());
         }
-        if said == nodes {
-            return Ok(());
-        }
-        let text =
-            format!("--nodes {said}, but {by} has started {size}: leave it out, or start as many");
-        Err(self.refused(&text))
+        Err(self.refused(&format!(
+            "--{name} {before}, but {by} has started {size}: leave it out, or start as many"
+        )))
     }
 
     /// Refuses the job for a reason that names flags.

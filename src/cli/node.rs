@@ -16,8 +16,18 @@ use crate::node::{Stop, stop_on_signals};
 use crate::poseidon::ClusterKey;
 
 /// Fields that each host may have of its own.
-const OF_A_HOST: [&str; 7] = [
-    "out", "data", "weights", "iface", "key_file", "capture", "nodes",
+const OF_A_HOST: [&str; 10] = [
+    "out",
+    "data",
+    "weights",
+    "iface",
+    "key_file",
+    "capture",
+    "metrics",
+    "tensorboard",
+    // The number of nodes is said by itself.
+    "nodes",
+    "workers",
 ];
 /// What a folder of results says of its job.
 const NOTE: &str = "node.json";
@@ -104,17 +114,19 @@ impl Args {
         let key = key.map(ClusterKey::read).transpose()?;
         let least = job.args.args.stream.min_nodes.unwrap_or(world.size);
         let buffer = node_buffer(session, node);
-        let goes_on = buffer.exists();
+        // A worker goes on from its checkpoints, and waits for all others.
+        let goes_on = job.args.args.sync == Sync::Stream && buffer.exists();
         // Before others are called: a folder that cannot be had is this host's affair.
         let dir = self.folder(&job, node);
         let name = format!("{session:016x}");
         let before = Note::read(&dir).filter(|note| note.session == name);
-        let old = match goes_on {
-            true => Old::Resume,
-            false if job.args.args.overwrite || before.is_some() && is_unfinished(&dir) => {
-                Old::Replace
-            }
-            false => Old::Refuse,
+        let again = before.is_some();
+        let old = match job.args.args.sync {
+            _ if goes_on => Old::Resume,
+            _ if job.args.args.overwrite => Old::Replace,
+            Sync::Stream if again && is_unfinished(&dir) => Old::Replace,
+            Sync::Poseidon if again && !is_complete(&dir) => Old::Resume,
+            _ => Old::Refuse,
         };
         let out = OutFolder::at(&dir, old)?;
         let card = Card {
@@ -156,25 +168,39 @@ impl Args {
     }
 }
 
-/// Whether `dir` has what a node left when it was told to end, or failed.
-fn is_unfinished(dir: &Path) -> bool {
+/// How the run ended that has left its results in `dir`; null: it has left none.
+fn ended_by(dir: &Path) -> serde_json::Value {
     let text = fs::read_to_string(dir.join("summary.json")).unwrap_or_default();
     let summary: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let ended = &summary["ended_by"];
+    summary["ended_by"].clone()
+}
+
+/// Whether `dir` has what a node left when it was told to end, or failed.
+fn is_unfinished(dir: &Path) -> bool {
+    let ended = ended_by(dir);
     ended == "interrupted" || ended == "failed"
+}
+
+/// Whether `dir` has what a node left that came to its end.
+fn is_complete(dir: &Path) -> bool {
+    !ended_by(dir).is_null() && !is_unfinished(dir)
 }
 
 /// Refuses what makes no sense on a node by itself.
 fn fit(job: &Job) -> Result<()> {
     let args = &job.args.args;
-    let wrong = if args.sync == Sync::Poseidon {
-        "--sync poseidon: `dogwild node` runs nodes of the stream; start coordinator, servers and workers by \
-         themselves (docs/guide/reliable-path.md)"
+    let (servers, nodes) = (args.poseidon.cluster.servers, args.poseidon.cluster.workers);
+    let wrong = if args.sync == Sync::Poseidon && servers > nodes {
+        return Err(job
+            .refused(&format!(
+                "--servers {servers} on {nodes} nodes: give 1 to {nodes}"
+            ))
+            .into());
     } else if args.lab.lab {
         "--lab makes hosts on one machine: use `dogwild launch`"
     } else if args.resume {
         "--resume: a node goes on by itself where its buffer is; else start with --weights FILE"
-    } else if args.stream.precision == PrecisionArg::Auto {
+    } else if args.sync == Sync::Stream && args.stream.precision == PrecisionArg::Auto {
         "--precision auto is a choice of one machine: give f32, bf16 or int8, the same on all nodes"
     } else {
         return Ok(());

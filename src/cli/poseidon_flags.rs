@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Error;
 
-use super::given::{Given, shown};
+use super::given::{From, Given, shown};
 use crate::poseidon::{CheckpointError, PlanError, PoseidonError};
 
 /// `error`, after the arguments to change if the user gave the setting by one.
@@ -24,9 +24,9 @@ pub(super) enum Origin {
 
 impl Origin {
     pub(super) fn of<A>(given: &Given<A>) -> Self {
-        match given {
-            Given::Flags(_) => Self::Flags,
-            Given::File(file) => Self::File(file.clone()),
+        match &given.from {
+            From::Flags(_) => Self::Flags,
+            From::File(file) => Self::File(file.clone()),
         }
     }
 

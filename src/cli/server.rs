@@ -42,11 +42,14 @@ impl Given<ServerFlags> {
     /// # Errors
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
-        let origin = Origin::of(&self);
+        let (origin, metrics) = (Origin::of(&self), self.metrics());
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let (model, _) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
-        run_server(&settings.job(key, model), &stop).map_err(|error| origin.name(error))
+        let index = settings.member.index;
+        let mut job = settings.job(key, model);
+        let _serving = metrics.serve_server(index, job.told.get_or_insert_default())?;
+        run_server(&job, &stop).map_err(|error| origin.name(error))
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct SolverFlags {
     solvers: u32,
     /// This solver's share of the pictures, K/N: the K-th of N in the cluster [default: from
     /// --node, --nodes, --index and --solvers, as many on each node]
-    #[arg(long, value_name = "K/N", value_parser = shard)]
+    #[arg(long, value_name = "K/N", value_parser = args::shard)]
     shard: Option<Shard>,
     /// This node, from 0
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -50,7 +50,7 @@ pub(super) struct SolverFlags {
     test_every: Option<u64>,
     /// Which of those tests are this solver's, K/N: the K-th of each N, where nodes take turns
     /// [default: all]
-    #[arg(long, value_name = "K/N", value_parser = shard)]
+    #[arg(long, value_name = "K/N", value_parser = args::shard)]
     test_turn: Option<Shard>,
     /// Test pictures of a test on the way; 0: all
     #[arg(long, value_name = "N", default_value_t = TEST_IMAGES)]
@@ -98,22 +98,13 @@ impl Flags for SolverFlags {
 
 impl Given<SolverFlags> {
     pub(super) fn run(self) -> Result<()> {
+        let metrics = self.metrics();
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let spec = args::model(&settings.solver)?;
         let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
+        let _serving = metrics.serve(&settings.buffer)?;
         run_solver(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }
-}
-
-/// As `2/5`.
-fn shard(text: &str) -> Result<Shard, String> {
-    let parse = || {
-        let (index, of) = text.split_once('/')?;
-        let (index, of) = (index.parse().ok()?, of.parse().ok()?);
-        (index < of).then_some(Shard { index, of })
-    };
-    parse()
-        .ok_or_else(|| format!("`{text}` is not a share: write K/N with K from 0 to N - 1, as 2/5"))
 }

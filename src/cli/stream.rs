@@ -72,10 +72,12 @@ impl Given<StreamFlags> {
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
         let stop = stop_on_signals()?;
+        let metrics = self.metrics();
         let settings = self.settings()?;
         if settings.until_eof {
             stop_at_eof(&stop)?;
         }
+        let _serving = metrics.serve(&settings.buffer)?;
         Ok(run_streamer(&settings.job(), &stop)?)
     }
 }

@@ -62,10 +62,12 @@ impl Flags for TesterFlags {
 
 impl Given<TesterFlags> {
     pub(super) fn run(self) -> Result<()> {
+        let metrics = self.metrics();
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let spec = args::model(&settings.solver)?;
         let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
+        let _serving = metrics.serve(&settings.buffer)?;
         run_tester(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }

@@ -16,7 +16,7 @@ use crate::node::{Stop, stop_on_signals};
 /// Columns and lines of what is printed.
 const PRINTED: (u16, u16) = (80, 24);
 /// Lines of what is printed apart from those of nodes.
-const AROUND: usize = 11;
+const AROUND: usize = 12;
 
 /// Arguments of `dogwild top`.
 #[derive(Debug, clap::Args)]

@@ -18,7 +18,7 @@ use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, Here, JobPlan, Load, Old, OutFolder, Paces, PathPlan,
+    DEFAULT_OUT, Devices, Ended, Experiment, Here, JobPlan, Load, Old, OutFolder, Paces, PathPlan,
     PathSummary, Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
 };
 use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
@@ -28,7 +28,7 @@ use crate::wire::Dtype;
 
 /// Iterations when neither a solver file nor `--iterations` says otherwise: enough for the
 /// built-in digits, and over in less than a minute.
-const DEFAULT_ITERATIONS: u64 = 3000;
+pub(super) const DEFAULT_ITERATIONS: u64 = 3000;
 
 /// Nodes of a job: progress and warnings keep one bit for each.
 pub(super) const MOST_NODES: u16 = 64;
@@ -47,6 +47,9 @@ pub(super) struct Args {
     /// 0,1,1 (a node without solvers only masters its part of the weights)
     #[arg(long, group = STREAM_GROUP, value_name = "N|N,N...", default_value = "1")]
     pub(super) solvers: Solvers,
+    /// Devices of each node that train too: numbers of GPUs (0,1), or host, a device of threads
+    #[arg(long, group = STREAM_GROUP, value_name = "N,N...|host")]
+    pub(super) gpu: Option<Devices>,
     /// One more node, which only tests: no solver stops for a test
     #[arg(long, group = STREAM_GROUP)]
     pub(super) tester: bool,
@@ -103,6 +106,12 @@ pub(super) struct Args {
     /// Replace results that are in --out, once those of this run are complete
     #[arg(long, requires = "out", conflicts_with = "resume")]
     pub(super) overwrite: bool,
+    /// Write event files for TensorBoard to this folder, in a folder for each node
+    #[arg(long, value_name = "DIR")]
+    pub(super) tensorboard: Option<PathBuf>,
+    /// Serve counters to Prometheus there while it runs, as 127.0.0.1:9400; port 0: any free one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) metrics: Option<String>,
     /// Write these arguments as a job file, which `dogwild launch` runs
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -140,7 +149,10 @@ impl Explicit<Args> {
     /// Runs one node of the job, whose others run elsewhere.
     pub(super) fn run_node(mut self, here: Here, out: OutFolder, stop: &Stop) -> Result<()> {
         self.args.stream.quorum = self.quorum()?;
-        self.args.run_stream(Some(here), |_| Ok(out), stop)
+        match self.args.sync {
+            Sync::Stream => self.args.run_stream(Some(here), |_| Ok(out), stop),
+            Sync::Poseidon => self.args.run_poseidon(Some(here), |_| Ok(out), stop),
+        }
     }
 }
 
@@ -148,13 +160,7 @@ impl Args {
     /// Runs the job; the user has `chosen` the transport, or it is the default.
     fn run(mut self, chosen: bool, stop: &Stop) -> Result<()> {
         if self.sync == Sync::Poseidon {
-            let model = self.model().to_owned();
-            let spec = args::model(&model)?;
-            self.data = Some(pictures(self.data.take(), &model, &spec)?);
-            self.check_cluster(&spec)?;
-            let out = self.folder()?;
-            let plan = self.poseidon_plan(spec, model, DEFAULT_ITERATIONS, &out)?;
-            return finish(&plan, out, stop);
+            return self.run_poseidon(None, Self::folder, stop);
         }
         if self.lab.lab {
             self.enter_lab(chosen);
@@ -320,6 +326,7 @@ impl Args {
         Ok(StreamPlan {
             nodes: self.nodes,
             solvers: self.solvers.clone(),
+            devices: self.gpu.clone().unwrap_or_default(),
             tester: self.tester,
             pace_steps: self.pace_steps.clone(),
             pauses: self.pause.clone(),
@@ -355,6 +362,8 @@ impl Args {
             test_images: self.test_images,
             seed: self.seed,
             weights: self.weights,
+            tensorboard: self.tensorboard,
+            metrics: self.metrics,
             out: out.work().to_owned(),
             path,
         }
@@ -362,7 +371,7 @@ impl Args {
 }
 
 /// Runs the job, and says how it ended.
-fn finish(plan: &JobPlan, out: OutFolder, stop: &Stop) -> Result<()> {
+pub(super) fn finish(plan: &JobPlan, out: OutFolder, stop: &Stop) -> Result<()> {
     let ended = run(plan, out, stop)?;
     report(&ended);
     Ok(ended.check()?)

@@ -43,7 +43,11 @@ impl Args {
     pub(super) fn stream_problems(&self) -> Vec<Error> {
         let nodes = self.nodes;
         let mut wrong = Vec::new();
-        wrong.extend(self.solvers.check(nodes).err());
+        wrong.extend(
+            self.solvers
+                .check(nodes, self.gpu.as_ref().map_or(0, |gpu| gpu.0.len()))
+                .err(),
+        );
         wrong.extend(Pause::check(&self.pause, nodes).err());
         let paces = self.pace_steps.as_ref();
         wrong.extend(paces.and_then(|paces| paces.check(nodes).err()));

@@ -8,9 +8,11 @@ use super::args;
 use super::cluster_args::{ClusterArgs, OverlapArg, key, name, threads};
 use super::explicit::Explicit;
 use super::given::by_flag;
+use super::pictures::pictures;
 use super::poseidon_flags::with_flags;
-use super::train::Args;
-use crate::job::{JobPlan, OutFolder, PathPlan, PoseidonPlan, PoseidonSummary};
+use super::train::{Args, DEFAULT_ITERATIONS, finish};
+use crate::job::{Here, JobPlan, OutFolder, PathPlan, PoseidonPlan, PoseidonSummary};
+use crate::node::Stop;
 use crate::poseidon::ModelJob;
 use crate::settings::{SlowSettings, bandwidth};
 use crate::solver::SolverSpec;
@@ -45,7 +47,7 @@ const QUORUM: &str = "--quorum";
 pub(super) struct PoseidonArgs {
     #[command(flatten)]
     #[serde(flatten)]
-    cluster: ClusterArgs,
+    pub(super) cluster: ClusterArgs,
     /// When layers are sent
     #[arg(long, group = POSEIDON_GROUP, value_enum, default_value = "wfbp")]
     #[serde(serialize_with = "args::as_value")]
@@ -128,19 +130,36 @@ impl Args {
             .map_err(with_flags)
     }
 
+    /// Runs the job on the reliable path, or the one node of it that is `here`, with its results in
+    /// `out`.
+    pub(super) fn run_poseidon(
+        mut self,
+        here: Option<Here>,
+        out: impl FnOnce(&Self) -> Result<OutFolder>,
+        stop: &Stop,
+    ) -> Result<()> {
+        let model = self.model().to_owned();
+        let spec = args::model(&model)?;
+        self.data = Some(pictures(self.data.take(), &model, &spec)?);
+        self.check_cluster(&spec)?;
+        let out = out(&self)?;
+        let plan = self.poseidon_plan(spec, model, &out, here)?;
+        finish(&plan, out, stop)
+    }
+
     /// The job as the reliable path runs it.
-    pub(super) fn poseidon_plan(
+    fn poseidon_plan(
         self,
         spec: SolverSpec,
         model: String,
-        default_iterations: u64,
         out: &OutFolder,
+        here: Option<Here>,
     ) -> Result<JobPlan> {
         let own = self.poseidon.clone();
         // All workers together see as many pictures as a job of one worker would.
         let iterations = self.iterations.unwrap_or(match self.solver {
             Some(_) => spec.max_iter,
-            None => default_iterations.div_ceil(u64::from(own.cluster.workers.max(1))),
+            None => DEFAULT_ITERATIONS.div_ceil(u64::from(own.cluster.workers.max(1))),
         });
         let mut worker_args = vec!["--overlap".to_owned(), name(&own.overlap)];
         if let Some(SlowSettings { worker, factor }) = own.slow {
@@ -168,6 +187,7 @@ impl Args {
             worker_args,
             checkpoint_folder: out.lasting().join("checkpoints"),
             lab: self.lab.spec(usize::from(hosts), 1500),
+            here,
         };
         let path = PathPlan::Poseidon(plan.into());
         Ok(self.plan(spec, model, iterations, out, path))
@@ -199,7 +219,7 @@ mod tests {
     /// An argument that is in no group is taken, and ignored, on a path that does not know it.
     #[test]
     fn every_argument_belongs_to_a_path_or_to_both() {
-        const COMMON: [&str; 19] = [
+        const COMMON: [&str; 21] = [
             "help",
             "solver",
             "data",
@@ -212,6 +232,8 @@ mod tests {
             "resume",
             "out",
             "overwrite",
+            "tensorboard",
+            "metrics",
             "save_job",
             "lab",
             "lab_rate",

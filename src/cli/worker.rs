@@ -74,13 +74,16 @@ impl Given<WorkerFlags> {
     /// # Errors
     /// Wrong arguments, or why it ended early.
     pub fn run(self) -> Result<()> {
-        let origin = Origin::of(&self);
+        let (origin, metrics) = (Origin::of(&self), self.metrics());
         let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let (model, data) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
         let orphan = Orphan::of(&settings);
+        let serving = metrics.serve(&settings.buffer)?;
         let ended = run_worker(&settings.job(key, model, data), stop.flag());
+        // It has the buffer open, which keeps it from being removed.
+        drop(serving);
         orphan.tidy_up();
         ended.map_err(|error| origin.name(error))?;
         Ok(stop.check()?)

@@ -81,6 +81,12 @@ impl Buffers {
         path(&self.job, node)
     }
 
+    /// Where they are.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        let nodes = self.nodes.iter();
+        nodes.map(|shared| shared.path().to_owned()).collect()
+    }
+
     /// Whether a test has reached the target.
     pub(super) fn reached(&self) -> bool {
         let mut nodes = self.nodes.iter();

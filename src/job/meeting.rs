@@ -8,6 +8,7 @@
 mod first;
 mod guest;
 mod message;
+mod rounds;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use super::world::World;
 use crate::node::Stop;
 use crate::poseidon::ClusterKey;
+pub use message::Round;
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -73,6 +75,10 @@ struct State {
     connections: u64,
     /// Counts what was said on them, by node.
     said: BTreeMap<u16, u64>,
+    /// Nodes on which nothing of a cluster runs, and the clocks of their checkpoints.
+    ready: BTreeMap<u16, Vec<u64>>,
+    /// The round that has begun, if it was not taken yet.
+    round: Option<Round>,
 }
 
 /// Where a node is once all have met.

@@ -26,6 +26,7 @@ pub(super) struct Nodes {
     pub(super) here: Range<u16>,
 }
 
+#[cfg(test)]
 impl Nodes {
     /// So many, all of them here.
     pub(super) fn all(all: u16) -> Self {

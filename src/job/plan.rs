@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::Experiment;
+use super::boards::Boards;
+use super::devices::Devices;
 use super::meeting::Meeting;
 use super::paces::Paces;
 use super::pauses::Pause;
@@ -14,10 +16,10 @@ use super::snapshot_every::SnapshotEvery;
 use super::solvers::Solvers;
 use crate::poseidon::Overlap;
 use crate::settings::{
-    ClusterSettings, FaultSettings, FlowSettings, SlowSettings, TransportSettings,
+    ClusterSettings, FaultSettings, FlowSettings, SlowSettings, TransportSettings, Which,
 };
 use crate::solver::SolverSpec;
-use crate::solver::data::Source;
+use crate::solver::data::{Shard, Source};
 
 /// What to train, and how.
 pub struct JobPlan {
@@ -42,11 +44,25 @@ pub struct JobPlan {
     pub seed: u64,
     /// Weights to start from.
     pub weights: Option<PathBuf>,
+    /// Folder for event files for TensorBoard.
+    pub tensorboard: Option<PathBuf>,
+    /// Where counters of its buffers are served, as HOST:PORT.
+    pub metrics: Option<String>,
     /// Folder that components write to: the working folder of the job's
     /// [`OutFolder`](super::OutFolder).
     pub out: PathBuf,
     /// What keeps the replicas in step.
     pub path: PathPlan,
+}
+
+impl JobPlan {
+    /// The event files of `nodes` nodes from `first` on, if they are wanted.
+    ///
+    /// # Errors
+    /// A file cannot be made.
+    pub(super) fn boards(&self, first: u16, nodes: usize) -> anyhow::Result<Boards> {
+        Boards::open(self.tensorboard.as_deref(), &self.out, first, nodes)
+    }
 }
 
 /// What a job is told besides, on each path.
@@ -63,6 +79,8 @@ pub struct StreamPlan {
     pub nodes: u16,
     /// Solvers on each node.
     pub solvers: Solvers,
+    /// Devices of each node that learns, each with a solver of its own.
+    pub devices: Devices,
     /// Whether the last node only tests; then solvers do not.
     pub tester: bool,
     /// Steps per second of a solver, at most.
@@ -100,6 +118,30 @@ pub struct Here {
 }
 
 impl StreamPlan {
+    /// Solvers on processors and devices of `node`.
+    pub(super) fn all_solvers(&self, node: u16) -> u32 {
+        self.solvers.of(node) + self.devices_of(node).len() as u32
+    }
+
+    /// Those of the first `nodes` nodes together.
+    pub(super) fn all_solvers_of_first(&self, nodes: u16) -> u32 {
+        (0..nodes).map(|node| self.all_solvers(node)).sum()
+    }
+
+    /// The devices of `node`; one that only tests has none.
+    pub(super) fn devices_of(&self, node: u16) -> &[Which] {
+        let tests = self.tester && node + 1 == self.nodes;
+        if tests { &[] } else { &self.devices.0 }
+    }
+
+    /// The share of the pictures of solver `index` of `node`, those on devices counted last.
+    pub(super) fn shard(&self, node: u16, index: u32) -> Shard {
+        Shard {
+            index: self.all_solvers_of_first(node) + index,
+            of: self.all_solvers_of_first(self.nodes),
+        }
+    }
+
     /// The nodes that run here.
     pub(super) fn nodes_here(&self) -> Range<u16> {
         match &self.here {
@@ -133,6 +175,28 @@ pub struct PoseidonPlan {
     pub resume: bool,
     /// The lab of the members: worker K and server K on host K, the coordinator on host 0.
     pub lab: Option<dogwild_lab::Spec>,
+    /// The only node of the job that runs here; none: all of them do. Worker K and server K are on
+    /// node K, the coordinator on node 0.
+    pub here: Option<Here>,
+}
+
+impl PoseidonPlan {
+    /// The workers that run here.
+    pub(super) fn workers_here(&self) -> Range<u16> {
+        match &self.here {
+            Some(here) => here.node..here.node + 1,
+            None => 0..self.cluster.workers,
+        }
+    }
+
+    /// The servers that run here.
+    pub(super) fn servers_here(&self) -> Range<u16> {
+        let servers = self.cluster.servers;
+        match &self.here {
+            Some(here) => here.node.min(servers)..(here.node + 1).min(servers),
+            None => 0..servers,
+        }
+    }
 }
 
 /// A plan, and the part of its path.

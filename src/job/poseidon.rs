@@ -3,10 +3,11 @@
 //! When one of them dies, all are started again from the newest checkpoint that they share, or from
 //! the beginning: at staleness 0 the run ends with the very weights it would have had.
 
+mod apart;
+mod members;
 mod replace;
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -15,12 +16,13 @@ use anyhow::{Context, Result, bail};
 use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
 
+use super::boards::Boards;
 use super::buffers::{Buffers, session_name};
-use super::children::{Component, Ends, Gone, LOOK_EVERY, stop_all};
+use super::children::{Gone, LOOK_EVERY, stop_all};
 use super::conclude::{End, Ended, conclude};
-use super::curves::node_curve;
 use super::fleet::{Dead, Fleet};
 use super::leftovers::before_a_job;
+use super::metrics::serve;
 use super::missing::{Nodes, Path};
 use super::out::OutFolder;
 use super::outcome::{Ending, Facts};
@@ -28,15 +30,11 @@ use super::plan::{PlanOf, PoseidonPlan};
 use super::progress::Progress;
 use super::room;
 use super::settle::identical;
-use super::start::Start;
 use super::summary::of_poseidon;
 use super::whole::write_whole;
 use super::{BufferPlan, make_buffer};
-use crate::node::{Stop, TEST_IMAGES};
-use crate::settings::{
-    Compute, CoordinatorSettings, MemberSettings, ModelSettings, ServerSettings, Settings,
-    WorkerSettings,
-};
+use crate::node::Stop;
+use crate::settings::{Compute, CoordinatorSettings, ModelSettings};
 use crate::solver::data::DataSet;
 use crate::weights::Existing;
 use replace::Replaced;
@@ -53,6 +51,9 @@ struct Run {
 impl PlanOf<'_, PoseidonPlan> {
     /// Name of the session: of the run that is resumed, or a new one.
     fn session(&self) -> Result<String> {
+        if let Some(here) = &self.own.here {
+            return Ok(format!("{:016x}", here.session));
+        }
         let path = self.own.checkpoint_folder.join("run.json");
         if self.own.resume {
             let text = fs::read_to_string(&path).with_context(|| {
@@ -105,7 +106,9 @@ pub(super) fn train_poseidon(
     stop: &Stop,
 ) -> Result<Ended> {
     let set = plan.job.data.load()?;
-    before_a_job();
+    if plan.own.here.is_none() {
+        before_a_job();
+    }
     let needs = room::Node {
         weights: room::weights(&plan.job.spec, &set)?,
         streamers: 0,
@@ -113,7 +116,7 @@ pub(super) fn train_poseidon(
         // A key encrypts this path's connections, which needs no file in /dev/shm.
         sealed: false,
     };
-    room::check(plan.own.cluster.workers, needs)?;
+    room::check(plan.own.workers_here().len() as u16, needs)?;
     let session = plan.session()?;
     let buffers = make_buffers(plan, &session, &set)?;
     let lab = plan.own.lab.as_ref().map(Lab::up).transpose()?.map(Rc::new);
@@ -126,6 +129,7 @@ pub(super) fn train_poseidon(
         restarts_without_progress: 0,
         address: String::new(),
         replaced: Replaced::default(),
+        since: None,
         train_s: 0.0,
     };
     let mut fleet = Fleet::default();
@@ -133,7 +137,7 @@ pub(super) fn train_poseidon(
     stop_all(fleet.all());
     let (restarts, train_s) = (watched.restarts, watched.train_s);
     let ended = result.is_ok() && stop.signal().is_none();
-    let same = ended.then(|| identical(&buffers.nodes));
+    let same = (ended && plan.own.here.is_none()).then(|| identical(&buffers.nodes));
     let reached = buffers.nodes[0].globals().stop.load(Relaxed) != 0;
     let facts = Facts {
         reached: plan.job.target_accuracy.map(|_| reached),
@@ -152,21 +156,30 @@ pub(super) fn train_poseidon(
 }
 
 fn make_buffers(plan: PlanOf<'_, PoseidonPlan>, session: &str, set: &DataSet) -> Result<Buffers> {
-    Buffers::make(plan.own.cluster.workers, |path| {
+    let number = xxhash_rust::xxh3::xxh3_64(session.as_bytes());
+    let make = |path: &std::path::Path| {
         make_buffer(&BufferPlan {
             path,
             spec: &plan.job.spec,
             data: &plan.job.data,
             input: set.train.shape,
             classes: set.train.classes,
-            session: xxhash_rust::xxh3::xxh3_64(session.as_bytes()),
+            session: number,
             nodes: 1,
             seed: plan.job.seed,
             iterations: plan.job.iterations,
             weights: plan.job.weights.as_deref(),
-            existing: Existing::Refuse,
+            // What a worker that was killed has left is in its checkpoints.
+            existing: match plan.own.here {
+                Some(_) => Existing::Fresh,
+                None => Existing::Refuse,
+            },
         })
-    })
+    };
+    match &plan.own.here {
+        Some(here) => Buffers::of_node(here.session, here.node, make),
+        None => Buffers::make(plan.own.cluster.workers, make),
+    }
 }
 
 /// A job while it runs.
@@ -182,25 +195,45 @@ struct Watched<'p> {
     /// Where the coordinator listens.
     address: String,
     replaced: Replaced,
+    /// When the first step was seen.
+    since: Option<Instant>,
     train_s: f64,
 }
 
 impl Watched<'_> {
     /// Starts everything, and watches until all have ended or a signal comes.
     fn run(&mut self, fleet: &mut Fleet, stop: &Stop) -> Result<()> {
-        self.start(fleet, self.plan.own.resume, stop)?;
-        let mut progress = Progress::new(
-            self.plan.job.iterations,
-            Path::Poseidon,
-            Nodes::all(self.plan.own.cluster.workers),
-        );
-        let result = self.watch(fleet, &mut progress, stop);
+        let _serving = serve(self.plan.job.metrics.as_deref(), &self.buffers.paths())?;
+        let first = self.plan.own.workers_here().start;
+        let mut boards = self.plan.job.boards(first, self.buffers.nodes.len())?;
+        let nodes = Nodes {
+            all: self.plan.own.cluster.workers,
+            here: self.plan.own.workers_here(),
+        };
+        let mut progress = Progress::new(self.plan.job.iterations, Path::Poseidon, nodes);
+        let shown = (&mut progress, &mut boards);
+        let result = match &self.plan.own.here {
+            Some(here) => self.run_apart(here, fleet, shown, stop),
+            None => self
+                .start(fleet, self.plan.own.resume, stop)
+                .and_then(|()| self.watch(fleet, shown, stop)),
+        };
         progress.finish();
+        boards.look_last(&self.buffers.nodes);
         result
     }
 
     /// Starts everything, the coordinator first.
     fn start(&mut self, fleet: &mut Fleet, resume: bool, stop: &Stop) -> Result<()> {
+        self.start_coordinator(fleet, resume, stop)?;
+        if stop.load(Relaxed) {
+            return Ok(());
+        }
+        self.start_members(fleet, resume)
+    }
+
+    /// Starts the coordinator, and waits until it listens.
+    fn start_coordinator(&mut self, fleet: &mut Fleet, resume: bool, stop: &Stop) -> Result<()> {
         let plan = self.plan;
         let file = plan.job.out.join("coordinator.address");
         let _ = fs::remove_file(&file);
@@ -229,98 +262,41 @@ impl Watched<'_> {
             std::thread::sleep(LOOK_EVERY);
         };
         let _ = fs::remove_file(&file);
-        self.address.clone_from(&address);
-        for index in 0..plan.own.cluster.servers {
-            let server = self.server(index, &address, resume)?;
+        self.address = address;
+        Ok(())
+    }
+
+    /// Starts the servers and workers that run here.
+    fn start_members(&self, fleet: &mut Fleet, resume: bool) -> Result<()> {
+        for index in self.plan.own.servers_here() {
+            let server = self.server(index, &self.address, resume)?;
             fleet.0.push(server);
         }
-        for index in 0..plan.own.cluster.workers {
-            let worker = self.worker(index, &address, resume)?;
+        for index in self.plan.own.workers_here() {
+            let worker = self.worker(index, &self.address, resume)?;
             fleet.0.push(worker);
         }
         Ok(())
     }
 
-    fn server(&self, index: u16, coordinator: &str, resume: bool) -> Result<Component> {
-        let name = format!("server{index}");
-        let settings = ServerSettings {
-            session: self.session.to_owned(),
-            member: self.member(&name, index, coordinator, resume),
-            model: self.plan.model_settings(),
-        };
-        self.component(&name, index, &settings, self.session)
-    }
-
-    fn worker(&self, index: u16, coordinator: &str, resume: bool) -> Result<Component> {
-        let plan = self.plan;
-        let name = format!("worker{index}");
-        let buffer = self.buffers.nodes[usize::from(index)].path();
-        let settings = WorkerSettings {
-            launcher: Some(std::process::id()),
-            buffer: buffer.to_owned(),
-            private_data: false,
-            overlap: plan.own.overlap,
-            slow: plan.own.slow,
-            test_every: plan.job.test_every,
-            test_images: plan.job.test_images.unwrap_or(TEST_IMAGES),
-            target_accuracy: plan.job.target_accuracy,
-            curve: Some(node_curve(&plan.job.out, index)),
-            member: self.member(&name, index, coordinator, resume),
-            model: plan.model_settings(),
-        };
-        self.component(&name, index, &settings, &buffer.display().to_string())
-    }
-
-    fn member(&self, name: &str, index: u16, coordinator: &str, resume: bool) -> MemberSettings {
-        let plan = self.plan;
-        let folder = &plan.own.checkpoint_folder;
-        MemberSettings {
-            index,
-            coordinator: coordinator.to_owned(),
-            listen: self.listen(index),
-            checkpoints: plan.checkpoints().then(|| folder.clone()),
-            resume: resume && plan.checkpoints(),
-            bandwidth_bytes_per_s: plan.own.bandwidth_bytes_per_s,
-            key_file: plan.own.key_file.clone(),
-            report: Some(plan.job.out.join(format!("{name}-traffic.json"))),
+    /// Counts the time since the first step.
+    fn count_time(&mut self) {
+        if self.buffers.iterations() > 0 {
+            let since = self.since.get_or_insert_with(Instant::now);
+            self.train_s = since.elapsed().as_secs_f64();
         }
     }
 
-    /// Where what runs on `host` listens: there, on any port.
-    fn listen(&self, host: u16) -> SocketAddr {
-        let lab = self.lab.as_ref();
-        let address = lab.map_or(Ipv4Addr::LOCALHOST, |lab| {
-            lab.host(usize::from(host)).ipv4()
-        });
-        SocketAddr::new(IpAddr::V4(address), 0)
-    }
-
-    /// Starts a component on `host`; `ps` shows its name and `what` it works on.
-    fn component(
-        &self,
-        name: &str,
-        host: u16,
-        settings: &impl Settings,
-        what: &str,
-    ) -> Result<Component> {
-        let start = Start {
-            out: &self.plan.job.out,
-            name: name.to_owned(),
-            file: name.to_owned(),
-            ends: Ends::WhenDone,
-            host: self.lab.as_ref().map(|lab| (lab, host)),
-        };
-        start.with(settings, what)
-    }
-
-    fn watch(&mut self, fleet: &mut Fleet, progress: &mut Progress, stop: &Stop) -> Result<()> {
+    fn watch(
+        &mut self,
+        fleet: &mut Fleet,
+        (progress, boards): (&mut Progress, &mut Boards),
+        stop: &Stop,
+    ) -> Result<()> {
         let steps = || self.buffers.iterations();
-        let (mut before, mut started) = (steps(), Instant::now());
+        let mut before = steps();
         while !stop.load(Relaxed) && !fleet.done() {
-            if steps() == 0 {
-                started = Instant::now();
-            }
-            self.train_s = started.elapsed().as_secs_f64();
+            self.count_time();
             let mut dead = fleet.dead()?;
             if !dead.is_empty() {
                 fleet.wait_for_the_one_to_blame(&mut dead)?;
@@ -349,6 +325,7 @@ impl Watched<'_> {
                 self.start(fleet, self.newest_common().is_some(), stop)?;
             }
             progress.show(&self.buffers.nodes);
+            boards.look(&self.buffers.nodes);
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(())

@@ -122,13 +122,13 @@ impl PoseidonSummary {
         let transform = Transforms::of(&plan.job.spec, &set.train).test;
         let mut tester = Tester::new(&plan.job.spec, transform, set.test, 0)?;
         let found = tester.test_within(first.view(), last_tests(ending.outcome))?;
-        let per_worker: Vec<_> = (0..)
+        let per_worker: Vec<_> = (plan.own.workers_here())
             .zip(workers)
             .map(|(index, shared)| WorkerSummary::read(index, shared, ending.train_s, plan))
             .collect();
         let servers = (0..plan.own.cluster.servers).map(|index| traffic(plan, "server", index));
         let per_server: Vec<Option<TrafficReport>> = servers.collect();
-        let mut dropped_updates = vec![0; workers.len()];
+        let mut dropped_updates = vec![0; plan.own.cluster.workers.into()];
         for report in per_server.iter().flatten() {
             let sums = dropped_updates.iter_mut().zip(&report.dropped_updates);
             sums.for_each(|(sum, dropped)| *sum += dropped);

@@ -49,11 +49,12 @@ impl Solvers {
         (0..nodes).map(|node| self.of(node)).max().unwrap_or(0)
     }
 
-    /// Checks that there is a number for each of `nodes` nodes, and a solver.
+    /// Checks that there is a number for each of `nodes` nodes, and a solver, on a processor or on
+    /// one of so many `devices` of each.
     ///
     /// # Errors
     /// There is not.
-    pub fn check(&self, nodes: u16) -> Result<()> {
+    pub fn check(&self, nodes: u16, devices: usize) -> Result<()> {
         if let Self::PerNode(all) = self {
             ensure!(
                 all.len() == usize::from(nodes),
@@ -62,8 +63,8 @@ impl Solvers {
             );
         }
         ensure!(
-            self.of_first(nodes) > 0,
-            "--solvers {self}: no node learns; give one at least a solver"
+            self.of_first(nodes) > 0 || devices > 0,
+            "--solvers {self}: no node learns; give one at least a solver, or a device (--gpu)"
         );
         Ok(())
     }
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(each.to_string(), "0,1,3");
         for (text, nodes) in [("0", 2), ("0,0", 2), ("1,1", 3)] {
             let solvers: Solvers = text.parse().unwrap();
-            assert!(solvers.check(nodes).is_err(), "{text} of {nodes}");
+            assert!(solvers.check(nodes, 0).is_err(), "{text} of {nodes}");
         }
         for text in ["", "33", "1,,1", "-1", "many"] {
             assert!(text.parse::<Solvers>().is_err(), "{text}");

@@ -13,9 +13,8 @@ use super::curves::node_curve;
 use super::plan::{PlanOf, StreamPlan};
 use crate::node::TEST_IMAGES;
 use crate::settings::{
-    FlowSettings, Settings, SolverSettings, StreamSettings, TesterSettings, to_json,
+    FlowSettings, GpuSettings, Settings, SolverSettings, StreamSettings, TesterSettings, to_json,
 };
-use crate::solver::data::Shard;
 use crate::weights::SharedWeights;
 
 /// A component of a job, as it is to be started.
@@ -130,11 +129,8 @@ pub(super) fn start_solver(
         solver: plan.job.model.clone(),
         data: Some(plan.job.data.clone()),
         index,
-        solvers: plan.own.solvers.of(node),
-        shard: Some(Shard {
-            index: plan.own.solvers.of_first(node) + index,
-            of: plan.own.solvers.of_first(plan.own.nodes),
-        }),
+        solvers: plan.own.all_solvers(node),
+        shard: Some(plan.own.shard(node, index)),
         node,
         nodes: plan.own.nodes,
         seed: plan.job.seed,
@@ -155,6 +151,42 @@ pub(super) fn start_solver(
         out: &plan.job.out,
         name: format!("node {node} solver {index}"),
         file: format!("node{node}-solver{index}"),
+        ends: Ends::WhenDone,
+        host: lab.map(|lab| (lab, node)),
+    };
+    start.with(&settings, &shared.path().display().to_string())
+}
+
+/// Device `index` of `node`, with a solver on it.
+pub(super) fn start_device(
+    plan: PlanOf<'_, StreamPlan>,
+    shared: &SharedWeights,
+    lab: Option<&Rc<Lab>>,
+    node: u16,
+    index: u32,
+) -> Result<Component> {
+    let solver_index = plan.own.solvers.of(node) + index;
+    let settings = GpuSettings {
+        buffer: shared.path().to_owned(),
+        device: plan.own.devices_of(node)[index as usize],
+        index,
+        chunk_weights: None,
+        rate: None,
+        atomic: plan.own.stream.atomic,
+        ipc: false,
+        solver: Some(plan.job.model.clone()),
+        data: Some(plan.job.data.clone()),
+        solver_index,
+        solvers: plan.own.all_solvers(node),
+        shard: Some(plan.own.shard(node, solver_index)),
+        node,
+        nodes: plan.own.nodes,
+        seed: plan.job.seed,
+    };
+    let start = Start {
+        out: &plan.job.out,
+        name: format!("node {node} gpu {index}"),
+        file: format!("node{node}-gpu{index}"),
         ends: Ends::WhenDone,
         host: lab.map(|lab| (lab, node)),
     };

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::node::{SolverWatch, since_unix};
 use crate::stream::ranges_seen;
-use crate::watch::{GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};
-use crate::weights::{Role, SharedWeights, SlotInfo, StreamState};
+use crate::watch::{GpuMeter, PeerMeter, SolverMeter, StreamMeter, SyncMeter, drops};
+use crate::weights::{PEER_METERS, Role, SharedWeights, SlotInfo, StreamState};
 
 /// Heartbeats come at least so often from what works, s; a solver may be in a test.
 const BEAT_S: f64 = 2.0;
@@ -56,6 +56,15 @@ pub struct RangeStatus {
     pub here: bool,
 }
 
+/// Another node, as this buffer's streamer knows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerStatus {
+    /// Its number.
+    pub node: u16,
+    /// All that was counted of it, by name.
+    pub meters: Vec<(String, Value)>,
+}
+
 /// A buffer and its components.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -81,6 +90,8 @@ pub struct Status {
     pub ranges: Vec<RangeStatus>,
     /// Everything that ever worked on the buffer.
     pub components: Vec<ComponentStatus>,
+    /// What its streamer has counted of other nodes.
+    pub peers: Vec<PeerStatus>,
 }
 
 impl Status {
@@ -102,6 +113,7 @@ impl Status {
             missing: missing(&slots, &components, ready, globals.lacks_quorum()),
             ranges: ranges(shared),
             components,
+            peers: shared.peers().into_iter().map(peer).collect(),
         }
     }
 
@@ -152,21 +164,30 @@ impl Status {
             );
         }
         for one in &self.components {
-            let _ = writeln!(text, "\n{}", one.component);
-            for pair in one.meters.chunks(2) {
-                let mut line = String::from(" ");
-                for (name, value) in pair {
-                    let value = match value {
-                        Value::Count(count) => count.to_string(),
-                        Value::Float(float) => format!("{float:.6}"),
-                    };
-                    let _ = write!(line, " {name:<22} {value:>14} ");
-                }
-                let _ = writeln!(text, "{}", line.trim_end());
-            }
+            let _ = write!(text, "\n{}\n{}", one.component, counters(&one.meters));
+        }
+        for peer in &self.peers {
+            let _ = write!(text, "\nnode {}\n{}", peer.node, counters(&peer.meters));
         }
         text
     }
+}
+
+/// Counters in two columns.
+fn counters(meters: &[(String, Value)]) -> String {
+    let mut text = String::new();
+    for pair in meters.chunks(2) {
+        let mut line = String::from(" ");
+        for (name, value) in pair {
+            let value = match value {
+                Value::Count(count) => count.to_string(),
+                Value::Float(float) => format!("{float:.6}"),
+            };
+            let _ = write!(line, " {name:<22} {value:>14} ");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
 }
 
 impl RangeStatus {
@@ -286,6 +307,15 @@ fn meters(slot: &SlotInfo) -> Vec<(String, Value)> {
         );
     }
     all
+}
+
+fn peer((node, words): (u16, [u64; PEER_METERS])) -> PeerStatus {
+    let meters = PeerMeter::ALL.iter();
+    let meters = meters.map(|meter| value(meter.name(), meter.of(&words)));
+    PeerStatus {
+        node,
+        meters: meters.collect(),
+    }
 }
 
 fn nodes_of(mask: u64) -> String {
@@ -411,8 +441,13 @@ mod tests {
                 })
                 .collect(),
             components,
+            peers: vec![peer((254, [99_999_999_999_999; PEER_METERS]))],
         };
         let text = status.text();
+        for meter in PeerMeter::ALL {
+            let name = meter.name().trim_end_matches("_bits");
+            assert!(text.contains(name), "{name} in\n{text}");
+        }
         for meter in StreamMeter::ALL {
             assert!(text.contains(meter.name()), "{} in\n{text}", meter.name());
         }

@@ -8,7 +8,7 @@ mod frame;
 mod sample;
 mod view;
 
-pub use frame::{Frame, Node, Order};
+pub use frame::{Frame, Node, Order, Peer};
 pub use sample::{BufferSample, ComponentSample, Sample, open};
 pub use view::{Screen, text};
 

@@ -7,12 +7,14 @@ use std::time::Instant;
 use anyhow::Result;
 use dogwild_lab::{Lab, process};
 
+use super::boards::Boards;
 use super::buffers::{Buffers, node_buffer, session_name};
 use super::children::{Component, LOOK_EVERY, stop_all};
 use super::conclude::{End, Ended, conclude};
 use super::leave::{self, leave};
 use super::leftovers::before_a_job;
 use super::meeting::Meeting;
+use super::metrics::serve;
 use super::missing::{Nodes, Path};
 use super::out::OutFolder;
 use super::outcome::{Ending, Facts, Outcome};
@@ -23,7 +25,7 @@ use super::resume::Resume;
 use super::room;
 use super::settle::settle;
 use super::snapshots::Snapshots;
-use super::start::{start_solver, start_streamer, start_tester};
+use super::start::{start_device, start_solver, start_streamer, start_tester};
 use super::summary::of_stream;
 use super::warnings::Warnings;
 use super::{BufferPlan, make_buffer};
@@ -35,6 +37,7 @@ use crate::weights::Existing;
 #[derive(Default)]
 pub(super) struct NodeCrew {
     streamer: Option<Component>,
+    /// On processors, and on devices.
     solvers: Vec<Component>,
     tester: Option<Component>,
 }
@@ -69,6 +72,10 @@ impl Crew {
             for index in 0..plan.own.solvers.of(node) {
                 let solver = start_solver(plan, shared, lab, node, index)?;
                 crew.solvers.push(solver);
+            }
+            for index in 0..plan.own.devices_of(node).len() as u32 {
+                let device = start_device(plan, shared, lab, node, index)?;
+                crew.solvers.push(device);
             }
             if plan.own.tester && node + 1 == plan.own.nodes {
                 crew.tester = Some(start_tester(plan, shared, lab, node)?);
@@ -151,7 +158,11 @@ pub(super) fn train(plan: PlanOf<'_, StreamPlan>, out: OutFolder, stop: &Stop) -
     let needs = room::Node {
         weights: room::weights(&plan.job.spec, &set)?,
         streamers: u64::from(plan.own.nodes > 1),
-        solvers: plan.own.solvers.most(plan.own.nodes).into(),
+        solvers: (0..plan.own.nodes)
+            .map(|node| plan.own.all_solvers(node))
+            .max()
+            .unwrap_or(0)
+            .into(),
         sealed: plan.own.transport.key_file.is_some(),
     };
     // A node that goes on has its room already.
@@ -194,13 +205,16 @@ fn run(
     stop: &Stop,
     course: &mut Course,
 ) -> Result<()> {
+    let _serving = serve(plan.job.metrics.as_deref(), &buffers.paths())?;
+    let (first, nodes) = (plan.own.nodes_here().start, buffers.nodes.len());
+    let mut boards = plan.job.boards(first, nodes)?;
     if let Some(resume) = &plan.own.resume {
         resume.restore(plan, &buffers.nodes)?;
     }
     let snapshots = Snapshots::new(plan, &buffers.nodes, set)?;
     let snapshots = course.snapshots.insert(snapshots);
     crew.start(plan, buffers)?;
-    let seen = (snapshots, &mut course.warnings);
+    let seen = (snapshots, &mut course.warnings, &mut boards);
     watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
     // One node alone has no streamer that could tell.
     let apart = plan.own.here.as_ref().filter(|_| plan.own.nodes > 1);
@@ -281,7 +295,7 @@ fn watch(
     buffers: &Buffers,
     crew: &mut Crew,
     stop: &Stop,
-    (snapshots, warnings): (&mut Snapshots, &mut Warnings),
+    (snapshots, warnings, boards): (&mut Snapshots, &mut Warnings, &mut Boards),
     train_s: &mut f64,
 ) -> Result<()> {
     let mut progress = plan.progress();
@@ -315,11 +329,13 @@ fn watch(
             }
         }
         snapshots.look();
+        boards.look(&buffers.nodes);
         warnings.look(first, &buffers.nodes);
         progress.show(&buffers.nodes);
         std::thread::sleep(LOOK_EVERY);
     }
     warnings.look_last(first, &buffers.nodes);
+    boards.look_last(&buffers.nodes);
     progress.finish();
     Ok(())
 }

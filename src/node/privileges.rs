@@ -38,7 +38,7 @@ pub fn drop_privileges_after_opening(transport: Transport) -> Result<(), caps::e
 ///
 /// # Errors
 /// The kernel refuses; giving up capabilities is always allowed (capset(2)).
-pub(super) fn drop_privileges() -> Result<(), caps::errors::CapsError> {
+pub(crate) fn drop_privileges() -> Result<(), caps::errors::CapsError> {
     let held = caps::read(None, CapSet::Permitted)?;
     if held.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::read(None, CapSet::Bounding)? {

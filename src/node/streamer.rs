@@ -6,6 +6,7 @@
 mod error;
 mod kinds;
 mod leaving;
+mod peers;
 mod publish;
 mod say;
 
@@ -16,6 +17,7 @@ use dogwild_net::{Link, ReceiveStats};
 
 pub use self::error::StreamerError;
 use self::leaving::Leaving;
+use self::peers::PeerTable;
 use self::publish::Health;
 use self::say::Say;
 use super::budget::Budget;
@@ -117,6 +119,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         shared: &shared,
         base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
         meters: slot.meters(),
+        peers: PeerTable::new(&shared, job.places),
         published_ns: 0,
         told_ns: 0,
         turns: streamer.turns(),
@@ -228,6 +231,8 @@ struct Loop<'a> {
     /// The slot's counters when this process took it over: they go on, they do not start again.
     base: [u64; METERS],
     meters: &'a [AtomicU64; METERS],
+    /// What is told of each other node.
+    peers: PeerTable,
     published_ns: u64,
     node: u16,
     /// Which ranges solvers were told last that this node masters: those of so many changes.

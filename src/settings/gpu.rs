@@ -1,12 +1,14 @@
 //! Settings of a device in step with a buffer.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
-use super::choices::optional_source;
+use super::choices::{optional_shard, optional_source};
 use super::error::SettingsError;
 use super::limits::{BYTES_MIN, one};
 use crate::node::{DeviceSolverJob, GpuJob};
@@ -30,6 +32,29 @@ pub enum Which {
     Cuda(usize),
     /// Threads of this host.
     Host,
+}
+
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "host" => Ok(Self::Host),
+            _ => text
+                .parse()
+                .map(Self::Cuda)
+                .map_err(|_| format!("`{text}`: give the number of a GPU, from 0, or host")),
+        }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cuda(number) => write!(f, "{number}"),
+            Self::Host => f.write_str("host"),
+        }
+    }
 }
 
 /// How fast weights go up to a device.
@@ -77,6 +102,10 @@ pub struct GpuSettings {
     /// Solvers on each node, those on devices too.
     #[serde(default = "one")]
     pub solvers: u32,
+    /// The solver's number in the whole cluster, and how many there are; none: from `node`,
+    /// `nodes`, `solver_index` and `solvers`, as many on each node.
+    #[serde(default, with = "optional_shard")]
+    pub shard: Option<Shard>,
     /// This node, from 0.
     #[serde(default)]
     pub node: u16,
@@ -116,6 +145,10 @@ impl Settings for GpuSettings {
             );
             return Err(SettingsError::new("solver_index", what));
         }
+        if let Some(Shard { index, of }) = self.shard.filter(|share| share.index >= share.of) {
+            let what = format!("{index} of {of}: shares count from 0");
+            return Err(SettingsError::new("shard", what));
+        }
         if self.node >= MAX_NODES {
             let what = format!(
                 "{}: nodes count from 0, there are {MAX_NODES} at most",
@@ -134,11 +167,11 @@ impl GpuSettings {
             data,
             spec,
             index: self.solver_index,
-            shard: Shard {
+            shard: self.shard.unwrap_or(Shard {
                 index: u32::from(self.node) * self.solvers + self.solver_index,
                 // Who joins later has a share as if it had been there.
                 of: u32::from(self.nodes.max(self.node + 1)) * self.solvers,
-            },
+            }),
             seed: self.seed,
         });
         GpuJob {

@@ -166,6 +166,7 @@ impl ServerSettings {
     /// What the server runs: with the key of `key_file`, and the model that `model` names.
     pub fn job(self, key: Option<ClusterKey>, model: ModelJob) -> ServerJob {
         ServerJob {
+            told: None,
             member: self.member.job(key),
             session: session_number(&self.session),
             model,

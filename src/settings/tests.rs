@@ -246,10 +246,11 @@ proptest! {
         [atomic, ipc] in any::<[bool; 2]>(),
         data in option::of(source()),
         (solvers, nodes) in (1..=u32::MAX, 1..=255u16),
+        shard in option::of((1..u32::MAX).prop_map(|of| Shard { index: of - 1, of })),
         seed in any::<u64>(),
     ) {
         comes_back(&GpuSettings {
-            buffer, device, index, chunk_weights, rate, atomic, ipc, solvers, nodes, seed,
+            buffer, device, index, chunk_weights, rate, atomic, ipc, solvers, shard, nodes, seed,
             solver: data.as_ref().map(|_| "lenet".to_owned()),
             data,
             solver_index: solvers - 1,

@@ -19,7 +19,7 @@ use super::shares::Shares;
 use super::silence::{Awake, Rhythm};
 use super::strangers::Life;
 use super::trained::Trained;
-use super::{Config, Counters, Deltas, Merge, Ranges, Report};
+use super::{Config, Counters, Deltas, Merge, PeerCounters, Ranges, Report};
 use crate::weights::{
     ChunkState, Interrupted, JournalOp, StreamState, WeightsView, Writes, kernels,
 };
@@ -96,6 +96,8 @@ pub(super) struct Common<'a> {
     /// Counts the times that other ranges than before are streamed here.
     pub(super) turns: u32,
     pub(super) counters: Counters,
+    /// Of each node.
+    pub(super) exchanged: Vec<PeerCounters>,
     pub(super) looks: Looks,
     pub(super) shares: Shares,
     pub(super) trained: Trained,
@@ -143,6 +145,7 @@ impl<'a> Common<'a> {
             awake: Awake::default(),
             turns: 0,
             counters: Counters::default(),
+            exchanged: vec![PeerCounters::default(); config.places() as usize],
             looks: Looks::default(),
             shares: Shares::new(config.nodes),
             trained: Trained::default(),

@@ -1,6 +1,14 @@
-//! What the stream counts: frames by kind, and every frame that was dropped, by reason.
+//! What the stream counts: frames by kind, every frame that was dropped, by reason, and what was
+//! exchanged with each node.
 
+use crate::weights::WeightsView;
 use crate::wire::DropReason;
+
+/// Of so many positions of a node one is compared with what is held. A prime, so that it is not
+/// the same chunk each time.
+const DRIFT_EVERY: u64 = 127;
+/// Share of a new comparison in the drift.
+const DRIFT_SHARE: f64 = 1.0 / 8.0;
 
 /// Totals since the streamer started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,5 +75,54 @@ impl Counters {
     /// Frames dropped for `reason`.
     pub fn dropped_for(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
+    }
+}
+
+/// What was exchanged with one other node since the streamer started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PeerCounters {
+    /// Positions taken that it sent.
+    pub positions_taken: u64,
+    /// Chunk versions that it sent and that were never taken here.
+    pub positions_missed: u64,
+    /// Deltas sent to it, repeats included.
+    pub deltas_sent: u64,
+    /// Deltas sent to it again.
+    pub deltas_repeated: u64,
+    /// Deltas applied that it sent.
+    pub deltas_applied: u64,
+    /// Mean square of what is held less its positions, smoothed; none was compared yet: `None`.
+    drift: Option<f64>,
+}
+
+impl PeerCounters {
+    /// Notes a position that is about to be taken: `pos`, f32, where `w` is held.
+    #[inline]
+    pub(super) fn note_position(&mut self, w: WeightsView<'_>, pos: &[u8]) {
+        if self.positions_taken.is_multiple_of(DRIFT_EVERY) {
+            self.compare(w, pos);
+        }
+        self.positions_taken += 1;
+    }
+
+    #[cold]
+    fn compare(&mut self, w: WeightsView<'_>, pos: &[u8]) {
+        let positions = pos.as_chunks::<4>().0.iter().enumerate();
+        let squares = positions.map(|(i, pos)| {
+            let apart = f64::from(w.load(i)) - f64::from(f32::from_le_bytes(*pos));
+            apart * apart
+        });
+        let mean = squares.sum::<f64>() / w.len() as f64;
+        // Local weights may not be finite for a moment.
+        if mean.is_finite() {
+            let before = self.drift.unwrap_or(mean);
+            self.drift = Some(before + DRIFT_SHARE * (mean - before));
+        }
+    }
+
+    /// How far this node's weights are from its positions when they come: root mean square, in
+    /// units of a weight.
+    pub fn drift(&self) -> Option<f64> {
+        self.drift.map(f64::sqrt)
     }
 }

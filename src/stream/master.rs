@@ -348,6 +348,7 @@ impl Master {
         }
         apply(common, self.partials, header, delta)?;
         common.counters.deltas_applied += 1;
+        common.exchanged[usize::from(header.sender)].deltas_applied += 1;
         Ok(())
     }
 }

@@ -188,6 +188,7 @@ impl Slave {
         let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
         let version = state.version.load(Relaxed);
+        let (sent, repeated) = (common.counters.deltas_sent, common.counters.deltas_repeated);
         common.peers[usize::from(header.sender)].streamed_ns = now_ns.max(1);
         if joined {
             // In a new epoch versions may have been left out.
@@ -195,6 +196,7 @@ impl Slave {
             if epoch == header.epoch {
                 let skipped = header.chunk_version.wrapping_sub(version).wrapping_sub(1);
                 common.counters.positions_missed += u64::from(skipped);
+                common.exchanged[usize::from(header.sender)].positions_missed += u64::from(skipped);
             }
             self.note_age(header.chunk, now_ns);
             self.age_steps.note_taken(header.chunk, common);
@@ -208,8 +210,11 @@ impl Slave {
             }
             note_acks(common, frame);
             state.epoch.store(header.epoch, Relaxed);
+            let (w, ..) = common.chunk_views(header.chunk);
+            common.exchanged[usize::from(header.sender)].note_position(w, pos);
             take(common, &mut self.narrow, header, pos, ack, out);
         } else {
+            common.exchanged[usize::from(header.sender)].positions_taken += 1;
             self.join(common, header, pos, ack);
             note_acks(common, frame);
             if common.answers_first(now_ns, header.sender) {
@@ -219,6 +224,9 @@ impl Slave {
         self.taken_ns[header.chunk as usize] = now_ns.max(1);
         self.late[header.chunk as usize].frames = 0;
         common.counters.positions_taken += 1;
+        let master = &mut common.exchanged[usize::from(header.sender)];
+        master.deltas_sent += common.counters.deltas_sent - sent;
+        master.deltas_repeated += common.counters.deltas_repeated - repeated;
     }
 
     /// A position came that is not newer than the one that is held. If none that is comes for long,

@@ -26,7 +26,7 @@ use super::slave::Slave;
 use super::strangers;
 use super::takeover::Takeover;
 use super::unsure::Unsure;
-use super::{Config, Counters, Outbox, Ranges, Remains, Report};
+use super::{Config, Counters, Outbox, PeerCounters, Ranges, Remains, Report};
 use crate::weights::{StreamState, WeightsView};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 
@@ -365,6 +365,11 @@ impl<'a> Streamer<'a> {
     /// Totals since the start.
     pub fn counters(&self) -> &Counters {
         &self.common.counters
+    }
+
+    /// What was exchanged with `node` since the start.
+    pub fn exchanged(&self, node: u16) -> &PeerCounters {
+        &self.common.exchanged[usize::from(node)]
     }
 
     /// Whether a position or a delta of this job has so many bytes.

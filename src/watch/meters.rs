@@ -6,47 +6,106 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::weights::METERS;
+use crate::weights::{METERS, PEER_METERS};
 use crate::wire::DropReason;
 
+/// What a counter is, for those who show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A total: it only grows.
+    Counter,
+    /// A value of the moment.
+    Gauge,
+    /// A value of the moment: a bit for each of the first 64 nodes, or solvers.
+    Mask,
+    /// A value of the moment, as the bits of an f32; 0: there is none yet.
+    Float,
+    /// A word between components, which tells a person nothing.
+    Inner,
+}
+
+/// A counter, for those who show all of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Name in summaries and metrics; its end is its unit.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// What it counts, with its unit.
+    pub help: &'static str,
+    /// Its word among those of a component, or node.
+    pub word: usize,
+}
+
+macro_rules! kind {
+    () => {
+        Kind::Counter
+    };
+    ($kind:ident) => {
+        Kind::$kind
+    };
+}
+
 macro_rules! meters {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident[$len:ident] from $first:literal {
+            $($(#[doc = $vdoc:literal])* $variant:ident = $text:literal $($kind:ident)?,)*
+        }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum $name { $($(#[$vdoc])* $variant,)* }
+        pub enum $name { $($(#[doc = $vdoc])* $variant,)* }
 
         impl $name {
             /// All, in the order of their words.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
+            /// Their words begin at this one.
+            const FIRST: usize = $first;
 
             /// Name in summaries and metrics.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
+            /// Itself, for those who show all of a kind.
+            pub fn described(self) -> Described {
+                let (kind, help) = match self {
+                    $(Self::$variant => (kind!($($kind)?), concat!($($vdoc),*)),)*
+                };
+                Described {
+                    name: self.name(),
+                    kind,
+                    help: help.trim_ascii(),
+                    word: Self::FIRST + self as usize,
+                }
+            }
+
             /// Its word in a slot.
-            pub fn of(self, meters: &[u64; METERS]) -> u64 {
-                meters[self as usize]
+            pub fn of(self, meters: &[u64; $len]) -> u64 {
+                meters[Self::FIRST + self as usize]
             }
 
             /// Sets it in a slot.
-            pub fn set(self, meters: &[AtomicU64; METERS], value: u64) {
-                meters[self as usize].store(value, Relaxed);
+            pub fn set(self, meters: &[AtomicU64; $len], value: u64) {
+                meters[Self::FIRST + self as usize].store(value, Relaxed);
             }
 
             /// Adds to it in a slot (its one writer is this process).
-            pub fn add(self, meters: &[AtomicU64; METERS], value: u64) {
-                let word = &meters[self as usize];
+            pub fn add(self, meters: &[AtomicU64; $len], value: u64) {
+                let word = &meters[Self::FIRST + self as usize];
                 word.store(word.load(Relaxed).wrapping_add(value), Relaxed);
             }
         }
+
+        const _: () = assert!($name::FIRST + $name::ALL.len() <= $len);
     };
 }
 
 meters! {
     /// Counters of a streamer.
-    StreamMeter {
+    StreamMeter[METERS] from 0 {
         /// Passes over the own range.
         Cycles = "cycles",
         /// Positions sent.
@@ -77,17 +136,17 @@ meters! {
         Takeovers = "takeovers",
         /// Chunks that another node had begun, and what was done here apart became a delta.
         ForksJoined = "forks_joined",
-        /// Chunks of which that was not possible: what was done here apart is lost.
+        /// Chunks that another node had begun, and what was done here apart is lost.
         AbandonedChunks = "abandoned_chunks",
         /// Deltas of nodes that lost their memory that may count twice.
         DoubledDeltas = "doubled_deltas",
         /// Frames handed to the transport.
         FramesSent = "frames_sent",
-        /// Bytes of those frames, transport headers not counted.
+        /// Bytes of frames handed to the transport, its headers not counted.
         BytesSent = "bytes_sent",
         /// Frames received.
         FramesReceived = "frames_received",
-        /// Bytes of those frames.
+        /// Bytes of frames received, headers of the transport not counted.
         BytesReceived = "bytes_received",
         /// Frames the kernel or NIC dropped because our receive ring or socket was full.
         KernelDrops = "kernel_drops",
@@ -97,20 +156,20 @@ meters! {
         TransmitErrors = "transmit_errors",
         /// Frames that the fault wrapper dropped on purpose.
         FaultDropped = "fault_dropped",
-        /// Frames that it doubled on purpose.
+        /// Frames that the fault wrapper doubled on purpose.
         FaultDuplicated = "fault_duplicated",
-        /// Frames that it held back on purpose.
+        /// Frames that the fault wrapper held back on purpose.
         FaultReordered = "fault_reordered",
         /// Age of a foreign chunk when its next position came, median, µs.
-        AgeP50 = "age_p50_us",
-        /// The same, 99th percentile, µs.
-        AgeP99 = "age_p99_us",
-        /// The same, longest, µs.
-        AgeMax = "age_max_us",
+        AgeP50 = "age_p50_us" Gauge,
+        /// Age of a foreign chunk when its next position came, 99th percentile, µs.
+        AgeP99 = "age_p99_us" Gauge,
+        /// Age of a foreign chunk when its next position came, longest, µs.
+        AgeMax = "age_max_us" Gauge,
         /// CPU time of the streamer, ns.
         CpuNs = "cpu_ns",
         /// Nodes that have sent nothing for two seconds, as a bit mask of the first 64.
-        SilentNodes = "silent_nodes",
+        SilentNodes = "silent_nodes" Mask,
         /// Frames that passed the checks of the stream.
         FramesTaken = "frames_taken",
         /// Frames in which the fault wrapper flipped bits on purpose.
@@ -130,94 +189,94 @@ meters! {
         /// Times that frames of a node claimed more iterations than it can have made.
         RefusedClaims = "refused_claims",
         /// MTU of the link; 0: not known.
-        LinkMtu = "link_mtu",
+        LinkMtu = "link_mtu" Gauge,
         /// Bytes of a frame at most.
-        FrameBytes = "frame_bytes",
+        FrameBytes = "frame_bytes" Gauge,
         /// Weights of a chunk.
-        ChunkWeights = "chunk_weights",
+        ChunkWeights = "chunk_weights" Gauge,
         /// Ranges that have not been seen whole, as a bit mask of the first 64.
-        UnseenRanges = "unseen_ranges",
+        UnseenRanges = "unseen_ranges" Mask,
         /// Frames held back by a limit of rate (`--rate`, `--pace`).
         HeldBack = "held_back",
         /// Age of the oldest foreign chunk at present, ms.
-        OldestMs = "oldest_ms",
+        OldestMs = "oldest_ms" Gauge,
         /// Nodes whose range does not come or grows old, as a bit mask of the first 64.
-        OldRanges = "old_ranges",
+        OldRanges = "old_ranges" Mask,
         /// Nodes whose solvers stand still while others go on, as a bit mask of the first 64.
-        StillNodes = "still_nodes",
+        StillNodes = "still_nodes" Mask,
         /// Solvers of this buffer that are stopped or stand still, as a bit mask of the first 64.
-        StillSolvers = "still_solvers",
+        StillSolvers = "still_solvers" Mask,
         /// Steps of this node's solvers between two positions of a chunk, median.
-        AgeStepsP50 = "age_steps_p50",
-        /// The same, 99th percentile.
-        AgeStepsP99 = "age_steps_p99",
-        /// The same, largest.
-        AgeStepsMax = "age_steps_max",
+        AgeStepsP50 = "age_steps_p50" Gauge,
+        /// Steps of this node's solvers between two positions of a chunk, 99th percentile.
+        AgeStepsP99 = "age_steps_p99" Gauge,
+        /// Steps of this node's solvers between two positions of a chunk, largest.
+        AgeStepsMax = "age_steps_max" Gauge,
         /// Steps of the whole cluster between two positions of a chunk, median.
-        ClusterStepsP50 = "cluster_steps_p50",
-        /// The same, 99th percentile.
-        ClusterStepsP99 = "cluster_steps_p99",
+        ClusterStepsP50 = "cluster_steps_p50" Gauge,
+        /// Steps of the whole cluster between two positions of a chunk, 99th percentile.
+        ClusterStepsP99 = "cluster_steps_p99" Gauge,
         /// What this node's deltas are multiplied by, millionths.
-        PortionMillionths = "portion_millionths",
+        PortionMillionths = "portion_millionths" Gauge,
         /// Share of a core that the streamer takes at most, since solvers want it, thousandths.
-        CpuSharePermille = "cpu_share_permille",
+        CpuSharePermille = "cpu_share_permille" Gauge,
         /// Share of the time that a solver of this buffer has recently waited for a core,
         /// thousandths.
-        SolversWaitPermille = "solvers_wait_permille",
+        SolversWaitPermille = "solvers_wait_permille" Gauge,
         /// Time that frames have recently spent in queues of the network, µs.
-        QueuedUs = "queued_us",
+        QueuedUs = "queued_us" Gauge,
         /// Frames of positions that may be on the way without an answer at present.
-        WindowFrames = "window_frames",
+        WindowFrames = "window_frames" Gauge,
         /// Nodes to which copies of frames to all go, because multicast does not reach them.
-        CopyNodes = "copy_nodes",
+        CopyNodes = "copy_nodes" Gauge,
         /// Positions sent a second time, for slaves to compare.
         ChecksSent = "checks_sent",
         /// Chunks compared with what their masters sent.
         ChunksChecked = "chunks_checked",
-        /// Those of them that differed, and were set right.
+        /// Chunks that differed from what their masters sent, and were set right.
         DifferingChunks = "differing_chunks",
         /// What the solvers of this buffer have finished with, as far as the streamer knows
         /// ([`finished_of`]).
-        FinishedWith = "finished_with",
+        FinishedWith = "finished_with" Inner,
         /// Since solvers have finished: 1: all that they added is with others; 2: the others say
-        /// the same; 3: this node holds what its masters hold; else 0.
-        Settled = "settled",
+        /// the same; 3: this node holds what its masters hold. Else 0.
+        Settled = "settled" Gauge,
         /// Since solvers have finished: chunks that may have something under way.
-        UndeliveredChunks = "undelivered_chunks",
+        UndeliveredChunks = "undelivered_chunks" Gauge,
         /// Nodes that have not settled, as a bit mask of the first 64.
-        UnsettledNodes = "unsettled_nodes",
+        UnsettledNodes = "unsettled_nodes" Mask,
         /// Nodes that began this new job with other weights than this one, as a bit mask of the
         /// first 64.
-        OtherFirstWeights = "other_first_weights",
+        OtherFirstWeights = "other_first_weights" Mask,
     }
 }
 
 meters! {
     /// Counters of a solver.
-    SolverMeter {
+    SolverMeter[METERS] from 0 {
         /// Iterations done.
         Iterations = "iterations",
         /// Training pictures seen.
         Images = "images",
         /// Loss of the last iterations (smoothed), f32 bits.
-        LossBits = "loss_bits",
+        LossBits = "loss_bits" Float,
         /// Learning rate of the last iteration, f32 bits.
-        RateBits = "rate_bits",
+        RateBits = "rate_bits" Float,
         /// Accuracy of the last test, f32 bits.
-        AccuracyBits = "accuracy_bits",
-        /// Time spent training, ns (waiting and testing left out).
+        AccuracyBits = "accuracy_bits" Float,
+        /// Time spent training, waiting and testing left out, ns.
         TrainNs = "train_ns",
         /// CPU time of the solver, ns.
         CpuNs = "cpu_ns",
         /// How many of its steps the solver made at once in the last iteration, f32 bits.
-        StrideBits = "stride_bits",
+        StrideBits = "stride_bits" Float,
         /// Times that steps were halved because the loss rose.
         Halvings = "halvings",
         /// Time spent waiting for other nodes: for younger weights (`--max-age`), or for so many as
         /// are to be heard (`--quorum`), ns.
         WaitedNs = "waited_ns",
         /// Not 0: it adds nothing more, though its process goes on. Another number each time.
-        Finished = "finished",
+        Finished = "finished" Inner,
     }
 }
 
@@ -230,14 +289,14 @@ pub fn finished_of(mut ends: impl Iterator<Item = u64>) -> u64 {
 
 meters! {
     /// Counters of a GPU syncer.
-    GpuMeter {
+    GpuMeter[METERS] from 0 {
         /// Passes over the weights.
         Cycles = "cycles",
         /// Chunks exchanged with the device.
         Chunks = "chunks",
         /// Bytes copied to the device.
         BytesUp = "bytes_up",
-        /// Bytes copied from it.
+        /// Bytes copied from the device.
         BytesDown = "bytes_down",
         /// Deltas added to the buffer; chunks in which no weight moved give none.
         DeltasApplied = "deltas_applied",
@@ -246,7 +305,7 @@ meters! {
         /// Weights of the device healed of NaN or infinity.
         HealedWeights = "healed_weights",
         /// Weights of a chunk.
-        ChunkWeights = "chunk_weights",
+        ChunkWeights = "chunk_weights" Gauge,
         /// Time spent waiting for the device, ns.
         WaitNs = "wait_ns",
         /// CPU time of the process, ns.
@@ -254,72 +313,56 @@ meters! {
     }
 }
 
-const _: () = assert!(GpuMeter::ALL.len() <= METERS);
-
-/// First word of a worker's counters behind those of its solver.
-const SYNC_AT: usize = 16;
-
-const _: () =
-    assert!(SolverMeter::ALL.len() <= SYNC_AT && SYNC_AT + SyncMeter::ALL.len() <= METERS);
-
-/// Counters of a worker of the reliable path, behind those of [`SolverMeter`] in the same slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum SyncMeter {
-    /// Time spent waiting for the steps of others, ns.
-    WaitNs = SYNC_AT,
-    /// Bytes sent, headers included, those of TCP not.
-    BytesSent,
-    /// Bytes received.
-    BytesReceived,
-    /// Steps that were missing in the weights when iterations began, summed over iterations.
-    StepsMissing,
-    /// The most that were missing at once.
-    StepsMissingMax,
+meters! {
+    /// Counters of a worker of the reliable path, behind those of [`SolverMeter`] in the same slot.
+    SyncMeter[METERS] from 16 {
+        /// Time spent waiting for the steps of others, ns.
+        WaitNs = "sync_wait_ns",
+        /// Bytes sent, headers included, those of TCP not.
+        BytesSent = "sync_bytes_sent",
+        /// Bytes received, headers included, those of TCP not.
+        BytesReceived = "sync_bytes_received",
+        /// Steps that were missing in the weights when iterations began, summed over iterations.
+        StepsMissing = "sync_steps_missing",
+        /// Steps that were missing in the weights when an iteration began, at most.
+        StepsMissingMax = "sync_steps_missing_max" Gauge,
+    }
 }
 
+const _: () = assert!(SolverMeter::ALL.len() <= SyncMeter::FIRST);
+
 impl SyncMeter {
-    /// All, in the order of their words.
-    pub const ALL: &[Self] = &[
-        Self::WaitNs,
-        Self::BytesSent,
-        Self::BytesReceived,
-        Self::StepsMissing,
-        Self::StepsMissingMax,
-    ];
-
-    /// Name in summaries and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::WaitNs => "sync_wait_ns",
-            Self::BytesSent => "sync_bytes_sent",
-            Self::BytesReceived => "sync_bytes_received",
-            Self::StepsMissing => "sync_steps_missing",
-            Self::StepsMissingMax => "sync_steps_missing_max",
-        }
-    }
-
-    /// Its word in a slot.
-    pub fn of(self, meters: &[u64; METERS]) -> u64 {
-        meters[self as usize]
-    }
-
-    /// Sets it in a slot.
-    pub fn set(self, meters: &[AtomicU64; METERS], value: u64) {
-        meters[self as usize].store(value, Relaxed);
-    }
-
-    /// Adds to it in a slot (its one writer is this process).
-    pub fn add(self, meters: &[AtomicU64; METERS], value: u64) {
-        self.set(
-            meters,
-            meters[self as usize].load(Relaxed).wrapping_add(value),
-        );
-    }
-
     /// Raises it in a slot to `value`, if it is lower.
     pub fn raise(self, meters: &[AtomicU64; METERS], value: u64) {
-        self.set(meters, meters[self as usize].load(Relaxed).max(value));
+        let word = &meters[Self::FIRST + self as usize];
+        word.store(word.load(Relaxed).max(value), Relaxed);
+    }
+}
+
+meters! {
+    /// What a streamer counts of each other node, in the table of other nodes.
+    PeerMeter[PEER_METERS] from 0 {
+        /// 1: it is a node of the job; 0: it is none yet, or has left.
+        Member = "member" Gauge,
+        /// Positions taken that the node sent.
+        PositionsTaken = "positions_taken",
+        /// Positions sent by the node and never taken here.
+        PositionsMissed = "positions_missed",
+        /// Deltas sent to the node.
+        DeltasSent = "deltas_sent",
+        /// Deltas sent to the node again.
+        DeltasRepeated = "deltas_repeated",
+        /// Deltas applied that the node sent.
+        DeltasApplied = "deltas_applied",
+        /// Iterations of the node's solvers, as far as its frames have told.
+        Iterations = "iterations",
+        /// Time since its last valid frame, ms.
+        SilentMs = "silent_ms" Gauge,
+        /// Age of the oldest chunk that the node masters, ms; 0: it masters none.
+        OldestMs = "oldest_ms" Gauge,
+        /// Distance of this node's weights from the positions that the node sends, when they come:
+        /// root mean square of some chunks, in units of a weight, smoothed.
+        DriftBits = "drift_bits" Float,
     }
 }
 

@@ -10,6 +10,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use super::inspect::{check_state, inspect};
 use super::look::describe;
 use super::manifest::Manifest;
 use super::mapping::Mapping;
+use super::peers::{self, PEER_METERS};
 use super::publish::{MakeError, Unpublished, is_at, open_regular};
 use super::remove::remove;
 use super::slots::{self, OwnedSlot, Role, Slot, SlotInfo};
@@ -298,6 +300,19 @@ impl SharedWeights {
     /// Counters and switches of the node.
     pub fn globals(&self) -> &Globals {
         self.mapping.at(GLOBALS_OFFSET)
+    }
+
+    /// What the streamer counts of node `node`; it is their only writer.
+    ///
+    /// # Panics
+    /// If there is no such node number ([`PEERS`](super::PEERS)).
+    pub fn peer_meters(&self, node: u16) -> &[AtomicU64; PEER_METERS] {
+        peers::meters(&self.mapping, node)
+    }
+
+    /// What the streamer has counted of other nodes, of those of which it has counted anything.
+    pub fn peers(&self) -> Vec<(u16, [u64; PEER_METERS])> {
+        peers::all(&self.mapping)
     }
 
     /// Claims the slot of a component. The same role and index find their old meters again.

@@ -6,7 +6,8 @@
 //!           are ready)
 //!      256  Globals: counters and switches, one cache line per writer
 //!     4096  64 slots of components
-//!    57344  manifest, JSON
+//!    57344  table of other nodes
+//!    90112  manifest, JSON
 //!  n*2 MiB  weights, then zeros
 //! ```
 //! Invariant: offsets are computed from the lengths, and a file whose header says
@@ -21,11 +22,12 @@ use xxhash_rust::xxh3::Xxh3;
 use super::buffer::BufferSpec;
 use super::data_kind::{DATA_TEXT_BYTES, DataKind};
 use super::mapping::Shared;
+use super::peers::{PEERS, PeerRecord};
 use super::slots::{SLOTS, SlotRecord};
 use super::{METERS, padded_len};
 
 /// Version of this layout; it changes with every change of this file or of `slots.rs`.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 pub(super) const MAGIC: [u8; 8] = *b"DOGWILD\0";
 pub(super) const BYTE_ORDER: u32 = 0x0102_0304;
@@ -37,7 +39,8 @@ pub(super) const FIRST_WEIGHTS_OFFSET: usize = std::mem::offset_of!(Head, first_
 pub(super) const CHECKSUM_OFFSET: usize = std::mem::offset_of!(Head, checksum);
 pub(super) const GLOBALS_OFFSET: usize = 256;
 pub(super) const SLOTS_OFFSET: usize = 4096;
-pub(super) const MANIFEST_OFFSET: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotRecord>();
+pub(super) const PEERS_OFFSET: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotRecord>();
+pub(super) const MANIFEST_OFFSET: usize = PEERS_OFFSET + PEERS * size_of::<PeerRecord>();
 const HUGE_PAGE: u64 = 2 << 20;
 
 const _: () = assert!(size_of::<Head>() <= GLOBALS_OFFSET);

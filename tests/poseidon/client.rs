@@ -117,6 +117,7 @@ fn run<T: Send>(
         let coordinating = scope.spawn(move || run_coordinator(&coordinator, stop));
         let at = wait_for_file(&address, || coordinating.is_finished()).expect("an address");
         let server = ServerJob {
+            told: None,
             member: member(folder, 0, &at, resume),
             session: SESSION,
             model,

@@ -145,6 +145,7 @@ impl Cluster {
     pub(crate) fn server(&self, index: u16, coordinator: &str, resume: bool) -> ServerJob {
         let report = Some(self.folder.path().join(format!("server{index}.json")));
         ServerJob {
+            told: None,
             member: MemberJob {
                 report,
                 bandwidth_bytes_per_s: self.server_bytes_per_s,

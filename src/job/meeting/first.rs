@@ -82,8 +82,12 @@ fn serve(shared: &Shared, stream: TcpStream, strangers: &AtomicUsize) {
     admit(shared, hello.rank, line, local.ok());
     while let Ok(Some(word)) = hear::<Word>(&mut *from) {
         *shared.state().said.entry(hello.rank).or_default() += 1;
-        if word == Word::End {
-            end(shared);
+        match word {
+            Word::End => end(shared),
+            Word::Ready(clocks) => {
+                shared.state().ready.insert(hello.rank, clocks);
+            }
+            _ => {}
         }
     }
     let mut state = shared.state();
@@ -93,6 +97,8 @@ fn serve(shared: &Shared, stream: TcpStream, strangers: &AtomicUsize) {
         .is_some_and(|line| line.connection == number)
     {
         state.lines.remove(&hello.rank);
+        // It says so again when it is back.
+        state.ready.remove(&hello.rank);
         if !state.begun {
             state.waiting = missing(&shared.card, &state);
         }

@@ -64,6 +64,9 @@ fn talk(shared: &Shared) -> io::Result<()> {
             // It was said while there was no connection.
             line.say(&Word::End);
         }
+        if let Some(clocks) = state.ready.get(&shared.card.world.rank) {
+            line.say(&Word::Ready(clocks.clone()));
+        }
         state.lines.insert(FIRST, line);
     }
     while let Some(word) = hear::<Word>(&mut *from)? {
@@ -72,6 +75,8 @@ fn talk(shared: &Shared) -> io::Result<()> {
             Word::Refused(why) => state.refused = Some(why),
             Word::Waiting(nodes) => state.waiting = nodes,
             Word::Begin => state.begun = true,
+            Word::Round(round) => state.round = Some(round),
+            Word::Ready(_) => {}
             Word::End => state.ended = true,
             Word::There => {
                 if let Some(line) = state.lines.get_mut(&FIRST) {

@@ -43,6 +43,19 @@ pub(super) enum Word {
     End,
     /// Are you there? Said back, it means yes.
     There,
+    /// Nothing of the cluster runs here, and it has the checkpoints of these clocks.
+    Ready(Vec<u64>),
+    /// The members of the cluster start.
+    Round(Round),
+}
+
+/// A start of all members of a cluster on the reliable path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Where the coordinator listens, as HOST:PORT.
+    pub coordinator: String,
+    /// Whether they go on from checkpoints.
+    pub resume: bool,
 }
 
 /// The way out of a connection.

@@ -59,9 +59,65 @@ pub struct Node {
     pub silent: Vec<u16>,
     /// Frames that changed nothing per second, by reason; those of none are left out.
     pub dropped_per_s: BTreeMap<String, f64>,
+    /// What came from each other node of the job, and went to it.
+    pub peers: Vec<Peer>,
     /// Its components, as `stream 0 (pid 7)`, and what became of them.
     pub components: Vec<String>,
 }
+
+/// Another node as a buffer sees it, in an interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Peer {
+    /// Which node.
+    pub node: u16,
+    /// Its positions per second, taken here.
+    pub positions_per_s: f64,
+    /// Share of its positions that never came, in this interval.
+    pub lost_share: f64,
+    /// Deltas per second, sent to it.
+    pub deltas_sent_per_s: f64,
+    /// Deltas per second that it sent, applied here.
+    pub deltas_applied_per_s: f64,
+    /// Age of the oldest chunk that it masters, ms.
+    pub age_ms: u64,
+    /// Time since its last frame, ms.
+    pub silent_ms: u64,
+    /// How far this node's weights are from its positions when they come, root mean square; null:
+    /// not known yet.
+    pub drift: Option<f32>,
+}
+
+impl Peer {
+    fn between(node: u16, before: Option<&Meters>, now: &Meters, seconds: f64) -> Self {
+        let value = |name: &str| now.get(name).copied().unwrap_or(0);
+        let grown = |name: &str| {
+            let old = before.map_or(value(name), |old| old.get(name).copied().unwrap_or(0));
+            value(name).saturating_sub(old) as f64
+        };
+        let per_s = |name: &str| {
+            if seconds > 0.0 {
+                grown(name) / seconds
+            } else {
+                0.0
+            }
+        };
+        let (missed, taken) = (grown("positions_missed"), grown("positions_taken"));
+        let bits = value("drift_bits") as u32;
+        Self {
+            node,
+            positions_per_s: per_s("positions_taken"),
+            lost_share: missed / (missed + taken).max(1.0),
+            deltas_sent_per_s: per_s("deltas_sent"),
+            deltas_applied_per_s: per_s("deltas_applied"),
+            age_ms: value("oldest_ms"),
+            silent_ms: value("silent_ms"),
+            drift: (bits != 0).then(|| f32::from_bits(bits)),
+        }
+    }
+}
+
+/// Counters by name.
+pub(super) type Meters = BTreeMap<String, u64>;
 
 /// By what nodes are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,9 +255,24 @@ impl Node {
                 })
                 .filter(|(_, per_s)| *per_s > 0.0)
                 .collect(),
+            peers: peers_between(before, now, seconds),
             components: now.components.iter().map(told).collect(),
         }
     }
+}
+
+/// The other nodes of the job, as its streamer sees them.
+fn peers_between(before: Option<&BufferSample>, now: &BufferSample, seconds: f64) -> Vec<Peer> {
+    let members = now.peers.iter();
+    let members = members.filter(|(_, meters)| meters.get("member") == Some(&1));
+    let peers = members.map(|(node, meters)| {
+        let old = before.map(|before| before.peers.get(node));
+        // Of a node that is new in this interval all is new.
+        let none = Meters::new();
+        let old = old.map(|old| old.unwrap_or(&none));
+        Peer::between(*node, old, meters, seconds)
+    });
+    peers.collect()
 }
 
 fn told(one: &ComponentSample) -> String {

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::job::leftovers::{LeftoverState, leftovers};
-use crate::watch::{GpuMeter, SolverMeter, StreamMeter, SyncMeter, drops};
+use crate::watch::{GpuMeter, PeerMeter, SolverMeter, StreamMeter, SyncMeter, drops};
 use crate::weights::{Expect, OpenError, Role, SharedWeights, SlotInfo};
 
 /// All buffers that are looked at.
@@ -36,6 +36,9 @@ pub struct BufferSample {
     pub target_iterations: u64,
     /// Everything that ever worked on it.
     pub components: Vec<ComponentSample>,
+    /// What its streamer counts of each other node, by names.
+    #[serde(default)]
+    pub peers: BTreeMap<u16, BTreeMap<String, u64>>,
 }
 
 /// One component.
@@ -76,6 +79,7 @@ impl BufferSample {
             target_iterations: (globals.target_iterations)
                 .load(std::sync::atomic::Ordering::Relaxed),
             components: shared.slots().iter().map(ComponentSample::of).collect(),
+            peers: peers_of(shared),
         }
     }
 
@@ -84,6 +88,15 @@ impl BufferSample {
         let name = role.to_string();
         self.components.iter().filter(move |one| one.role == name)
     }
+}
+
+fn peers_of(shared: &SharedWeights) -> BTreeMap<u16, BTreeMap<String, u64>> {
+    let of = |(node, words)| {
+        let meters = PeerMeter::ALL.iter();
+        let meters = meters.map(|meter| (meter.name().to_owned(), meter.of(&words)));
+        (node, meters.collect())
+    };
+    shared.peers().into_iter().map(of).collect()
 }
 
 impl ComponentSample {

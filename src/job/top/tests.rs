@@ -1,5 +1,6 @@
 //! Frames from samples made by hand, and what a screen of 80 columns and 24 lines shows of them.
 
+use super::frame::Meters;
 use super::*;
 
 fn component(role: &str, meters: &[(&str, u64)]) -> ComponentSample {
@@ -13,6 +14,12 @@ fn component(role: &str, meters: &[(&str, u64)]) -> ComponentSample {
             .map(|(name, value)| ((*name).into(), *value))
             .collect(),
     }
+}
+
+/// Node 5 of the job, and node 6, which has left.
+fn peers(meters: &[(&str, u64)]) -> std::collections::BTreeMap<u16, Meters> {
+    let of = |meters: &[(&str, u64)]| component("", meters).meters;
+    [(5, of(meters)), (6, of(&[("positions_taken", 9)]))].into()
 }
 
 /// A node after so many seconds of the same pace.
@@ -48,6 +55,16 @@ fn buffer(node: u64, seconds: u64) -> BufferSample {
                 &[("loss_bits", loss), ("cpu_ns", 500_000_000 * seconds)],
             ),
         ],
+        peers: peers(&[
+            ("member", 1),
+            ("positions_taken", 450 * seconds),
+            ("positions_missed", 50 * seconds),
+            ("deltas_sent", 440 * seconds),
+            ("deltas_applied", 400 * seconds),
+            ("oldest_ms", 40),
+            ("silent_ms", 3),
+            ("drift_bits", u64::from(0.002f32.to_bits())),
+        ]),
     }
 }
 
@@ -70,6 +87,17 @@ fn rates_are_those_of_the_interval() {
     assert_eq!((one.lost_share, one.age_ms), (0.1, [12.3, 45.6]));
     assert_eq!(one.cpu_share, [0.25, 0.5]);
     assert_eq!(one.silent, [2]);
+    let peer = Peer {
+        node: 5,
+        positions_per_s: 450.0,
+        lost_share: 0.1,
+        deltas_sent_per_s: 440.0,
+        deltas_applied_per_s: 400.0,
+        age_ms: 40,
+        silent_ms: 3,
+        drift: Some(0.002),
+    };
+    assert_eq!(one.peers, [peer]);
     // What did not grow is left out.
     let dropped: Vec<_> = one
         .dropped_per_s
@@ -89,6 +117,7 @@ fn a_component_or_a_buffer_that_is_new_has_no_rates_yet() {
     let frame = Frame::between(&old, &new);
     assert_eq!(frame.nodes[0].cycles_per_s, 0.0);
     assert_eq!(frame.nodes[1].iterations_per_s, 0.0);
+    assert_eq!(frame.nodes[1].peers[0].positions_per_s, 0.0);
     assert_eq!(frame.nodes[1].loss, Some(1.5));
     let at_once = Frame::between(&new, &new);
     assert!(at_once.nodes.iter().all(|node| node.cycles_per_s == 0.0));
@@ -109,6 +138,7 @@ fn a_small_screen_shows_all_of_a_few_nodes() {
         "dropped: kernel_drops 2/s, repeated 40/s",
         "silent nodes: none",
         "CPU: streamer 25 %, solvers 50 %",
+        "from others: 5: lost 10.0 % age 40 ms drift 2.0e-3",
     ] {
         assert!(
             shown.lines().any(|shown| shown == line),

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
-use super::frame::{Frame, Node, Order};
+use super::frame::{Frame, Node, Order, Peer};
 
 /// Intervals whose loss is kept.
 const HISTORY: usize = 240;
@@ -25,8 +25,10 @@ const COLUMNS: [(&str, u16); 11] = [
     ("p99 ms", 6),
     ("CPU %", 5),
 ];
+/// Other nodes that are told of.
+const PEERS: usize = 3;
 /// Lines of what is told of one node.
-const DETAILS: u16 = 5;
+const DETAILS: u16 = 6;
 
 /// What is on the screen.
 #[derive(Debug, Default)]
@@ -181,6 +183,30 @@ fn tail(text: &str, width: usize) -> String {
     format!("…{end}")
 }
 
+/// What is told of other nodes: those whose weights are oldest here.
+fn oldest(peers: &[Peer]) -> Vec<String> {
+    let mut peers: Vec<&Peer> = peers.iter().collect();
+    peers.sort_by_key(|peer| (std::cmp::Reverse(peer.age_ms), peer.node));
+    let more = peers.len().saturating_sub(PEERS);
+    let mut told: Vec<String> = peers.into_iter().take(PEERS).map(seen).collect();
+    if more > 0 {
+        told.push(format!("{more} more, not as old"));
+    }
+    told
+}
+
+fn seen(peer: &Peer) -> String {
+    let drift = peer
+        .drift
+        .map_or(String::new(), |drift| format!(" drift {drift:.1e}"));
+    format!(
+        "{}: lost {:.1} % age {} ms{drift}",
+        peer.node,
+        peer.lost_share * 100.0,
+        peer.age_ms
+    )
+}
+
 /// What is told of one node under the table.
 fn detail(node: &Node) -> Vec<String> {
     let dropped = node.dropped_per_s.iter();
@@ -196,6 +222,7 @@ fn detail(node: &Node) -> Vec<String> {
         format!("dropped: {}", list(&dropped)),
         format!("silent nodes: {}", list(&silent)),
         format!("CPU: streamer {stream:.0} %, solvers {solvers:.0} %"),
+        format!("from others: {}", list(&oldest(&node.peers))),
     ]
 }
 

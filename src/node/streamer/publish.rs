@@ -67,6 +67,8 @@ impl Loop<'_> {
         tell_own_ranges(self.shared, self.stream.streamer(), self.node);
         self.publish_globals();
         self.publish_counters();
+        let (streamer, now) = (self.stream.streamer(), self.stream.now_ns());
+        self.peers.publish(self.shared, streamer, now);
         let text: Vec<String> = StreamMeter::ALL
             .iter()
             .map(|meter| (meter.name(), self.meters[*meter as usize].load(Relaxed)))
@@ -245,6 +247,7 @@ impl Loop<'_> {
 
     /// Judges the other nodes, and logs what is wrong.
     fn look(&mut self, now: u64) {
+        self.peers.publish(self.shared, self.stream.streamer(), now);
         let globals = self.shared.globals();
         let local = globals.local_iterations.load(Relaxed);
         let target = globals.target_iterations.load(Relaxed);

@@ -6,6 +6,7 @@ mod step_watch;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use super::arithmetic::PlanArithmetic;
 use super::budget::Budget;
@@ -23,13 +24,16 @@ use super::reception::{Guest, Reception};
 use super::secure::ClusterKey;
 use super::shutdown::Shutdown;
 use super::sync::lock;
-use super::traffic::Traffic;
+use super::traffic::{Traffic, TrafficReport};
 use crate::poseidon::{
     ClusterInfo, KvStore, Member, MemberHello, MemberRole, Message, MessageKind, Sizes, Stragglers,
 };
 use crate::weights::WeightsView;
 use places::{Entered, Places, Recipients};
 use step_watch::StepWatch;
+
+/// Time between two reports while it runs.
+const TELL_EVERY: Duration = Duration::from_millis(500);
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -40,6 +44,8 @@ pub struct ServerJob {
     pub session: u64,
     /// The model that all members train.
     pub model: ModelJob,
+    /// Where it tells what it has sent and received, twice a second.
+    pub told: Option<Arc<Mutex<Option<TrafficReport>>>>,
 }
 
 impl ServerJob {
@@ -49,6 +55,7 @@ impl ServerJob {
             member,
             session,
             model,
+            told: None,
         }
     }
 }
@@ -134,11 +141,8 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         shutdown: &shutdown,
         cluster,
     };
-    server.run(joined, listener);
-    let mut report = server.traffic.report();
-    report.dropped_updates = lock(&server.store).dropped().to_vec();
-    let queued = *lock(&server.queued);
-    (report.queued_bytes_max, report.replaced_weights) = (queued.bytes_max, queued.replaced);
+    server.run(joined, listener, job.told.as_deref());
+    let report = server.report();
     if report.dropped_updates.iter().any(|dropped| *dropped > 0) {
         let by_worker = &report.dropped_updates;
         log::info!("updates that came too late and were dropped, by worker: {by_worker:?}");
@@ -149,7 +153,23 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
 }
 
 impl Server<'_> {
-    fn run(&self, joined: Joined, listener: TcpListener) {
+    /// What it has sent and received.
+    fn report(&self) -> TrafficReport {
+        let queued = *lock(&self.queued);
+        TrafficReport {
+            dropped_updates: lock(&self.store).dropped().to_vec(),
+            queued_bytes_max: queued.bytes_max,
+            replaced_weights: queued.replaced,
+            ..self.traffic.report()
+        }
+    }
+
+    fn run(
+        &self,
+        joined: Joined,
+        listener: TcpListener,
+        told: Option<&Mutex<Option<TrafficReport>>>,
+    ) {
         let Joined {
             link,
             mut incoming,
@@ -173,6 +193,7 @@ impl Server<'_> {
             }
             let mut reception = Some(Reception::new(listener, self.key.clone(), |_| None));
             let mut late = StepWatch::new();
+            let mut tell_at = Instant::now();
             while !self.shutdown.has_begun() && !self.places.all_left() {
                 if let Some(guest) = reception.as_mut().and_then(Reception::next) {
                     if let Some((incoming, hello, who)) = self.admit(guest) {
@@ -188,6 +209,10 @@ impl Server<'_> {
                     reception = None;
                 }
                 late.look(self);
+                if let Some(told) = told.filter(|_| Instant::now() >= tell_at) {
+                    tell_at = Instant::now() + TELL_EVERY;
+                    *lock(told) = Some(self.report());
+                }
                 std::thread::sleep(LOOK_EVERY);
             }
             drop(reception);

@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(cells[2], crates.to_string(), "{row}");
             found += 1;
         }
-        assert_eq!(found, 10, "rows of the table");
+        assert_eq!(found, 11, "rows of the table");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 #![cfg(feature = "program")]
 
+mod reliable;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;
@@ -237,7 +239,16 @@ fn what_no_node_can_run_is_refused_at_once() {
             &[][..],
             "--nodes 3, but the command line has started 2",
         ),
-        ("sync = \"poseidon\"", &[], "--sync poseidon"),
+        (
+            "sync = \"poseidon\"\n[poseidon]\nservers = 3",
+            &[],
+            "--servers 3 on 2 nodes",
+        ),
+        (
+            "sync = \"poseidon\"\n[poseidon]\nworkers = 3",
+            &[],
+            "--workers 3, but the command line has started 2",
+        ),
         ("lab = true", &[], "use `dogwild launch`"),
         ("[stream]\nprecision = \"auto\"", &[], "--precision auto"),
         ("", &["--resume", "--out", "x"], "--resume"),

@@ -1,0 +1,112 @@
+//! Nodes of a job on the reliable path: a worker each, servers on the first of them.
+
+use std::process::Stdio;
+
+use super::support::output::{said, succeeds};
+use super::support::process::Process;
+use super::support::program::dogwild;
+use super::support::results::tensors;
+use super::support::wait::{wait_for, wait_for_or};
+use super::{Job, ends_well};
+
+/// A job of so many steps on two servers.
+fn job(iterations: u64) -> Job {
+    let cluster = "sync = \"poseidon\"\n[poseidon]\nservers = 2\ncheckpoint_every = 10\n";
+    Job::new(iterations, cluster)
+}
+
+impl Job {
+    /// All nodes have ended well, with the same bits, which are those of `dogwild launch`.
+    fn check_cluster(&self, size: u16) {
+        let whole = self.folder.path().join("whole");
+        let mut launch = dogwild();
+        launch
+            .arg("launch")
+            .arg(self.file())
+            .arg("--out")
+            .arg(&whole);
+        launch.args(["--workers", &size.to_string()]);
+        succeeds(launch.stdin(Stdio::null()));
+        let expected = tensors(&whole.join("weights.safetensors"));
+        for rank in 0..size {
+            let summary = self.summary(rank);
+            assert_eq!(summary["ended_by"], "iterations", "node {rank}: {summary}");
+            assert_eq!(summary["per_worker"][0]["worker"], rank, "{summary}");
+            let weights = tensors(&self.out(rank).join("weights.safetensors"));
+            assert!(weights == expected, "node {rank} has other weights");
+            assert!(!self.buffer(rank).exists(), "node {rank} left its buffer");
+        }
+    }
+
+    fn steps(&self, rank: u16) -> u64 {
+        self.iterations(rank)
+    }
+}
+
+/// As many steps, on as many nodes, give the bits of one machine; the second node is early.
+#[test]
+fn a_cluster_of_nodes_learns_what_one_machine_learns() {
+    let job = job(60);
+    let one = job.start(1, 3);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let others = [2, 0].map(|rank| job.start(rank, 3));
+    let said = ends_well(one);
+    assert!(said.contains("waiting for node 0 at 127.0.0.1"), "{said}");
+    others.into_iter().for_each(|node| drop(ends_well(node)));
+    job.check_cluster(3);
+    let servers = |rank: u16| job.summary(rank)["per_server"].clone();
+    assert!(
+        servers(0)[0].is_object() && servers(0)[1].is_null(),
+        "{}",
+        servers(0)
+    );
+    assert!(
+        servers(1)[1].is_object() && servers(2)[0].is_null(),
+        "{}",
+        servers(1)
+    );
+}
+
+/// A node is killed, and then the one with the coordinator: all go on from the checkpoint that all
+/// have, and end with the bits of a run that nothing happened to.
+#[test]
+fn a_killed_node_goes_on_from_the_checkpoint_that_all_have() {
+    let job = job(240);
+    let mut nodes = [0, 1].map(|rank| job.start(rank, 2));
+    let mut before = 0;
+    for killed in [1, 0] {
+        wait_for("some checkpoints", || job.steps(killed) > before + 40);
+        before = job.steps(killed);
+        nodes[usize::from(killed)].kill();
+        nodes[usize::from(killed)] = job.start(killed, 2);
+    }
+    let [zero, one] = nodes.map(ends_well);
+    assert!(
+        zero.contains("going on from the checkpoint after"),
+        "{zero}"
+    );
+    assert!(one.contains("all members start again"), "{one}");
+    job.check_cluster(2);
+}
+
+/// A node that is told to end is waited for, by name.
+#[test]
+fn a_node_that_is_told_to_end_is_waited_for() {
+    let job = job(160);
+    let log = job.folder.path().join("log");
+    let mut command = job.node(0, 2);
+    command.stderr(std::fs::File::create(&log).expect("a log"));
+    let zero = Process::start(&mut command);
+    let one = job.start(1, 2);
+    wait_for("some checkpoints", || job.steps(1) > 40);
+    one.signal("TERM");
+    let output = one.output();
+    assert_eq!(output.status.code(), Some(143), "{}", said(&output));
+    let text = || std::fs::read_to_string(&log).unwrap_or_default();
+    let waits = || text().contains("waiting for node 1 to be ready");
+    wait_for_or("it to say for whom it waits", waits, text);
+    ends_well(job.start(1, 2));
+    let mut zero = zero;
+    assert!(zero.wait().success(), "{}", text());
+    job.check_cluster(2);
+}
