@@ -8,6 +8,8 @@ mod clean;
 mod closing;
 pub mod cluster_args;
 pub mod coordinator;
+#[cfg(feature = "data-get")]
+mod data;
 mod doctor;
 mod exit;
 mod explicit;
@@ -36,6 +38,7 @@ mod top;
 mod train;
 mod train_checks;
 mod train_poseidon;
+pub mod version;
 pub mod worker;
 
 use std::io::Write;
@@ -47,7 +50,11 @@ use clap::{Parser, Subcommand};
 /// Keeps the weights of a model in step across processes and machines, without locks and without
 /// waiting, over networks that lose packets.
 #[derive(Debug, Parser)]
-#[command(name = "dogwild", version, max_term_width = 100)]
+#[command(
+    name = "dogwild",
+    version = version::text(env!("DOGWILD_COMMIT")),
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -88,6 +95,9 @@ enum Command {
     Snapshot(snapshot::Args),
     /// List what jobs have left in shared memory, and remove it
     Clean(clean::Args),
+    /// Download a published data set
+    #[cfg(feature = "data-get")]
+    Data(data::Args),
     /// Send a data set to hosts that have no files
     Feed(feed::Args),
     /// Say what works on this host, and what the rest needs
@@ -116,6 +126,8 @@ pub fn main() -> ExitCode {
         Command::Status(args) => args.run(),
         Command::Snapshot(args) => args.run(),
         Command::Clean(args) => args.run(),
+        #[cfg(feature = "data-get")]
+        Command::Data(args) => args.run(),
         Command::Feed(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };

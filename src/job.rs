@@ -11,6 +11,8 @@ mod children;
 mod common;
 mod conclude;
 mod curves;
+#[cfg(feature = "data-get")]
+pub mod data_get;
 mod devices;
 mod experiment;
 mod fleet;

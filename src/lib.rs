@@ -62,8 +62,11 @@
 //! - `poseidon`: [`poseidon`], with `caffe`;
 //! - `plots`: learning curves as pictures, in [`watch`];
 //! - `capture` and `verbs`: the modules of `dogwild-net` of those names;
+//! - `data-get`: the program downloads published data sets;
+//! - `pages`: the program writes its man pages and shell completions;
 //! - `program`: [`cli`], [`job`], [`settings`], the rest of [`node`] and the program `dogwild`,
-//!   with all others but `cuda`.
+//!   with all others but these two and `cuda`;
+//! - `top`: what the program shows of running nodes, live.
 
 #[cfg(feature = "caffe")]
 pub mod accumulate;

@@ -85,6 +85,27 @@ fn a_full_output_is_told_once_and_fails_after_the_work_is_done() {
     assert_eq!((code, lines_about_output(&said)), (Some(1), 1), "{said}");
 }
 
+#[test]
+fn the_version_is_one_line_with_commit_and_features() {
+    let output = dogwild().arg("--version").output().expect("it starts");
+    let said = String::from_utf8(output.stdout).expect("text");
+    let start = format!("dogwild {} (", env!("CARGO_PKG_VERSION"));
+    assert!(said.starts_with(&start), "{said}");
+    assert!(said.contains("commit"), "{said}");
+    for (feature, built) in [
+        ("program", true),
+        ("cuda", cfg!(feature = "cuda")),
+        ("data-get", cfg!(feature = "data-get")),
+        ("pages", cfg!(feature = "pages")),
+        ("top", cfg!(feature = "top")),
+    ] {
+        let named = said.trim_end().trim_end_matches(')').split([' ', ';']);
+        let named = named.skip_while(|word| *word != "features");
+        assert_eq!(named.skip(1).any(|word| word == feature), built, "{said}");
+    }
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
 /// Both streams gone: the job trains, saves, and ends with its own code.
 #[test]
 fn a_job_without_any_reader_saves_its_weights() {

@@ -64,6 +64,8 @@ fn a_missing_data_folder_is_named() {
             .arg(out.path()),
     );
     assert_says(&said, &["/no/such/folder"]);
+    #[cfg(feature = "data-get")]
+    assert_says(&said, &["dogwild data get mnist"]);
 }
 
 /// Seen: the buffers were made and the streamers started before the first of them said so, in its

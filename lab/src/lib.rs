@@ -20,14 +20,16 @@
 //!
 //! Modules: `spec` (what is wanted), `lab` (all of it together), `host` (one namespace), `setup`
 //! (cables and rules), `tool` (`ip` and its like), `sys` (system calls, the only `unsafe`), `enter`
-//! (tests of ordinary users), `skip`, `out` (what programs print), `share` (an option that programs
-//! have in common).
+//! (tests of ordinary users), `skip`, `out` (what programs print), `version`, `pages` (of man and
+//! shells), `share` (an option that programs have in common).
 
 pub mod enter;
 mod error;
 mod host;
 mod lab;
 pub mod out;
+#[cfg(feature = "pages")]
+pub mod pages;
 pub mod process;
 mod setup;
 pub mod share;
@@ -36,6 +38,7 @@ mod spec;
 #[doc(hidden)]
 pub mod sys;
 mod tool;
+pub mod version;
 
 pub use enter::inside;
 pub use error::LabError;

@@ -7,10 +7,10 @@
 mod registry;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use dogwild_lab::share::share;
 use dogwild_lab::{
-    Cable, Lab, LabError, LabHost, Spec, command_in_namespaces_of, note, out, say, sys,
+    Cable, Lab, LabError, LabHost, Spec, command_in_namespaces_of, note, out, say, sys, version,
 };
 use registry::{Entry, Process, Registry};
 use std::ffi::OsString;
@@ -22,7 +22,10 @@ use std::process::{Command, ExitCode, Stdio};
 /// asked for. Needs no root where the kernel lets ordinary users make namespaces. Leaves nothing
 /// behind, even after kill -9.
 #[derive(Parser)]
-#[command(name = "dogwild-lab", version)]
+#[command(
+    name = "dogwild-lab",
+    version = version::text(env!("CARGO_PKG_VERSION"), env!("DOGWILD_COMMIT"), &[])
+)]
 struct Cli {
     #[command(subcommand)]
     action: Action,
@@ -129,8 +132,17 @@ impl Wanted {
     }
 }
 
+/// The arguments of this process.
+fn cli() -> Cli {
+    let command = Cli::command();
+    #[cfg(feature = "pages")]
+    let command = dogwild_lab::pages::answer(command);
+    let matches = command.get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().action {
+    let result = match cli().action {
         Action::Run { wanted, command } => run(&wanted.spec(), &command),
         Action::Up { wanted, name } => up(&wanted.spec(), &name),
         Action::Exec {

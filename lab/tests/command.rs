@@ -20,6 +20,18 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
+#[test]
+fn the_version_names_the_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = program(folder.path()).arg("--version").output().unwrap();
+    let start = format!("dogwild-lab {} (", env!("CARGO_PKG_VERSION"));
+    let said = text(&output);
+    assert!(
+        said.starts_with(&start) && said.contains("commit"),
+        "{said}"
+    );
+}
+
 /// True, and printed, if this kernel does not let this user make a lab here.
 fn forbidden() -> bool {
     let folder = tempfile::tempdir().unwrap();

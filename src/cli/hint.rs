@@ -9,6 +9,7 @@ use dogwild_net::verbs::VerbsError;
 use crate::device::DeviceError;
 use crate::node::{GpuError, JoinError, SolverError, StreamerError, TransportError};
 use crate::settings::ReadError;
+use crate::solver::data::DataError;
 use crate::weights::{CreateError, OpenError, StateError};
 
 /// What to add to the message of `error`.
@@ -30,6 +31,7 @@ pub(super) fn of(error: &Error) -> Option<&'static str> {
             .or_else(gpu)
             .or_else(device)
             .or_else(solver)
+            .or_else(|| cause.downcast_ref().and_then(of_set))
     })
 }
 
@@ -113,6 +115,16 @@ fn of_gpu(error: &GpuError) -> Option<&'static str> {
 fn of_solver(error: &SolverError) -> Option<&'static str> {
     match error {
         SolverError::Diverged { .. } => Some("--merge mean"),
+        SolverError::Data(error) => of_set(error),
+        _ => None,
+    }
+}
+
+fn of_set(error: &DataError) -> Option<&'static str> {
+    match error {
+        DataError::NoFolder { .. } | DataError::NoFile { .. } if cfg!(feature = "data-get") => {
+            Some("`dogwild data get mnist` or `cifar10` downloads a set, --to FOLDER")
+        }
         _ => None,
     }
 }

@@ -14,7 +14,10 @@ pub(super) fn with_negative_numbers(command: Command) -> Command {
 
 /// The arguments of this process.
 pub fn parse<C: Parser>() -> C {
-    let mut command = with_negative_numbers(C::command());
+    let command = with_negative_numbers(C::command());
+    #[cfg(feature = "pages")]
+    let command = dogwild_lab::pages::answer(command);
+    let mut command = command;
     let matches = command.clone().try_get_matches().unwrap_or_else(|error| {
         let said = error.render().to_string();
         // The standard library's words for what is not a number teach nothing.

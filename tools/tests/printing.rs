@@ -7,7 +7,7 @@ mod support;
 use std::fs::OpenOptions;
 use std::process::Stdio;
 
-use support::{PLAN, RAWBENCH, tool};
+use support::{PLAN, RAWBENCH, STUDY, tool};
 
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -21,7 +21,7 @@ fn full() -> Stdio {
 }
 
 /// Short uses that print.
-const USES: [(&str, &[&str]); 5] = [
+const USES: [(&str, &[&str]); 7] = [
     (
         PLAN,
         &[
@@ -73,6 +73,8 @@ const USES: [(&str, &[&str]); 5] = [
             "1000",
         ],
     ),
+    (STUDY, &["check", "../experiments/merge-rules.toml"]),
+    (STUDY, &["twin", "--help"]),
     (RAWBENCH, &["hogwild", "--help"]),
 ];
 

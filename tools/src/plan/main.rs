@@ -26,7 +26,11 @@ use schedule::Next;
 /// Bytes per node, choice of schemes, iteration time and speed-up of a net on a cluster, by the
 /// rules of the Poseidon papers.
 #[derive(Debug, Parser)]
-#[command(name = "dogwild-plan", version, max_term_width = 100)]
+#[command(
+    name = "dogwild-plan",
+    version = dogwild::cli::version::text(env!("DOGWILD_COMMIT")),
+    max_term_width = 100
+)]
 struct Cli {
     /// alexnet, vgg16, vgg19, vgg19-22k, googlenet, inception-v3, resnet-152, a net prototxt, or a
     /// layer table (.csv)

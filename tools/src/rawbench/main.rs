@@ -27,7 +27,11 @@ use dogwild::cli::finish;
 /// Measures transports, the stream, its conservation and lost updates; each figure with what bounds
 /// it.
 #[derive(Debug, Parser)]
-#[command(name = "dogwild-rawbench", version, max_term_width = 100)]
+#[command(
+    name = "dogwild-rawbench",
+    version = dogwild::cli::version::text(env!("DOGWILD_COMMIT")),
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(
     name = "dogwild-study",
-    version,
+    version = dogwild::cli::version::text(env!("DOGWILD_COMMIT")),
     about = "Studies of learning over networks that lose and delay"
 )]
 struct Cli {
@@ -53,7 +53,7 @@ enum Action {
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
-    let result = match Cli::parse().action {
+    let result = match dogwild::cli::args::parse::<Cli>().action {
         Action::Run(args) => args.run(),
         Action::Check(args) => args.run(),
         Action::List(args) => args.run(),

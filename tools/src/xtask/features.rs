@@ -121,7 +121,7 @@ mod tests {
         let commands = commands(&workspace);
         assert!(checked(&commands, "dogwild-lab", "--all-targets"));
         for feature in [
-            "cuda", "verbs", "poseidon", "caffe", "plots", "capture", "top",
+            "cuda", "verbs", "poseidon", "caffe", "plots", "capture", "top", "data-get", "pages",
         ] {
             let words = format!("--features {feature} --");
             assert!(checked(&commands, "dogwild", &words), "{feature}");
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(cells[2], crates.to_string(), "{row}");
             found += 1;
         }
-        assert_eq!(found, 11, "rows of the table");
+        assert_eq!(found, 13, "rows of the table");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Starts `cargo metadata`, offline and with the lock file as it is. [`fetch`] alone uses the
 //! network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -60,7 +60,12 @@ impl Metadata {
     /// names was not downloaded ([`fetch`]).
     pub(crate) fn of_all(manifest: &Path, target: &str) -> Result<Self> {
         let arguments = ["--all-features", "--filter-platform", target];
-        Self::read(manifest, &arguments)
+        let mut all = Self::read(manifest, &arguments)?;
+        // `cargo metadata` also names what a feature as `ring?/std` would bring if it were there.
+        let built = built(manifest, target)?;
+        let is_built = |one: &Package| built.contains(&format!("{} v{}", one.name, one.version));
+        all.packages.retain(is_built);
+        Ok(all)
     }
 
     fn read(manifest: &Path, arguments: &[&str]) -> Result<Self> {
@@ -79,6 +84,28 @@ impl Metadata {
         serde_json::from_slice(&output.stdout)
             .with_context(|| format!("what `cargo metadata` says of {shown} is not understood"))
     }
+}
+
+/// Names and versions of all that is built for `target`, with all features and for tests too.
+fn built(manifest: &Path, target: &str) -> Result<BTreeSet<String>> {
+    let output = Command::new("cargo")
+        .args(["tree", "--offline", "--locked", "--workspace"])
+        .args(["--all-features", "--prefix", "none", "--target", target])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`cargo tree --offline --locked` failed:\n{said}");
+    }
+    let said = String::from_utf8(output.stdout).context("what `cargo tree` says")?;
+    // `name v1.2.3`, then what it is and whether its part of the tree was shown before.
+    let crates = said.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        Some(format!("{} {}", words.next()?, words.next()?))
+    });
+    Ok(crates.collect())
 }
 
 /// Downloads the crates of a lock file that are built for `target` and are not here yet.
