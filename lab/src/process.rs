@@ -16,6 +16,12 @@ pub fn end_with_parent(command: &mut Command) {
     sys::end_with_parent(command);
 }
 
+/// What a program does first that may have capabilities as a file (`setcap`): it dies with its
+/// parent as any other, and can make user namespaces.
+pub fn after_exec() {
+    sys::after_exec();
+}
+
 /// Lets `command` run on this core only (counted from 0), with all that it starts. If there is no
 /// such core, starting it fails.
 pub fn keep_on_core(command: &mut Command, core: usize) {

@@ -91,8 +91,35 @@ pub(crate) fn end_with_parent(command: &mut Command) {
     signal_with_parent(command, libc::SIGTERM);
 }
 
+/// Says in the environment of a process which one it is to die with, and by which signal.
+const WITH_PARENT: &str = "DOGWILD_WITH_PARENT";
+
+/// Takes back what the kernel did to this process because its program has capabilities as a file
+/// (`setcap`): it forgot [`die_with_parent`], and gave `/proc/self` to root, so that no user
+/// namespace can be made. Others stay as far from it as its capabilities keep them.
+pub(crate) fn after_exec() {
+    // SAFETY: no pointers.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 {
+        return;
+    }
+    let asked = std::env::var(WITH_PARENT).unwrap_or_default();
+    let asked = asked
+        .split_once(' ')
+        .map(|(pid, signal)| (pid.parse(), signal.parse()));
+    // SAFETY: prctl and getppid with plain integers; neither can fail with these.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 1);
+        if let Some((Ok(parent), Ok::<libc::c_int, _>(signal))) = asked
+            && libc::getppid() == parent
+        {
+            libc::prctl(libc::PR_SET_PDEATHSIG, signal);
+        }
+    }
+}
+
 fn signal_with_parent(command: &mut Command, signal: libc::c_int) {
     let parent = std::process::id();
+    command.env(WITH_PARENT, format!("{parent} {signal}"));
     let hook = move || {
         // SAFETY: prctl and getppid with plain integers.
         let orphaned = unsafe {

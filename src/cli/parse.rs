@@ -14,6 +14,7 @@ pub(super) fn with_negative_numbers(command: Command) -> Command {
 
 /// The arguments of this process.
 pub fn parse<C: Parser>() -> C {
+    dogwild_lab::process::after_exec();
     let command = with_negative_numbers(C::command());
     #[cfg(feature = "pages")]
     let command = dogwild_lab::pages::answer(command);

@@ -3,6 +3,7 @@
 //! Starts cargo in the root of the repository, and writes the layer tables of `models/`. Stops at
 //! the first command that fails and says how to repeat it.
 
+mod deb;
 mod deny;
 mod explore;
 mod features;
@@ -80,6 +81,19 @@ enum Action {
     },
     /// Write the layer tables of published nets into models/.
     Tables,
+    /// Build the Debian package, with all programs. Takes dpkg-deb and dpkg-shlibdeps.
+    Deb {
+        /// The folder for the package: it must hold none.
+        #[arg(long, value_name = "FOLDER", default_value = "target/debian")]
+        out: PathBuf,
+        /// The folder of the programs that go in, instead of those that are built for it (profile
+        /// dist).
+        #[arg(long, value_name = "FOLDER")]
+        programs: Option<PathBuf>,
+        /// How dpkg-deb compresses it.
+        #[arg(long, value_name = "NAME", default_value = "xz")]
+        compress: String,
+    },
     /// Build the Python package as a wheel, with the program in it. Takes maturin.
     Wheel {
         /// The folder for the wheel: it must hold none.
@@ -146,6 +160,11 @@ fn main() -> ExitCode {
         }),
         Action::Mutants { only } => mutants::run(only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
+        Action::Deb {
+            out,
+            programs,
+            compress,
+        } => deb::build(&out, programs, &compress),
         Action::Wheel {
             out,
             profile,

@@ -33,6 +33,13 @@ pub(crate) struct Package {
     pub(crate) features: BTreeMap<String, Vec<String>>,
     #[serde(default)]
     pub(crate) dependencies: Vec<Dependency>,
+    #[serde(default)]
+    pub(crate) description: Option<String>,
+    #[serde(default)]
+    pub(crate) authors: Vec<String>,
+    /// Tables of other tools.
+    #[serde(default)]
+    pub(crate) metadata: serde_json::Value,
 }
 
 /// A line of a package's `[dependencies]`.

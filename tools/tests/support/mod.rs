@@ -19,6 +19,7 @@ pub(crate) mod wait;
 pub(crate) const RAWBENCH: &str = env!("CARGO_BIN_EXE_dogwild-rawbench");
 pub(crate) const PLAN: &str = env!("CARGO_BIN_EXE_dogwild-plan");
 pub(crate) const STUDY: &str = env!("CARGO_BIN_EXE_dogwild-study");
+pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
 /// A tool without arguments, which reads nothing and does not outlive the test that starts it.
 pub(crate) fn tool(program: &str) -> Command {
