@@ -1,31 +1,62 @@
-//! What `send`, `recv`, `ping` and `sweep` share: their arguments, where their ends are, and what
-//! they report.
+//! What `send`, `recv`, `ping`, `sweep` and `latency` share: their arguments, where their ends are,
+//! and what they report.
 //!
 //! By hand, `recv` runs on one host and the others on another, each with its own `--iface`. With
-//! `--lab` this program makes two hosts, starts `recv` in one and itself in the other, and takes
-//! its report over. Modules: `packet` (what a frame says), `driver` and `responder` (the two ends),
-//! `ratios` (ours over its peers, once or in rounds), `report` (what comes out).
+//! `--lab` this program makes the hosts, starts `recv` in all but one and itself in that, and takes
+//! its report over (`hosts`). Modules:
+//!
+//! - `packet`, `plan`: what a frame says, and what is to be sent;
+//! - `pour`, `tally`: sending by a plan and counting what arrives, at both ends;
+//! - `driver`, `sending`, `counts`, `pings`, `streams`: the end that drives;
+//! - `responder`: the other one;
+//! - `search`: the highest rate without loss;
+//! - `ratios`: ours over its peers, once or in rounds;
+//! - `run`, `interval`, `report`: what comes out.
 
-pub(crate) mod driver;
+mod counts;
+mod driver;
+mod hosts;
+pub(crate) mod interval;
 pub(crate) mod packet;
+pub(crate) mod pings;
+pub(crate) mod plan;
+mod pour;
 mod ratios;
 pub(crate) mod report;
 pub(crate) mod responder;
+pub(crate) mod run;
+pub(crate) mod search;
+pub(crate) mod sending;
+pub(crate) mod streams;
+mod tally;
 
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
+use clap::builder::RangedI64ValueParser;
 use dogwild::cli::args::{FaultArgs, TransportArgs, seconds, session};
 use dogwild::node::{drop_privileges_after_opening, drop_privileges_before_opening, open_link};
-use dogwild_lab::process::keep_on_core;
-use dogwild_lab::{Lab, Spec};
+use dogwild_lab::Lab;
 use dogwild_net::Link;
 
 use super::compare::Places;
 use super::compare::names::Name;
+use interval::Event;
 use report::{Outcome, Report};
+use streams::{Streams, Team};
+
+/// Parallel streams at most: each has a thread at both ends, and a session of its own.
+const STREAMS_MAX: i64 = 64;
+/// Seeds of the faults of two streams lie so far apart.
+const SEEDS_OF_A_STREAM: u64 = 1 << 16;
+
+/// What `-P` takes.
+pub(crate) fn parallel() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=STREAMS_MAX)
+}
 
 /// Arguments of both ends.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,9 +81,15 @@ pub(crate) struct LinkArgs {
 pub(crate) struct DriverArgs {
     #[command(flatten)]
     pub(crate) link: LinkArgs,
-    /// Make two hosts here and start both ends (no root needed where user namespaces are allowed)
+    /// Make the hosts here and start all ends (no root needed where user namespaces are allowed)
     #[arg(long, conflicts_with = "iface")]
     pub(crate) lab: bool,
+    /// Limit the lab's link, in tc's words (100mbit): a token bucket in each direction
+    #[arg(long, value_name = "RATE", requires = "lab")]
+    link_rate: Option<String>,
+    /// Bytes that wait at --link-rate before frames are dropped [default: 262144]
+    #[arg(long, value_name = "BYTES", requires = "link_rate")]
+    queue: Option<u32>,
     /// The lab's hosts receive on all cores (receive packet steering), not on the one that sends
     #[arg(long, requires = "lab")]
     pub(crate) steer_receive: bool,
@@ -62,11 +99,11 @@ pub(crate) struct DriverArgs {
     #[arg(long, value_name = "N", requires = "lab")]
     pub(crate) core: Option<usize>,
     /// Seconds of each measurement
-    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    #[arg(short = 't', long, value_name = "S", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Also draw the result (SVG)
     #[arg(long, value_name = "FILE.svg")]
-    pub(crate) plot: Option<std::path::PathBuf>,
+    pub(crate) plot: Option<PathBuf>,
     /// Also measure on the same link: peer tools that are installed, and (`send --lab` with
     /// --key-file) ours without the key; names with commas after `=` [default: all]
     #[arg(
@@ -89,22 +126,37 @@ pub(crate) struct Measurement<'a> {
     pub(crate) name: &'static str,
     /// Its own arguments.
     pub(crate) args: Vec<String>,
-    /// Without a `recv` at the other end.
-    pub(crate) alone: bool,
+    /// Its ends.
+    pub(crate) team: Team,
+    /// Intervals are told while it runs.
+    pub(crate) intervals: bool,
+    /// More is sent than what counts.
+    pub(crate) omits: bool,
     /// Measures over a link.
-    pub(crate) run: &'a dyn Fn(&mut driver::Driver) -> Result<Outcome>,
+    pub(crate) run: &'a dyn Fn(&mut Streams) -> Result<Outcome>,
     /// Payload of the frames that peer tools are to send; none: a full one.
     pub(crate) frame_bytes: Option<usize>,
+    /// Folder for the distributions of round trips.
+    pub(crate) hgrm: Option<&'a Path>,
     /// Measure so many times, ours and each that it is compared with in turns; none: once.
     pub(crate) rounds: Option<u32>,
 }
 
 impl LinkArgs {
-    /// Opens the transport; the arguments then hold the interface that `auto` stands for.
-    pub(crate) fn open(&mut self) -> Result<Link> {
-        let spec = self.transport.spec(&self.fault).resolved()?;
+    /// Opens the transport for a stream, counted from 0. The arguments then hold the interface that
+    /// `auto` stands for.
+    pub(crate) fn open(&mut self, stream: u32) -> Result<Link> {
+        let mut fault = self.fault.clone();
+        // Streams must not all lose the same frames.
+        let seeds = SEEDS_OF_A_STREAM * u64::from(stream);
+        fault.fault_seed = fault.fault_seed.wrapping_add(seeds);
+        let spec = self.transport.spec(&fault).resolved()?;
         self.transport.iface.clone_from(&spec.iface);
-        Ok(open_link(&spec, session(&self.session))?)
+        let name = match stream {
+            0 => self.session.clone(),
+            stream => format!("{}/{stream}", self.session),
+        };
+        Ok(open_link(&spec, session(&name))?)
     }
 
     /// The interface that carries the frames.
@@ -123,31 +175,19 @@ impl LinkArgs {
         }
         Ok(())
     }
-
-    /// As the arguments of the end in host `host` of a lab.
-    fn in_lab(&self, host: u16) -> Vec<String> {
-        let mut there = self.transport.clone();
-        there.iface = Some("eth0".into());
-        let mut args = [there.to_args(host), self.fault.to_args(host)].concat();
-        args.extend(["--session".into(), self.session.clone(), "--json".into()]);
-        if self.spin {
-            args.push("--spin".into());
-        }
-        args
-    }
 }
 
 impl DriverArgs {
     /// Measures, here or in a lab, compares if asked, and prints.
     pub(crate) fn measure(mut self, what: &Measurement<'_>) -> Result<()> {
         let peers = self.peers(what)?;
-        let lab = self.make_lab()?;
+        let lab = self.make_lab(what.team)?;
         let mut report = match what.rounds {
             Some(rounds) => self.in_rounds_with_peers(lab.as_ref(), what, peers, rounds)?,
             None => self.once_with_peers(lab.as_ref(), what, peers)?,
         };
         report.lab = self.lab;
-        self.print(&report)
+        self.print(report, what)
     }
 
     /// Ours, once.
@@ -159,7 +199,9 @@ impl DriverArgs {
             // Over udp it counts joined frames.
             let counted = before.zip(places.sent_frames());
             let raw = self.link.transport.transport.is_raw();
-            report.outcome.count_by_interface(counted.filter(|_| raw));
+            report
+                .outcome
+                .count_by_interface(counted.filter(|_| raw && !what.omits));
             return Ok(report);
         }
         let transport = self.link.transport.transport;
@@ -168,12 +210,12 @@ impl DriverArgs {
         if !keep {
             drop_privileges_before_opening(transport)?;
         }
-        let mut driver = driver::Driver::open(&mut self.link, what.alone)?;
+        let mut streams = Streams::open(&mut self.link, what.team)?;
         if !keep {
             drop_privileges_after_opening(transport)?;
         }
-        let outcome = (what.run)(&mut driver)?;
-        Ok(Report::new(self, &driver, what.name, outcome))
+        let outcome = (what.run)(&mut streams)?;
+        Ok(Report::new(self, streams.payload_max(), what.name, outcome))
     }
 
     /// Where frames leave and arrive.
@@ -190,72 +232,18 @@ impl DriverArgs {
         }
     }
 
-    fn make_lab(&self) -> Result<Option<Lab>> {
-        if !self.lab {
-            return Ok(None);
+    fn print(&self, report: Report, what: &Measurement<'_>) -> Result<()> {
+        if let Some(folder) = what.hgrm {
+            report.outcome.write_hgrm(folder)?;
         }
-        let spec = Spec {
-            mtu: self.link.transport.mtu.unwrap_or(1500),
-            steer_receive: self.steer_receive,
-            ..Spec::of(2)
-        };
-        Ok(Some(Lab::up(&spec)?))
-    }
-
-    fn in_lab(&self, lab: &Lab, what: &Measurement<'_>) -> Result<Report> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let end = |host: u16, name: &str| -> Command {
-            let mut command = lab.command(usize::from(host), &program);
-            command
-                .arg(name)
-                .args(self.link.in_lab(host))
-                .stdin(Stdio::null());
-            command
-        };
-        let mut responder = match what.alone {
-            true => None,
-            false => Some(Guard(end(1, "recv").stdout(Stdio::null()).spawn()?)),
-        };
-        let mut driver = end(0, what.name);
-        driver
-            .args(["--seconds", &self.seconds.to_string()])
-            .args(&what.args)
-            .stdout(Stdio::piped());
-        if let Some(core) = self.core {
-            keep_on_core(&mut driver, core);
+        let curve = self.plot.as_ref().map(|path| (path, report.curve()));
+        match (self.link.json, what.intervals) {
+            (true, true) => Event::End(Box::new(report)).say()?,
+            (true, false) => dogwild_lab::say!("{}", serde_json::to_string_pretty(&report)?),
+            (false, _) => dogwild_lab::say!("{}", report.table()),
         }
-        let sending = driver.spawn().with_context(|| match self.core {
-            Some(core) => format!(
-                "cannot start the sending end on core {core} (--core; `lscpu --extended` lists the cores)"
-            ),
-            None => "cannot start the sending end".to_owned(),
-        })?;
-        let output = sending.wait_with_output()?;
-        if let Some(responder) = &mut responder
-            && let Some(status) = responder.0.try_wait()?
-        {
-            bail!("the receiving end ended with {status} (its message is above)");
-        }
-        if !output.status.success() {
-            bail!(
-                "the sending end ended with {} (its message is above)",
-                output.status
-            );
-        }
-        let mut report: Report =
-            serde_json::from_slice(&output.stdout).context("the sending end printed no report")?;
-        report.settings.core = self.core;
-        Ok(report)
-    }
-
-    fn print(&self, report: &Report) -> Result<()> {
-        if self.link.json {
-            dogwild_lab::say!("{}", serde_json::to_string_pretty(report)?);
-        } else {
-            dogwild_lab::say!("{}", report.table());
-        }
-        if let Some(path) = &self.plot {
-            report.curve().write_svg(path)?;
+        if let Some((path, curve)) = curve {
+            curve.write_svg(path)?;
             if !self.link.json {
                 dogwild_lab::say!("{}", path.display());
             }

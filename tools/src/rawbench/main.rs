@@ -7,9 +7,11 @@ mod compare;
 mod conserve;
 mod fleet;
 mod gpu;
+mod highest;
 mod hogwild;
 mod hostile;
 mod join;
+mod latency;
 mod link;
 mod machine;
 mod measure;
@@ -41,12 +43,14 @@ struct Cli {
 enum Command {
     /// Send frames to `recv`: frames/s, bits/s, loss, CPU per frame
     Send(measure::SendArgs),
-    /// Count what `send`, `ping` or `sweep` on another host sends, and answer pings
+    /// Count what `send`, `ping`, `sweep` or `latency` on another host sends, and answer pings
     Recv(link::responder::Args),
     /// Round trips to `recv`
     Ping(measure::PingArgs),
     /// Frame sizes and rates, up to the highest rate without loss
     Sweep(measure::SweepArgs),
+    /// Round trips while the link carries a share of its highest rate without loss
+    Latency(latency::Args),
     /// How fast buffers are kept in step, compared with the raw rate of the transport and memcpy
     Stream(stream::Args),
     /// What a TCP flow keeps of a slow link that the stream uses too, and how soon the stream finds
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Command::Recv(args) => args.run(),
         Command::Ping(args) => args.run(),
         Command::Sweep(args) => args.run(),
+        Command::Latency(args) => args.run(),
         Command::Stream(args) => args.run(),
         Command::Tcp(args) => args.run(),
         Command::Join(args) => args.run(),
@@ -120,4 +125,9 @@ fn main() -> ExitCode {
         } => args.run(),
     };
     finish("dogwild-rawbench", result)
+}
+
+/// An option as the arguments of another process; none if it was not given.
+fn option(name: &str, value: Option<impl ToString>) -> Vec<String> {
+    value.map_or_else(Vec::new, |value| vec![name.to_owned(), value.to_string()])
 }

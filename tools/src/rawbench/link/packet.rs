@@ -1,24 +1,38 @@
-//! What a frame of `send`, `recv`, `ping` and `sweep` says: 40 bytes, little-endian, then filling.
+//! What a frame of `send`, `recv`, `ping`, `sweep` and `latency` says: 40 bytes, little-endian,
+//! then filling.
 //!
 //! Bytes only. Parsing never panics; what is not a frame of ours is `None`.
+
+use super::plan::Mark;
 
 /// Length of the header, and of the smallest frame; Ethernet pads to 46.
 pub(crate) const HEADER_BYTES: usize = 40;
 /// Magic and version.
-const MAGIC: [u8; 4] = *b"DWb1";
+const MAGIC: [u8; 4] = *b"DWb2";
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Driver: a run begins; responder: ready.
+    /// Driver: a run begins; responder: ready. With an `a` of [`SEND_TOO`] or [`SEND_NOW`] the
+    /// responder sends by the plan behind the header.
     Begin = 1,
-    /// Driver: to be counted.
+    /// To be counted under the mark `a`. From the responder it is an answer.
     Data = 2,
     /// Driver: the run is over; responder: `a` frames, `b` bytes, `c` ns of CPU.
     End = 3,
-    /// Driver: to be sent back as it is.
+    /// Driver: to be sent back as it is, padded to `b` bytes.
     Ping = 4,
+    /// Driver: what of the mark `a`; responder: `b` frames arrived and it sent `c` itself, or
+    /// [`NOT_YET`].
+    Count = 5,
 }
+
+/// The responder sends from the driver's first frame on.
+pub(crate) const SEND_TOO: u64 = 1;
+/// The responder sends at once; the driver sends nothing.
+pub(crate) const SEND_NOW: u64 = 2;
+/// An answered `Count` says this while frames of the mark may still be sent.
+pub(crate) const NOT_YET: u64 = u64::MAX;
 
 /// A frame's header. Which direction it goes tells question from answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +42,11 @@ pub(crate) struct Packet {
     pub(crate) answer: bool,
     /// Of the run, within this session.
     pub(crate) run: u64,
-    /// Sequence number of `Ping`; frames of an answered `End`.
+    /// Sequence number of `Ping`; mark of `Data` and `Count`; frames of an answered `End`.
     pub(crate) a: u64,
-    /// Bytes of an answered `End`.
+    /// Bytes of an answered `End`; frames of an answered `Count`.
     pub(crate) b: u64,
-    /// CPU time of an answered `End`, ns.
+    /// CPU time of an answered `End`, ns; when a `Ping` left, ns; frames of an answered `Count`.
     pub(crate) c: u64,
 }
 
@@ -47,6 +61,11 @@ impl Packet {
             b: 0,
             c: 0,
         }
+    }
+
+    /// The part of the run that this frame belongs to or asks for.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark::from_word(self.a)
     }
 
     /// Writes the header to the front of `slot`, which has [`HEADER_BYTES`] at least.
@@ -75,6 +94,7 @@ impl Packet {
                 2 => Kind::Data,
                 3 => Kind::End,
                 4 => Kind::Ping,
+                5 => Kind::Count,
                 _ => return None,
             },
             answer: header[5] == 1,
@@ -111,7 +131,7 @@ mod tests {
         for length in 0..HEADER_BYTES {
             assert_eq!(Packet::parse(&bytes[..length]), None);
         }
-        for (at, value) in [(0, b'X'), (4, 0), (4, 5), (5, 2), (6, 1)] {
+        for (at, value) in [(0, b'X'), (4, 0), (4, 6), (5, 2), (6, 1)] {
             let mut wrong = bytes;
             wrong[at] = value;
             assert_eq!(Packet::parse(&wrong), None);

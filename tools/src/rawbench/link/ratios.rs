@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
 
-use super::driver::Run;
 use super::report::{Outcome, Report};
+use super::run::Run;
 use super::{DriverArgs, Measurement};
 use crate::compare::names::{Name, Tool, Way};
 use crate::compare::{self, Comparison, Missing, Peer};
@@ -266,7 +266,7 @@ impl Round {
         let spread = Spread::of(all.into_iter().flatten());
         Ok(Self {
             ours_first,
-            ours: run.clone(),
+            ours: Run::clone(run),
             ours_core_to_core_bytes_per_s: *own,
             peers,
             core_to_core_bytes_per_s,

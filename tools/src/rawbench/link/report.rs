@@ -1,13 +1,18 @@
 //! What a measurement over a link reports: where, with which settings, what came out, and what
-//! peer tools do on the same link. As JSON, as a table, as a picture.
+//! peer tools do on the same link. As JSON, as tables (`tables`), as a picture
+//! (`pictures`), as files of HdrHistogram (`hgrm`).
 
-use dogwild::watch::curve::{Axis, Curve, Panel, Series};
-use dogwild::watch::screen::{self, Columns};
+mod hgrm;
+mod pictures;
+mod tables;
+
+use dogwild::watch::screen;
 use serde::{Deserialize, Serialize};
 
 use super::DriverArgs;
-use super::driver::{Driver, Pings, Run};
+use super::pings::Pings;
 use super::ratios::Rounds;
+use super::run::Run;
 use crate::compare::Comparison;
 use crate::machine::Machine;
 
@@ -15,9 +20,10 @@ use crate::machine::Machine;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    Send(Run),
+    Send(Box<Run>),
     Ping(Pings),
     Sweep(Vec<Point>),
+    Latency(Box<Latency>),
 }
 
 /// One frame size of a sweep.
@@ -29,6 +35,28 @@ pub(crate) struct Point {
     pub(crate) loss_free: Option<Run>,
     /// Offered rate and lost share of every trial on the way.
     pub(crate) trials: Vec<(f64, f64)>,
+    /// Frames/s received without loss, as each search found them; 0: none.
+    #[serde(default)]
+    pub(crate) repeats: Vec<f64>,
+}
+
+/// Round trips while the link is loaded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    /// What 100 % is.
+    pub(crate) highest_frames_per_s: f64,
+    /// How that was found; none if it was given.
+    pub(crate) search: Option<Point>,
+    pub(crate) loads: Vec<Load>,
+}
+
+/// One load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    /// Of the highest rate.
+    pub(crate) per_cent: f64,
+    /// What was sent, and the round trips in the meantime.
+    pub(crate) run: Run,
 }
 
 /// How it was measured.
@@ -73,7 +101,12 @@ impl Outcome {
 }
 
 impl Report {
-    pub(crate) fn new(args: &DriverArgs, driver: &Driver, command: &str, outcome: Outcome) -> Self {
+    pub(crate) fn new(
+        args: &DriverArgs,
+        payload_max: usize,
+        command: &str,
+        outcome: Outcome,
+    ) -> Self {
         let link = &args.link;
         let arguments = [link.transport.to_args(0), link.fault.to_args(0)].concat();
         Self {
@@ -82,7 +115,7 @@ impl Report {
             machine: Machine::here(link.iface()),
             settings: Settings {
                 transport: link.transport.transport.name().to_owned(),
-                mtu_payload_bytes: driver.payload_max(),
+                mtu_payload_bytes: payload_max,
                 seconds: args.seconds,
                 spin: link.spin,
                 core: args.core,
@@ -99,7 +132,7 @@ impl Report {
         match &self.outcome {
             Outcome::Send(run) if run.alone => run.sent_by_interface(),
             Outcome::Send(run) => run.received_frames_per_s,
-            Outcome::Ping(_) | Outcome::Sweep(_) => 0.0,
+            Outcome::Ping(_) | Outcome::Sweep(_) | Outcome::Latency(_) => 0.0,
         }
     }
 
@@ -130,17 +163,7 @@ impl Report {
             self.settings.arguments,
         );
         let mut text = screen::wrap(&text, screen::width()) + "\n";
-        let table = match &self.outcome {
-            Outcome::Send(run) => runs([("", Some(run))]),
-            Outcome::Sweep(points) => runs(points.iter().flat_map(|point| {
-                [
-                    ("flat out", Some(&point.flat_out)),
-                    ("loss-free", point.loss_free.as_ref()),
-                ]
-            })),
-            Outcome::Ping(pings) => ping(pings),
-        };
-        text += &table.to_string();
+        text += &self.outcome.table();
         if let Some(comparison) = &self.comparison {
             text += &comparison.table();
         }
@@ -148,48 +171,6 @@ impl Report {
             text += &rounds.table();
         }
         text
-    }
-
-    /// As a picture.
-    pub(crate) fn curve(&self) -> Curve {
-        let transport = &self.settings.transport;
-        let panel = |x: &str, y: &str, series| Panel {
-            series,
-            x_label: x.to_owned(),
-            y_label: y.to_owned(),
-            ..Panel::default()
-        };
-        let panels = match &self.outcome {
-            Outcome::Send(run) => vec![panel(
-                "seconds",
-                "frames/s sent",
-                vec![line(transport, run.parts.clone())],
-            )],
-            Outcome::Ping(pings) => vec![Panel {
-                y_axis: Axis::Log,
-                ..panel(
-                    "per cent of round trips",
-                    "µs at most",
-                    vec![line(transport, pings.percentiles.clone())],
-                )
-            }],
-            Outcome::Sweep(points) => {
-                let frames = sweep(points, |run| run.received_frames_per_s);
-                let bits = sweep(points, |run| run.received_bits_per_s / 1e9);
-                let by_size = |y, series| Panel {
-                    x_axis: Axis::Log,
-                    ..panel("payload, bytes", y, series)
-                };
-                vec![
-                    by_size("frames/s received", frames),
-                    by_size("Gb/s received", bits),
-                ]
-            }
-        };
-        Curve {
-            title: self.title(),
-            panels,
-        }
     }
 
     /// What was measured, where and how, in one sentence.
@@ -209,80 +190,4 @@ impl Report {
             settings.arguments,
         )
     }
-}
-
-/// The two lines of a sweep.
-fn sweep(points: &[Point], y: impl Fn(&Run) -> f64) -> Vec<Series> {
-    let of = |run: &Run| (run.frame_bytes as f64, y(run));
-    let flat = points.iter().map(|point| of(&point.flat_out)).collect();
-    let free = points.iter().filter_map(|point| point.loss_free.as_ref());
-    vec![
-        line("flat out", flat),
-        line("loss-free", free.map(of).collect()),
-    ]
-}
-
-fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
-    Series {
-        name: name.to_owned(),
-        points,
-    }
-}
-
-fn runs<'a>(rows: impl IntoIterator<Item = (&'a str, Option<&'a Run>)>) -> Columns {
-    let mut table = Columns::boxed([
-        "",
-        "payload",
-        "sent/s",
-        "received/s",
-        "Gb/s",
-        "lost",
-        "ns/frame\nsend, recv",
-    ]);
-    for (name, run) in rows {
-        let Some(run) = run else {
-            table.row([name, "none found"]);
-            continue;
-        };
-        let there = |text: String| if run.alone { "-".to_owned() } else { text };
-        table.row([
-            name.to_owned(),
-            run.frame_bytes.to_string(),
-            format!("{:.0}", run.sent_frames_per_s),
-            there(format!("{:.0}", run.received_frames_per_s)),
-            there(format!("{:.3}", run.received_bits_per_s / 1e9)),
-            there(format!("{:.3} %", run.lost_share * 100.0)),
-            format!(
-                "{:.0}, {}",
-                run.send_cpu_ns_per_frame,
-                there(format!("{:.0}", run.receive_cpu_ns_per_frame))
-            ),
-        ]);
-    }
-    table
-}
-
-fn ping(pings: &Pings) -> Columns {
-    let mut table = Columns::boxed([
-        "payload",
-        "sent",
-        "lost",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "max µs",
-        "mean µs",
-    ]);
-    let us = |us: f64| format!("{us:.1}");
-    table.row([
-        pings.frame_bytes.to_string(),
-        pings.sent.to_string(),
-        (pings.sent - pings.received).to_string(),
-        us(pings.p50_us),
-        us(pings.p99_us),
-        us(pings.p999_us),
-        us(pings.max_us),
-        us(pings.mean_us),
-    ]);
-    table
 }

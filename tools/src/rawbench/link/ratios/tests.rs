@@ -6,20 +6,12 @@ fn run(alone: bool, rate: f64) -> Run {
     Run {
         frame_bytes: 1000,
         alone,
-        offered_frames_per_s: None,
         seconds: 1.0,
         sent: rate as u64,
-        received: 0,
-        lost_share: 0.0,
         sent_frames_per_s: rate,
         received_frames_per_s: if alone { 0.0 } else { rate / 2.0 },
         received_bits_per_s: if alone { 0.0 } else { rate / 2.0 * 8000.0 },
-        send_cpu_ns_per_frame: 0.0,
-        receive_cpu_ns_per_frame: 0.0,
-        no_slot: 0,
-        send_calls: 0,
-        interface_sent_frames_per_s: None,
-        parts: Vec::new(),
+        ..Run::default()
     }
 }
 
