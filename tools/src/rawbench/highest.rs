@@ -11,7 +11,7 @@ use super::link::sending::{Trial, Ways};
 use super::link::streams::{Streams, Team};
 use super::option;
 
-/// Time that a sender makes up for in the first trial of a rate. What the queue in front of a link
+/// Time that a sender makes up for in every other trial of a rate. What the queue in front of a link
 /// has sent in the meantime is room for it; a short queue may have less.
 const LONG_CATCH_UP_S: f64 = 0.02;
 
@@ -157,7 +157,7 @@ impl Finding<'_> {
             let Some(rate) = search.next() else {
                 break;
             };
-            let catch_up_s = match search.failed() {
+            let catch_up_s = match search.tried() % 2 {
                 0 => LONG_CATCH_UP_S,
                 _ => CATCH_UP_S,
             };

@@ -10,11 +10,13 @@ use dogwild_net::bucket::Bucket;
 use dogwild_net::{Link, To};
 
 use super::packet::{HEADER_BYTES, Kind, Packet};
-use super::plan::{Mark, Moment, Plan};
+use super::plan::{CATCH_UP_S, Mark, Moment, Plan};
 use crate::raw::{BATCH, burst};
 
 /// Parts that a run's rate is plotted in.
 const PARTS: f64 = 50.0;
+/// How many times its rate a sender has that makes up for a pause.
+const PEAK_FACTOR: f64 = 2.0;
 /// Longest time to sleep: who sends looks at what comes too.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 
@@ -60,8 +62,9 @@ pub(crate) struct Pour {
     sender: Sender,
     payload: Vec<u8>,
     start: Instant,
-    /// Rate and tokens of the part that is being sent; none: flat out.
-    bucket: Option<(f64, Bucket)>,
+    /// Rate of the part that is being sent, what has been earned at it, and what may leave now;
+    /// none: flat out.
+    bucket: Option<(f64, Bucket, Bucket)>,
     /// The part that is being sent.
     open: Option<Slice>,
     /// What the link had dropped when the last part began or ended.
@@ -115,12 +118,15 @@ impl Pour {
                 self.open(mark, now_s, link);
                 self.keep(rate, now_s);
                 let mut count = BATCH as u64;
-                if let Some((_, bucket)) = &mut self.bucket {
-                    bucket.refill((now_s * 1e9) as u64);
-                    count = count.min(bucket.tokens() as u64);
+                if let Some((_, earned, peak)) = &mut self.bucket {
+                    for bucket in [&mut *earned, &mut *peak] {
+                        bucket.refill((now_s * 1e9) as u64);
+                        count = count.min(bucket.tokens() as u64);
+                    }
                     if count == 0 {
                         let left = wait(until_s - now_s);
-                        return Ok(Step::Wait(bucket.wait(1.0).min(left)));
+                        let next = earned.wait(1.0).max(peak.wait(1.0));
+                        return Ok(Step::Wait(next.min(left)));
                     }
                 }
                 self.burst(link, count)
@@ -167,24 +173,28 @@ impl Pour {
             slice.sent += went;
         }
         self.part.1 += went;
-        if let Some((_, bucket)) = &mut self.bucket {
-            bucket.take(went as f64);
+        if let Some((_, earned, peak)) = &mut self.bucket {
+            earned.take(went as f64);
+            peak.take(went as f64);
         }
         Ok(if went < count { Step::Full } else { Step::Sent })
     }
 
     /// From now on this is the rate.
     fn keep(&mut self, rate: Option<f64>, now_s: f64) {
-        if rate == self.bucket.map(|(rate, _)| rate) {
+        if rate == self.bucket.map(|(rate, ..)| rate) {
             return;
         }
-        self.bucket = rate.map(|rate| {
-            let burst = (rate * self.plan.catch_up_s).max(1.0);
-            let mut bucket = Bucket::new(rate, burst, 0.0);
+        let empty = |rate: f64, seconds: f64| {
+            let mut bucket = Bucket::new(rate, (rate * seconds).max(1.0), 0.0);
             bucket.refill((now_s * 1e9) as u64);
             bucket.take(bucket.tokens());
-            (rate, bucket)
-        });
+            bucket
+        };
+        // All of it at once would ask a queue for room that it frees bit by bit.
+        let at_once = |rate: f64| empty(rate * PEAK_FACTOR, CATCH_UP_S);
+        let earned = |rate: f64| empty(rate, self.plan.catch_up_s);
+        self.bucket = rate.map(|rate| (rate, earned(rate), at_once(rate)));
     }
 
     /// From now on frames have this mark.
@@ -249,7 +259,6 @@ fn wait(seconds: f64) -> Duration {
 mod tests {
     use dogwild_net::memory::Hub;
 
-    use super::super::plan::CATCH_UP_S;
     use super::super::tally::Tally;
     use super::*;
 

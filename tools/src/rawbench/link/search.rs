@@ -6,8 +6,10 @@
 /// Trials of a rate before it is refused for a small loss, or because the link held its sender
 /// back: one may be another program's doing.
 const TRIALS_OF_A_RATE: u32 = 3;
-/// Trials of a rate in which this host sent less, before it is refused.
-const SHORT_TRIALS: u32 = 6;
+/// Trials of a rate in which this host sent less, before another is tried.
+const SHORT_TRIALS: u32 = 3;
+/// What this host sent at least where it was only late now and then.
+const LATE_SHARE: f64 = 0.98;
 /// A loss of this share refuses a rate at once.
 const LOSS_REFUSED_AT_ONCE: f64 = 0.05;
 
@@ -46,9 +48,9 @@ impl Search {
         (open && self.next >= 1.0).then_some(self.next)
     }
 
-    /// How often the rate to try has failed.
-    pub(crate) fn failed(&self) -> u32 {
-        self.failed
+    /// How often the rate has been tried before.
+    pub(crate) fn tried(&self) -> u32 {
+        self.failed + self.short
     }
 
     /// The rate that was tried lost nothing; so much was really sent per second. A link that held
@@ -57,10 +59,14 @@ impl Search {
         self.low = self.low.max(sent_per_s);
         if sent_per_s < self.next * (1.0 - self.precision / 2.0) {
             self.short += 1;
-            if held_back || self.short >= SHORT_TRIALS {
-                self.fail(self.short >= SHORT_TRIALS);
+            let late = !held_back && sent_per_s > self.next * LATE_SHARE;
+            match self.short >= SHORT_TRIALS {
+                // The link lost nothing: what lacks is only time of this host.
+                true if late => {}
+                true => return self.fail(true),
+                false if held_back => return self.fail(false),
+                false => return,
             }
-            return;
         }
         let farther = self.next * (1.0 + self.step);
         self.step *= 2.0;
@@ -171,5 +177,12 @@ mod tests {
         }
         search.passed(asked * 0.5, false);
         assert!(search.next().is_some_and(|next| next < asked));
+        // One that is nearly in time does not end the search.
+        let mut search = Search::new(1000.0, 900.0, 0.002);
+        let asked = search.next().expect("a rate");
+        for _ in 0..SHORT_TRIALS {
+            search.passed(asked * 0.995, false);
+        }
+        assert!(search.next().is_some_and(|next| next > asked));
     }
 }

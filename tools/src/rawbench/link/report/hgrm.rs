@@ -28,9 +28,9 @@ impl Outcome {
         match self {
             Self::Ping(pings) => write("ping.hgrm".into(), pings),
             Self::Latency(latency) => latency.loads.iter().try_for_each(|load| {
-                let pings = load.run.pings.iter();
+                let mut pings = load.run.pings.iter();
                 let name = format!("load-{}.hgrm", load.per_cent);
-                pings.map(|pings| write(name.clone(), pings)).collect()
+                pings.try_for_each(|pings| write(name.clone(), pings))
             }),
             Self::Send(_) | Self::Sweep(_) => Ok(()),
         }
