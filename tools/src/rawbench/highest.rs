@@ -11,8 +11,8 @@ use super::link::sending::{Trial, Ways};
 use super::link::streams::{Streams, Team};
 use super::option;
 
-/// Time that a sender makes up for in every other trial of a rate. What the queue in front of a link
-/// has sent in the meantime is room for it; a short queue may have less.
+/// Time that a sender makes up for in every other trial of a rate. What the queue in front of a
+/// link has sent in the meantime is room for it; a short queue may have less.
 const LONG_CATCH_UP_S: f64 = 0.02;
 
 /// How the rate is looked for.
