@@ -63,6 +63,7 @@
 //! - `plots`: learning curves as pictures, in [`watch`];
 //! - `capture` and `verbs`: the modules of `dogwild-net` of those names;
 //! - `data-get`: the program downloads published data sets;
+//! - `metrics`: the program serves counters to Prometheus;
 //! - `pages`: the program writes its man pages and shell completions;
 //! - `program`: [`cli`], [`job`], [`settings`], the rest of [`node`] and the program `dogwild`,
 //!   with all others but these two and `cuda`;

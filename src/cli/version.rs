@@ -1,10 +1,11 @@
 //! What the programs say to `--version`.
 
 /// What a program is built with besides what every one has.
-const FEATURES: [(&str, bool); 5] = [
+const FEATURES: [(&str, bool); 6] = [
     ("program", true),
     ("cuda", cfg!(feature = "cuda")),
     ("data-get", cfg!(feature = "data-get")),
+    ("metrics", cfg!(feature = "metrics")),
     ("pages", cfg!(feature = "pages")),
     ("top", cfg!(feature = "top")),
 ];

@@ -121,7 +121,8 @@ mod tests {
         let commands = commands(&workspace);
         assert!(checked(&commands, "dogwild-lab", "--all-targets"));
         for feature in [
-            "cuda", "verbs", "poseidon", "caffe", "plots", "capture", "top", "data-get", "pages",
+            "cuda", "verbs", "poseidon", "caffe", "plots", "capture", "top", "data-get", "metrics",
+            "pages",
         ] {
             let words = format!("--features {feature} --");
             assert!(checked(&commands, "dogwild", &words), "{feature}");
