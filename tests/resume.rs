@@ -237,8 +237,9 @@ fn a_run_that_was_resumed_ends_with_the_same_weights_bit_for_bit() {
 /// Iterations and seconds rise, from the first test to the last.
 fn assert_the_curve_goes_on(place: &Place, end: u64) {
     let rows = place.curve();
-    // From the beginning: before the first test other solvers may have made a few iterations.
-    assert!(rows.first().is_some_and(|r| r.1 < 50), "{rows:?}");
+    // From the beginning, long before it was resumed: until the first test other solvers may have
+    // made some iterations.
+    assert!(rows.first().is_some_and(|r| r.1 < end / 3), "{rows:?}");
     assert!(rows.iter().any(|r| r.1 >= end), "{rows:?}");
     for node in 0..2 {
         let own: Vec<_> = rows.iter().filter(|r| r.0 == node).collect();
