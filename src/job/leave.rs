@@ -74,7 +74,7 @@ impl Settled {
         if self.interrupted {
             return None;
         }
-        let text = format!("node {node} ended without {}", self.lack());
+        let text = format!("node {node} ended; it had waited for {}", self.lack());
         warnings.unfinished(node, text, PATIENCE.as_secs());
         // What was added here is with others where it says so: who is dead is not waited for.
         (self.level == 0).then_some(false)

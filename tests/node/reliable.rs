@@ -110,3 +110,24 @@ fn a_node_that_is_told_to_end_is_waited_for() {
     assert!(zero.wait().success(), "{}", text());
     job.check_cluster(2);
 }
+
+/// Where late updates are dropped, the others go on without a node that has no server, and it joins
+/// them again.
+#[test]
+fn where_late_updates_are_dropped_a_killed_node_joins_again() {
+    let cluster = "sync = \"poseidon\"\n[poseidon]\nstragglers = \"drop\"\nquorum = 0.6\n";
+    let job = Job::new(300, cluster);
+    let mut nodes = [0, 1, 2].map(|rank| job.start(rank, 3));
+    wait_for("some steps", || job.steps(2) > 20);
+    nodes[2].kill();
+    let before = job.steps(1);
+    wait_for("the others to go on", || job.steps(1) > before + 20);
+    nodes[2] = job.start(2, 3);
+    let [zero, one, _] = nodes.map(ends_well);
+    let told = "nothing runs on node 2; the others go on, and it begins again";
+    assert!(zero.contains(told), "{zero}");
+    assert!(!one.contains("all members start again"), "{one}");
+    for rank in 0..3 {
+        assert_eq!(job.summary(rank)["per_worker"][0]["iterations"], 300);
+    }
+}
