@@ -14,7 +14,6 @@ use super::exit;
 use super::explicit::Explicit;
 use super::job_file;
 use super::lab_args::LabArgs;
-use super::pictures::pictures;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
@@ -175,9 +174,7 @@ impl Args {
         out: impl FnOnce(&Self) -> Result<OutFolder>,
         stop: &Stop,
     ) -> Result<()> {
-        let model = self.model().to_owned();
-        let spec = args::model(&model)?;
-        self.data = Some(pictures(self.data.take(), &model, &spec)?);
+        let (model, spec) = self.choose_model()?;
         if let Some(wrong) = self.stream_problems().into_iter().next() {
             return Err(wrong);
         }

@@ -1,13 +1,14 @@
 //! What is wrong with the arguments of `dogwild train`, all of it, before anything is made.
 
-use anyhow::{Error, anyhow};
+use anyhow::{Error, Result, anyhow};
 
 use super::args;
 use super::explicit::Explicit;
-use super::pictures::choose;
+use super::pictures::{choose, pictures};
 use super::train::{Args, MOST_NODES};
 use super::train_poseidon::Sync;
 use crate::job::Pause;
+use crate::solver::SolverSpec;
 use crate::solver::data::Source;
 
 impl Explicit<Args> {
@@ -39,6 +40,14 @@ impl Explicit<Args> {
 }
 
 impl Args {
+    /// The model, by name and checked. The pictures are those that were named, or that fit it.
+    pub(super) fn choose_model(&mut self) -> Result<(String, SolverSpec)> {
+        let model = self.model().to_owned();
+        let spec = args::model(&model)?;
+        self.data = Some(pictures(self.data.take(), &model, &spec)?);
+        Ok((model, spec))
+    }
+
     /// All that is wrong with a job on the stream.
     pub(super) fn stream_problems(&self) -> Vec<Error> {
         let nodes = self.nodes;

@@ -8,7 +8,6 @@ use super::args;
 use super::cluster_args::{ClusterArgs, OverlapArg, key, name, threads};
 use super::explicit::Explicit;
 use super::given::by_flag;
-use super::pictures::pictures;
 use super::poseidon_flags::with_flags;
 use super::train::{Args, DEFAULT_ITERATIONS, finish};
 use crate::job::{Here, JobPlan, OutFolder, PathPlan, PoseidonPlan, PoseidonSummary};
@@ -138,9 +137,7 @@ impl Args {
         out: impl FnOnce(&Self) -> Result<OutFolder>,
         stop: &Stop,
     ) -> Result<()> {
-        let model = self.model().to_owned();
-        let spec = args::model(&model)?;
-        self.data = Some(pictures(self.data.take(), &model, &spec)?);
+        let (model, spec) = self.choose_model()?;
         self.check_cluster(&spec)?;
         let out = out(&self)?;
         let plan = self.poseidon_plan(spec, model, &out, here)?;

@@ -39,9 +39,8 @@ impl Boards {
     /// # Errors
     /// A file cannot be made.
     pub(super) fn open(dir: Option<&Path>, out: &Path, first: u16, nodes: usize) -> Result<Self> {
-        let board = |node: u16| {
-            let dir = dir.map(|dir| dir.join(format!("node{node}")));
-            let dir = dir.unwrap_or_default();
+        let board = |(dir, node): (&Path, u16)| {
+            let dir = dir.join(format!("node{node}"));
             let events = EventFile::create(&dir)
                 .with_context(|| format!("--tensorboard: cannot write in {}", dir.display()))?;
             anyhow::Ok(Board {
@@ -52,9 +51,12 @@ impl Boards {
                 failed: false,
             })
         };
-        let nodes = if dir.is_some() { nodes as u16 } else { 0 };
+        let nodes = first..first + nodes as u16;
+        let boards = dir
+            .into_iter()
+            .flat_map(|dir| nodes.clone().map(move |node| (dir, node)));
         Ok(Self {
-            nodes: (first..first + nodes).map(board).collect::<Result<_>>()?,
+            nodes: boards.map(board).collect::<Result<_>>()?,
             looked: None,
         })
     }
