@@ -116,11 +116,11 @@ pub(crate) fn too_long_is_refused(net: &Net) {
 }
 
 pub(crate) fn random_frames_arrive_intact(net: &Net) {
-    frames_arrive_intact(net, 100_000, Sample::random);
+    frames_arrive_intact(net, net.frames(100_000), Sample::random);
 }
 
 pub(crate) fn equal_frames_arrive_intact(net: &Net) {
-    frames_arrive_intact(net, 20_000, Sample::longest);
+    frames_arrive_intact(net, net.frames(20_000), Sample::longest);
 }
 
 fn frames_arrive_intact(net: &Net, frames: u64, sample: fn(u64) -> Sample) {
@@ -167,14 +167,15 @@ pub(crate) fn an_overrun_is_counted_and_passes(net: &Net) {
     let mut links = net.open();
     let mtu = links[0].tx.mtu();
     let mut refused = 0;
-    for number in (0..=u8::MAX).cycle().take(60_000) {
+    let frames = net.frames(60_000);
+    for number in (0..=u8::MAX).cycle().take(frames as usize) {
         let fill = &mut |slot: &mut [u8]| slot.fill(number);
         refused += u64::from(!links[0].tx.send(To::Group, mtu, fill));
     }
     links[0].tx.flush().expect("flush");
     let sent = links[0].tx.stats();
     assert_eq!(sent.no_slot, refused);
-    assert_eq!(sent.frames + sent.no_slot, 60_000);
+    assert_eq!(sent.frames + sent.no_slot, frames);
     if let Some(back_pressure) = net.has_back_pressure() {
         assert_eq!(refused > 0, back_pressure);
     }
@@ -197,7 +198,7 @@ pub(crate) fn an_overrun_is_counted_and_passes(net: &Net) {
 }
 
 pub(crate) fn both_ways_at_once(net: &Net) {
-    const FRAMES: u64 = 20_000;
+    let all_frames = net.frames(20_000);
     let links = net.open();
     let node = |(index, link): (usize, Link)| {
         let Link { mut tx, mut rx } = link;
@@ -206,13 +207,13 @@ pub(crate) fn both_ways_at_once(net: &Net) {
         let others = net.nodes - 1;
         thread::scope(|scope| {
             let receiver = scope.spawn(move || {
-                let frames = FRAMES as usize * others;
+                let frames = all_frames as usize * others;
                 receive(&mut *rx, frames, &mut |_, frame| {
                     Sample::check(frame, mtu);
                 });
                 rx.stats()
             });
-            for number in 0..FRAMES {
+            for number in 0..all_frames {
                 let sample = Sample::random(number * 8 + index as u64);
                 let len = sample.len(mtu);
                 while !tx.send(To::Group, len, &mut |slot| sample.write(slot)) {
@@ -226,7 +227,7 @@ pub(crate) fn both_ways_at_once(net: &Net) {
                 }
             }
             tx.flush().expect("flush");
-            assert_eq!(tx.stats().frames, FRAMES);
+            assert_eq!(tx.stats().frames, all_frames);
             assert_eq!(tx.stats().no_slot, refused);
             (tx.stats(), receiver.join().expect("receiver"))
         })
@@ -245,7 +246,7 @@ pub(crate) fn both_ways_at_once(net: &Net) {
         assert!(dropped == 0 || net.sees_drops_on_the_way());
         for (sent, stats) in ends {
             // Every node hears all others.
-            let wanted = FRAMES * (net.nodes as u64 - 1) - (dropped - sent.dropped);
+            let wanted = all_frames * (net.nodes as u64 - 1) - (dropped - sent.dropped);
             let seen = stats.frames + stats.kernel_drops;
             if !net.counts_overruns() {
                 assert!(seen <= wanted && seen > 0, "{seen} of {wanted}: {stats:?}");

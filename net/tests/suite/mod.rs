@@ -190,6 +190,15 @@ impl Net {
         self
     }
 
+    /// Frames of a check that sends `plain` of them where no wrapper is between: each wrapper meets
+    /// many transports, and the rest of them is what passed without it.
+    pub(crate) fn frames(&self, plain: u64) -> u64 {
+        match self.wrapping {
+            Wrapping::None => plain,
+            _ => plain / 4,
+        }
+    }
+
     /// Opens all nodes.
     pub(crate) fn open(&self) -> Vec<Link> {
         match self.kind {

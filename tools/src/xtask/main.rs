@@ -11,6 +11,7 @@ mod licence;
 mod metadata;
 mod mutants;
 mod storm;
+mod suite;
 mod tables;
 mod wheel;
 
@@ -19,8 +20,8 @@ use clap::{Parser, Subcommand};
 use metadata::Metadata;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
+use suite::Tests;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The developer's tool of this tree")]
@@ -113,12 +114,6 @@ type Step<'a> = (&'a [(&'a str, &'a str)], &'a str);
 
 /// The README's test command.
 const TEST: &str = "cargo test --workspace";
-/// What it builds, so that the load meets tests and not the compiler.
-const BUILD_TESTS: Step = (&[], "cargo test --workspace --no-run");
-/// Where several may fail: a busy machine is asked once for all of them.
-const EACH: &str = " --no-fail-fast";
-/// Runs tests marked `#[ignore = "long: ..."]` too.
-const LONG: &str = " -- --include-ignored";
 
 const FORMAT: [Step; 2] = [
     (&[], "cargo fmt --all --check"),
@@ -174,15 +169,6 @@ fn main() -> ExitCode {
     dogwild::cli::finish("xtask", result)
 }
 
-/// Which tests are run, and how.
-struct Tests {
-    /// The long ones too.
-    all: bool,
-    /// Threads that compute meanwhile.
-    load: usize,
-    times: usize,
-}
-
 /// The root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -198,10 +184,11 @@ fn check(fast: bool, tests: &Tests) -> Result<()> {
     dogwild_lab::say!("--- the library without features is built from {crates} crates");
     let workspace = Metadata::of_workspace(&manifest)?;
     let features = features::commands(&workspace);
-    features.iter().try_for_each(|words| run((&[], words)))?;
     check_fuzz_targets(&workspace.target_directory)?;
-    if !fast {
-        test(tests)?;
+    if fast {
+        features.iter().try_for_each(|words| run((&[], words)))?;
+    } else {
+        tests.run(&features, &workspace.target_directory)?;
     }
     dogwild_lab::say!("all is well ({:.0} s)", start.elapsed().as_secs_f64());
     Ok(())
@@ -239,30 +226,6 @@ fn check_fuzz_targets(target: &Path) -> Result<()> {
     ];
     let words = "cargo check --locked --manifest-path fuzz/Cargo.toml";
     run((&variables, words))
-}
-
-/// Runs the tests `times` times, while `load` threads compute.
-fn test(&Tests { all, load, times }: &Tests) -> Result<()> {
-    let each = if load > 0 { EACH } else { "" };
-    let long = if all { LONG } else { "" };
-    let words = format!("{TEST}{each}{long}");
-    if load == 0 {
-        return (0..times).try_for_each(|_| run((&[], &words)));
-    }
-    run(BUILD_TESTS)?;
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..load {
-            scope.spawn(|| {
-                while !stop.load(Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        let results: Vec<_> = (0..times).map(|_| run((&[], &words))).collect();
-        stop.store(true, Relaxed);
-        results.into_iter().collect()
-    })
 }
 
 /// What a command prints.
