@@ -129,11 +129,11 @@ fn a_wheel_is_all_that_a_user_needs() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("wheels");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["xtask", "wheel", "--profile", "draft", "--out"]);
-    build.arg(&out).current_dir(env!("CARGO_MANIFEST_DIR"));
     let own = std::env::current_exe().expect("a test runs from a file");
     let built = own.parent().expect("it is in a folder");
+    let mut build = Command::new(built.with_file_name("xtask"));
+    build.args(["wheel", "--profile", "draft", "--out"]);
+    build.arg(&out).current_dir(env!("CARGO_MANIFEST_DIR"));
     build.arg("--program").arg(built.with_file_name("dogwild"));
     told(&mut build);
     let wheel = std::fs::read_dir(&out).expect("a folder").flatten().next();

@@ -24,6 +24,12 @@ const WAIT: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mi
 /// Time between two looks where no limit says when more may go.
 const LOOK: Duration = Duration::from_micros(500);
 
+/// A frame waits no longer than this for others to the same node, ns, while more keep coming: a
+/// full batch costs less per frame. A node to which few frames go would wait until its own silence,
+/// take that for a queue, and send still less. So this is much less than the queue that a flow
+/// window allows.
+const GATHER_NS: u64 = 250_000;
+
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -51,6 +57,8 @@ pub struct StreamLoop<'a> {
     clock: Clock,
     batch: usize,
     contacts: Contacts,
+    /// When all that was sent was handed to the kernel last, ns.
+    flushed_ns: u64,
     /// Frames that were ours to take.
     taken: u64,
     /// Sealed frames that came although this node has no key: since the last look, and where from.
@@ -70,6 +78,7 @@ impl<'a> StreamLoop<'a> {
             clock: Clock::start(),
             batch: (range / 2).clamp(8, MOST_BATCH),
             contacts: Contacts::default(),
+            flushed_ns: 0,
             taken: 0,
             sealed: (0, None),
             streamer,
@@ -100,7 +109,8 @@ impl<'a> StreamLoop<'a> {
         let sent = self.streamer.poll_transmit(at_ns, most, &mut port);
         // While frames come, more to send follows at once: full batches cost less per frame.
         // A transport whose batch is full does not wait for this.
-        if received == 0 {
+        if received == 0 || at_ns.saturating_sub(self.flushed_ns) >= GATHER_NS {
+            self.flushed_ns = at_ns;
             self.link.tx.flush()?;
         }
         Ok(Step {
@@ -221,4 +231,92 @@ fn looks_sealed(bytes: &[u8]) -> bool {
     Frame::parse(bytes).is_ok_and(|frame| {
         bytes.len() - frame.header.frame_len() >= dogwild_net::seal::OVERHEAD_BYTES
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use dogwild_net::{Receive, To, Transmit};
+
+    use super::*;
+    use crate::stream::Config;
+    use crate::weights::{StreamState, WeightsView, padded_len};
+
+    const FRAME_BYTES: usize = 1_000;
+
+    /// Gathers, and counts how often it was told not to.
+    struct Gathers(Arc<AtomicU64>);
+
+    impl Transmit for Gathers {
+        fn mtu(&self) -> usize {
+            FRAME_BYTES
+        }
+
+        fn send(&mut self, _: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+            fill(&mut vec![0; len]);
+            true
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.fetch_add(1, Relaxed);
+            Ok(())
+        }
+
+        fn learn(&mut self, _: u16, _: Source) {}
+
+        fn knows(&self, _: u16) -> bool {
+            true
+        }
+
+        fn stats(&self) -> TransmitStats {
+            TransmitStats::default()
+        }
+    }
+
+    /// Always has a frame.
+    struct NeverEmpty;
+
+    impl Receive for NeverEmpty {
+        fn recv(&mut self, _: usize, each: &mut dyn FnMut(Source, &[u8])) -> io::Result<usize> {
+            each(Source::Memory(1), &[0; FRAME_BYTES]);
+            Ok(1)
+        }
+
+        fn wait(&mut self, _: Duration) -> io::Result<bool> {
+            Ok(true)
+        }
+
+        fn stats(&mut self) -> ReceiveStats {
+            ReceiveStats::default()
+        }
+    }
+
+    /// Frames to a node to which few go waited for a batch of them while those of another came: its
+    /// window fell to the shortest and stayed there, and the other had the link.
+    #[test]
+    fn what_was_sent_leaves_while_frames_keep_coming() {
+        let config = Config::new(0, 2, 1_000, FRAME_BYTES).expect("long enough");
+        let memory: Vec<_> = (0..padded_len(1_000))
+            .map(|_| std::sync::atomic::AtomicU32::new(0))
+            .collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        let spec = config.state_spec(memory.len());
+        let path = folder.path().join("state");
+        let (state, _) = StreamState::open_or_create(&path, &spec).expect("a state");
+        let flushed = Arc::new(AtomicU64::new(0));
+        let link = Link {
+            tx: Box::new(Gathers(Arc::clone(&flushed))),
+            rx: Box::new(NeverEmpty),
+        };
+        let streamer = Streamer::new(config, WeightsView::of(&memory), &state);
+        let mut stream = StreamLoop::new(streamer, link, None);
+        while stream.now_ns() < 2 * GATHER_NS {
+            let step = stream.step().expect("the link works");
+            assert_eq!(step.received, 1);
+        }
+        stream.step().expect("the link works");
+        assert!(flushed.load(Relaxed) > 0);
+    }
 }
