@@ -26,6 +26,7 @@ mod node;
 mod parse;
 mod pictures;
 mod poseidon_flags;
+pub mod quiet;
 pub mod server;
 mod snapshot;
 mod solver;
@@ -56,6 +57,8 @@ use clap::{Parser, Subcommand};
     max_term_width = 100
 )]
 struct Cli {
+    #[command(flatten)]
+    quiet: quiet::Quiet,
     #[command(subcommand)]
     command: Command,
 }
@@ -107,7 +110,7 @@ enum Command {
 /// Parses the command line of this process and runs it.
 pub fn main() -> ExitCode {
     let cli: Cli = args::parse();
-    start_log();
+    start_log(cli.quiet.log_level("info"));
     let result = match cli.command {
         Command::Train(args) => args.run(),
         Command::Launch(args) => args.run(),
@@ -134,9 +137,9 @@ pub fn main() -> ExitCode {
     finish("dogwild", result)
 }
 
-/// Messages go to standard error, from `info` on unless RUST_LOG says otherwise.
-fn start_log() {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
+/// Messages go to standard error, from `level` on unless RUST_LOG says otherwise.
+fn start_log(level: &str) {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format(|out, record| {
             let (level, style) = (record.level(), out.default_level_style(record.level()));
             let now = humantime::format_rfc3339_seconds(SystemTime::now());

@@ -128,3 +128,58 @@ fn a_job_without_any_reader_saves_its_weights() {
     assert_eq!(status.expect("it starts").code(), Some(1));
     assert!(out.join("weights.safetensors").exists());
 }
+
+/// With `-q` nothing is said but results, warnings and errors, wherever the flag stands.
+#[test]
+fn a_quiet_program_says_results_and_errors_only() {
+    let buffer = Buffer::new();
+    let (code, _) = ends(buffer.init().stdout(Stdio::null()));
+    assert_eq!(code, Some(0));
+    let streams = |before: &[&str], behind: &[&str]| {
+        let mut command = dogwild();
+        command.args(before).arg("stream").arg("--buffer");
+        command
+            .arg(buffer.path())
+            .args(["--node", "0", "--nodes", "1"]);
+        command
+            .args(["--until-eof"])
+            .args(behind)
+            .stdin(Stdio::null());
+        ends(command.env_remove("RUST_LOG"))
+    };
+    let (code, said) = streams(&[], &[]);
+    assert!(code == Some(0) && said.contains("INFO"), "{said}");
+    for (before, behind) in [(&["-q"][..], &[][..]), (&[], &["--quiet"])] {
+        assert_eq!(streams(before, behind), (Some(0), String::new()));
+    }
+    let (code, said) = streams(&["-q"], &["--key-file", "/not/there"]);
+    assert!(code != Some(0) && said.contains("/not/there"), "{said}");
+}
+
+/// Lines of progress too, on which a job says what it waits for and how far it is.
+#[test]
+fn a_quiet_job_says_nothing_of_its_progress() {
+    let train = |quiet: &[&str]| {
+        let mut command = dogwild();
+        command
+            .args(quiet)
+            .args(["train", "--nodes", "1", "--pace-steps", "20"]);
+        command.args([
+            "--data",
+            "digits:1,train=640,test=100",
+            "--iterations",
+            "60",
+        ]);
+        command.env_remove("RUST_LOG");
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned())
+    };
+    let [_, said] = train(&[]);
+    assert!(said.contains("/60"), "{said}");
+    let [results, said] = train(&["--quiet"]);
+    assert!(
+        results.contains("iterations") && said.is_empty(),
+        "{results}{said}"
+    );
+}

@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::MutexGuard;
 
 use support::job::{Files, buffer, components, files, iterations, one_job};
+use support::mounts::in_mounts;
 use support::output::said;
 use support::process::{Process, signal};
 use support::program::dogwild;
@@ -131,41 +132,6 @@ impl Running {
     fn out(&self) -> PathBuf {
         self.folder.path().join("out")
     }
-}
-
-/// Runs `command` in a mount namespace of its own, after the shell text `first`; the process keeps
-/// its number. `None` if the kernel forbids that.
-fn in_mounts(first: &str, command: &Command) -> Option<Command> {
-    let mut flags = vec!["--mount"];
-    if !Command::new("unshare")
-        .args(&flags)
-        .arg("true")
-        .status()
-        .ok()?
-        .success()
-    {
-        flags.push("--map-root-user");
-        if !Command::new("unshare")
-            .args(&flags)
-            .arg("true")
-            .status()
-            .ok()?
-            .success()
-        {
-            dogwild_lab::skip::skip("no mount namespace (run as root, or allow user namespaces)");
-            return None;
-        }
-    }
-    let mut inside = Command::new("unshare");
-    dogwild_lab::process::die_with_parent(&mut inside);
-    inside.args(flags).args(["sh", "-c"]);
-    inside.arg(format!("{first} && exec \"$0\" \"$@\""));
-    inside.arg(command.get_program()).args(command.get_args());
-    if let Some(at) = command.get_current_dir() {
-        inside.current_dir(at);
-    }
-    inside.stdin(Stdio::null());
-    Some(inside)
 }
 
 /// The README's command twice: each run has a folder of its own, and the last line names it.
@@ -308,6 +274,32 @@ fn training_goes_on_when_the_curve_finds_no_room() {
         .arg(folder.path().join("weights.safetensors"))
         .output();
     assert_code(&rescued.expect("it starts"), 0, &["after 120 iterations"]);
+}
+
+/// Training goes on where event files find no room, and it is said once.
+#[test]
+fn training_goes_on_when_event_files_find_no_room() {
+    let _one = one_job();
+    let folder = folder();
+    std::fs::create_dir(folder.path().join("events")).expect("a folder");
+    let args = ["--nodes", "1", "--pace-steps", "40", "--iterations", "160"];
+    let more = ["--test-every", "1", "--tensorboard", "events"];
+    let train = train(folder.path(), &[&args[..], &more].concat());
+    let Some(mut command) = in_mounts("mount -t tmpfs -o size=8k none events", &train) else {
+        return;
+    };
+    let ended = end(&mut command);
+    assert_code(
+        &ended,
+        0,
+        &["all iterations were made", "--tensorboard: cannot write"],
+    );
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(
+        said.matches("--tensorboard: cannot write").count(),
+        1,
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! What programs print: lines on standard output (`say!`) and standard error (`note!`) that never
-//! panic.
+//! What programs print: lines on standard output (`say!`) and standard error (`note!`, `progress!`)
+//! that never panic.
 //!
 //! A program of the standard library's `println!` dies when its reader goes away (`| head`) or its
 //! disk is full, and with it the job. Here the first failure is kept, what follows is dropped, the
-//! program goes on, and [`end`] tells at its end. Touches the two streams and one atomic number.
+//! program goes on, and [`end`] tells at its end. Touches the two streams and two atomic numbers.
 
 use std::error::Error;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Prints a line on standard output; never panics. See [`crate::out`].
 #[macro_export]
@@ -22,6 +22,18 @@ macro_rules! say {
 macro_rules! note {
     ($($word:tt)*) => { $crate::out::note(::std::format_args!($($word)*)) };
 }
+
+/// Prints a line of progress on standard error, as [`note!`](crate::note!), unless the program is
+/// to be quiet.
+#[macro_export]
+macro_rules! progress {
+    ($($word:tt)*) => { $crate::out::progress(::std::format_args!($($word)*)) };
+}
+
+/// Whether the program is to print no progress.
+///
+/// Relaxed: it publishes no other memory.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// The errno of the first write to standard output that failed; 0: none yet.
 ///
@@ -42,6 +54,23 @@ pub fn note(text: fmt::Arguments<'_>) {
     // One write: lines of several processes share a terminal. There is no place left to report a
     // failure to.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// What `progress!` calls.
+pub fn progress(text: fmt::Arguments<'_>) {
+    if !QUIET.load(Ordering::Relaxed) {
+        note(text);
+    }
+}
+
+/// From now on no progress is printed.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether progress is shown as bars: standard error is a terminal, and the program is not quiet.
+pub fn shows_bars() -> bool {
+    !QUIET.load(Ordering::Relaxed) && io::stderr().is_terminal()
 }
 
 /// An error with its causes on one line. A cause that the error's own text holds already is not

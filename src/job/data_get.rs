@@ -149,11 +149,11 @@ impl Getter {
         let mut count = 0;
         for download in std::mem::take(&mut self.set.downloads) {
             if files::is_there(&self.to, &download)? {
-                dogwild_lab::note!("{}: is there, and right", download.file);
+                dogwild_lab::progress!("{}: is there, and right", download.file);
                 continue;
             }
             self.bring(&download)?;
-            dogwild_lab::note!("{}: SHA-256 is right", download.file);
+            dogwild_lab::progress!("{}: SHA-256 is right", download.file);
             count += 1;
         }
         Ok(count)

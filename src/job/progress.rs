@@ -3,7 +3,6 @@
 //! Reads counters. Before the first iteration, and while a job settles, it names what is waited
 //! for.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -58,7 +57,7 @@ impl Bar {
 impl Progress {
     /// Progress towards `target` iterations (0: unknown) of a job of these nodes.
     pub(super) fn new(target: u64, path: Path, nodes: Nodes) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| Bar {
+        let bar = dogwild_lab::out::shows_bars().then(|| Bar {
             bar: ProgressBar::new(target),
             waits: false,
         });
@@ -105,7 +104,7 @@ impl Progress {
         } else {
             let mut line = vec![count(iterations, target)];
             line.extend(parts);
-            dogwild_lab::note!("{}", fit(&line, WIDTH_PLAIN));
+            dogwild_lab::progress!("{}", fit(&line, WIDTH_PLAIN));
             self.line_due = Instant::now() + LINE_EVERY;
         }
     }
@@ -118,7 +117,7 @@ impl Progress {
             bar.bar.set_message(cut(&line, terminal_width() - 2));
             bar.bar.tick();
         } else if Instant::now() >= self.line_due {
-            dogwild_lab::note!("{}", cut(&line, WIDTH_PLAIN));
+            dogwild_lab::progress!("{}", cut(&line, WIDTH_PLAIN));
             self.line_due = Instant::now() + LINE_EVERY;
         }
     }

@@ -6,6 +6,7 @@
 mod reliable;
 #[path = "../support/mod.rs"]
 mod support;
+mod trouble;
 
 use std::fs;
 use std::path::{Path, PathBuf};

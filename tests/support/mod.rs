@@ -10,6 +10,7 @@
 
 pub(crate) mod hosts;
 pub(crate) mod job;
+pub(crate) mod mounts;
 pub(crate) mod output;
 pub(crate) mod process;
 pub(crate) mod program;

@@ -1,6 +1,5 @@
 //! How far a download is: a bar on a terminal, plain lines elsewhere.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,7 +22,7 @@ impl Progress {
     pub(super) fn begin(&mut self, file: &str, at: u64, total: u64) {
         self.end();
         (self.file, self.total) = (file.to_owned(), total);
-        if std::io::stderr().is_terminal() {
+        if dogwild_lab::out::shows_bars() {
             let bar = ProgressBar::new(total)
                 .with_message(self.file.clone())
                 .with_position(at);
@@ -45,7 +44,7 @@ impl Progress {
         } else if self.line_due.is_some_and(|due| due <= Instant::now()) {
             self.line_due = Some(Instant::now() + LINE_EVERY);
             let megabytes = |bytes: u64| bytes as f64 / 1e6;
-            dogwild_lab::note!(
+            dogwild_lab::progress!(
                 "{}: {:.1} of {:.1} MB",
                 self.file,
                 megabytes(at),

@@ -267,7 +267,7 @@ impl Fleet {
             self.check()?;
             if said.elapsed() > Duration::from_secs(5) {
                 said = Instant::now();
-                dogwild_lab::note!("waiting for all nodes to have seen all ranges");
+                dogwild_lab::progress!("waiting for all nodes to have seen all ranges");
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -202,7 +202,7 @@ impl Args {
             if said.elapsed() > Duration::from_secs(60) {
                 said = Instant::now();
                 let refused = fleet.read().iter().map(refusals).sum::<u64>();
-                dogwild_lab::note!("the attack goes on: {refused} frames refused so far");
+                dogwild_lab::progress!("the attack goes on: {refused} frames refused so far");
             }
             std::thread::sleep(LOOK_EVERY);
         }

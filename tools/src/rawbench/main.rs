@@ -35,6 +35,8 @@ use dogwild::cli::finish;
     max_term_width = 100
 )]
 struct Cli {
+    #[command(flatten)]
+    quiet: dogwild::cli::quiet::Quiet,
     #[command(subcommand)]
     command: Command,
 }
@@ -88,10 +90,12 @@ enum Part {
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+    let cli: Cli = parse();
+    let level = cli.quiet.log_level("warn");
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format_target(false)
         .init();
-    let result = match parse::<Cli>().command {
+    let result = match cli.command {
         Command::Send(args) => args.run(),
         Command::Recv(args) => args.run(),
         Command::Ping(args) => args.run(),

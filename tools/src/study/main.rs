@@ -29,6 +29,8 @@ use clap::{Parser, Subcommand};
     about = "Studies of learning over networks that lose and delay"
 )]
 struct Cli {
+    #[command(flatten)]
+    quiet: dogwild::cli::quiet::Quiet,
     #[command(subcommand)]
     action: Action,
 }
@@ -52,8 +54,10 @@ enum Action {
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
-    let result = match dogwild::cli::args::parse::<Cli>().action {
+    let cli: Cli = dogwild::cli::args::parse();
+    let level = cli.quiet.log_level("info");
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+    let result = match cli.action {
         Action::Run(args) => args.run(),
         Action::Check(args) => args.run(),
         Action::List(args) => args.run(),

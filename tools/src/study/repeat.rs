@@ -55,7 +55,7 @@ impl Args {
         let mut runs = Vec::new();
         for seed in self.seed..self.seed + u64::from(self.seeds) {
             let run = self.one(&program, &folder.file(&seed.to_string()), seed)?;
-            dogwild_lab::note!("seed {seed}: {}", run.line());
+            dogwild_lab::progress!("seed {seed}: {}", run.line());
             runs.push(run);
         }
         dogwild_lab::say!("{}", table(&runs).fold(screen::width()));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use dogwild_lab::note;
+use dogwild_lab::{note, out, progress};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::check::{costs, folder_of};
@@ -154,19 +154,19 @@ fn missing<'a>(
 }
 
 fn announce(experiment: &Experiment, chosen: &Cells, tasks: &[Task<'_>], jobs: usize) {
-    note!("{}", experiment.title);
+    progress!("{}", experiment.title);
     for cell in &chosen.cells {
         let mut own = tasks.iter().filter(|task| task.cell.id == cell.id);
         let (left, seeds) = (own.clone().count(), experiment.seeds.len());
         let each = own.next().map_or(String::new(), |task| {
             format!(", about {} each", told(task.cost))
         });
-        note!("  {}: {left} of {seeds} runs to make{each}", cell.id);
+        progress!("  {}: {left} of {seeds} runs to make{each}", cell.id);
     }
     let (sim, real): (Vec<&Task<'_>>, Vec<_>) = tasks.iter().partition(|task| task.is_virtual());
     let time = |tasks: &[&Task<'_>]| -> Duration { tasks.iter().map(|task| task.cost).sum() };
     let in_all = time(&sim) / jobs as u32 + time(&real);
-    note!(
+    progress!(
         "{} runs in virtual time, {jobs} at a time, {} in real time, one by one: about {}",
         sim.len(),
         real.len(),
@@ -216,7 +216,8 @@ impl Work<'_> {
         };
         let number = self.done.fetch_add(1, Relaxed) + 1;
         let all = self.all;
-        self.bar.suspend(|| note!("{number}/{all} {what}: {line}"));
+        self.bar
+            .suspend(|| progress!("{number}/{all} {what}: {line}"));
     }
 
     fn make(&self, task: &Task<'_>) -> Result<Run> {
@@ -275,6 +276,9 @@ impl<'a> Share<'a> {
 
 /// What is left to do, in milliseconds of a core.
 fn bar(total: Duration) -> ProgressBar {
+    if !out::shows_bars() {
+        return ProgressBar::hidden();
+    }
     let bar = ProgressBar::new(total.as_millis() as u64);
     let style = "{bar:30} {percent} %  {elapsed}, {eta} left  {wide_msg}";
     bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));

@@ -43,7 +43,7 @@ fn all(seeds: Range<u64>, train: impl Fn(u64) -> Result<Run> + Sync) -> Result<V
                     }
                     let run = train(seed);
                     match &run {
-                        Ok(run) => dogwild_lab::note!("seed {seed}: {}", run.line()),
+                        Ok(run) => dogwild_lab::progress!("seed {seed}: {}", run.line()),
                         Err(error) => dogwild_lab::note!("seed {seed}: {error:#}"),
                     }
                     let mut done = done.lock().expect("no thread panics with it");

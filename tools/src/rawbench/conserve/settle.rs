@@ -49,7 +49,7 @@ pub(super) fn wait(fleet: &mut Fleet, patience: Duration) -> Result<Option<Strin
         }
         if said.elapsed() > SAY_EVERY {
             said = Instant::now();
-            dogwild_lab::note!("waiting for delivery: {}", lags(&fleet.buffers));
+            dogwild_lab::progress!("waiting for delivery: {}", lags(&fleet.buffers));
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -147,7 +147,7 @@ impl DriverArgs {
         way: Way,
         frame_bytes: usize,
     ) -> Peer {
-        dogwild_lab::note!("comparing with {}", way.name());
+        dogwild_lab::progress!("comparing with {}", way.name());
         let peer = match way {
             Way::Tool(tool) => compare::run(&self.places(lab), tool, frame_bytes, self.seconds),
             Way::Unsealed => self.unsealed(lab, what, frame_bytes),
@@ -219,7 +219,7 @@ impl DriverArgs {
                 None => between_core_rates(|| self.ours(lab, what))?,
             };
             let round = Round::of(ours_first, &ours, &ways, others)?;
-            dogwild_lab::note!("{}", round.line(rounds.len() + 1, count));
+            dogwild_lab::progress!("{}", round.line(rounds.len() + 1, count));
             rounds.push(round);
             reports.push(ours);
         }

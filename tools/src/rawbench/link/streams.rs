@@ -43,7 +43,11 @@ pub(crate) struct Streams {
 impl Streams {
     /// Opens all links, and finds their other ends.
     pub(crate) fn open(args: &mut LinkArgs, team: Team) -> Result<Self> {
-        let bar = ProgressBar::new(0);
+        let bar = if dogwild_lab::out::shows_bars() {
+            ProgressBar::new(0)
+        } else {
+            ProgressBar::hidden()
+        };
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}") {
             bar.set_style(style);
         }
