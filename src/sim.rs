@@ -18,6 +18,7 @@ mod limit;
 mod lives;
 mod network;
 mod port;
+mod queue;
 mod trace;
 mod traffic;
 #[cfg(feature = "caffe")]

@@ -3,8 +3,6 @@
 //!
 //! Everything follows from the seed and the order of the calls.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +12,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::Fleet;
 use super::limit::{Limit, Limits};
+use super::queue::Queue;
 use super::trace::{Told, Trace};
 use super::traffic::Meter;
 use crate::weights::kernels;
@@ -65,7 +64,7 @@ struct Way {
 pub(super) type Bytes = Arc<[u8]>;
 
 /// Where a frame on its way goes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// To the receiver.
     Node,
@@ -74,8 +73,8 @@ enum Next {
     Queue { from: u16, lost: bool },
 }
 
-/// A frame on its way: due time, order of sending, receiver, where it goes, bytes.
-type OnTheWay = Reverse<(u64, u64, u16, Next, Bytes)>;
+/// A frame on its way: receiver, where it goes, bytes.
+type OnTheWay = (u16, Next, Bytes);
 
 /// A position whose weights the adapter of its sender has yet to read.
 pub(super) struct Unread {
@@ -110,9 +109,10 @@ pub(super) struct Network {
     nodes: u16,
     seed: u64,
     pub(super) now_ns: u64,
-    pub(super) order: u64,
+    /// Tickets that were given for positions in the buffer.
+    pub(super) tickets: u64,
     pub(super) rng: Xoshiro256PlusPlus,
-    on_the_way: BinaryHeap<OnTheWay>,
+    on_the_way: Queue<OnTheWay>,
     pub(super) unread: Vec<Unread>,
     /// From each node to each.
     ways: Vec<Way>,
@@ -138,9 +138,9 @@ impl Network {
             nodes,
             seed,
             now_ns: 0,
-            order: 0,
+            tickets: 0,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
-            on_the_way: BinaryHeap::new(),
+            on_the_way: Queue::new(),
             unread: Vec::new(),
             ways: Vec::new(),
             queues: Limits::new(usize::from(nodes) * usize::from(nodes)),
@@ -191,11 +191,7 @@ impl Network {
     /// A frame that has arrived, and at whom; `None`: no more at this time.
     pub(super) fn next_due(&mut self) -> Option<(u16, Bytes)> {
         loop {
-            let Reverse((due, ..)) = self.on_the_way.peek()?;
-            if *due > self.now_ns {
-                return None;
-            }
-            let Reverse((due, _, to, next, bytes)) = self.on_the_way.pop()?;
+            let (due, (to, next, bytes)) = self.on_the_way.pop_due(self.now_ns)?;
             if let Next::Queue { from, lost } = next {
                 self.queue_at_receiver(due, from, to, lost, bytes);
                 continue;
@@ -223,9 +219,7 @@ impl Network {
     }
 
     fn push(&mut self, due_ns: u64, to: u16, next: Next, bytes: Bytes) {
-        self.order += 1;
-        let frame = Reverse((due_ns, self.order, to, next, bytes));
-        self.on_the_way.push(frame);
+        self.on_the_way.push(due_ns, (to, next, bytes));
     }
 
     /// A frame of `from` has come to the queue in front of `to`, at `at_ns`.

@@ -79,8 +79,8 @@ impl Outbox for Port<'_> {
         }
         let mut head = vec![0; head_len];
         fill(&mut head, None);
-        network.order += 1;
-        let ticket = network.order;
+        network.tickets += 1;
+        let ticket = network.tickets;
         let wait = network.rng.random_range(0..=network.faults.unread_ns);
         network.unread.push(Unread {
             due_ns: network.now_ns + wait,

@@ -201,7 +201,15 @@ fn all_nodes_may_be_told_to_end_at_once() {
 #[test]
 fn another_world_is_refused() {
     let job = Job::new(50, "");
-    let (zero, one) = (job.start(0, 3), job.start(1, 3));
+    let zero = job.start(0, 3);
+    // The other one with its rank would be in its place if it came first.
+    let log = job.folder.path().join("log1");
+    let file = fs::File::create(&log).expect("a file");
+    let one = Process::start(job.node(1, 3).stderr(file));
+    wait_for("node 1 to be here", || {
+        let said = fs::read_to_string(&log).expect("a log");
+        said.contains("waiting for node 2")
+    });
     let refusal = |command: &mut Command| {
         let refused = command.output().expect("it runs");
         assert!(!refused.status.success());
