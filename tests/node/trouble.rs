@@ -66,7 +66,7 @@ fn a_full_shared_memory_is_told_and_the_others_wait() {
     let told = said(&refused);
     assert!(!refused.status.success(), "{told}");
     assert!(
-        told.contains("/dev/shm") && told.contains("No space"),
+        told.contains("/dev/shm has") && told.contains("Make room"),
         "{told}"
     );
     // Where there is room it takes part.
