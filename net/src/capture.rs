@@ -231,6 +231,10 @@ impl Transmit for TxTap {
         self.inner.flush()
     }
 
+    fn flush_old(&mut self) -> io::Result<()> {
+        self.inner.flush_old()
+    }
+
     fn learn(&mut self, node: u16, source: Source) {
         self.addresses.learn(node, source);
         self.inner.learn(node, source);

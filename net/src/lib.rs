@@ -170,6 +170,16 @@ pub trait Transmit: Send {
     /// Only lasting failures (the interface is gone). A link that is down is counted.
     fn flush(&mut self) -> io::Result<()>;
 
+    /// Hands over what was sent before the last call of this. For a loop that has more to send all
+    /// the time: full batches cost less per frame, and yet no frame waits for long. The default
+    /// hands over everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    fn flush_old(&mut self) -> io::Result<()> {
+        self.flush()
+    }
+
     /// Frames to `To::Node(node)` go to `source` from now on. Cheap when that is known already. A
     /// source of another transport is ignored.
     fn learn(&mut self, node: u16, source: Source);

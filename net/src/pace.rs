@@ -141,6 +141,10 @@ impl Transmit for Paced {
         self.inner.flush()
     }
 
+    fn flush_old(&mut self) -> io::Result<()> {
+        self.inner.flush_old()
+    }
+
     fn learn(&mut self, node: u16, source: Source) {
         self.inner.learn(node, source);
     }

@@ -24,11 +24,11 @@ const WAIT: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mi
 /// Time between two looks where no limit says when more may go.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// A frame waits no longer than this for others to the same node, ns, while more keep coming: a
-/// full batch costs less per frame. A node to which few frames go would wait until its own silence,
-/// take that for a queue, and send still less. So this is much less than the queue that a flow
-/// window allows.
-const GATHER_NS: u64 = 250_000;
+/// A frame waits no longer than twice this for others to the same node, ns, while more keep coming:
+/// a full batch costs less per frame. A node to which few frames go would wait until its own
+/// silence, take that for a queue, and send still less. So this is much less than the queue that a
+/// flow window allows.
+const GATHER_NS: u64 = 125_000;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct StreamLoop<'a> {
     clock: Clock,
     batch: usize,
     contacts: Contacts,
-    /// When all that was sent was handed to the kernel last, ns.
+    /// When frames that had waited were handed to the kernel last, ns.
     flushed_ns: u64,
     /// Frames that were ours to take.
     taken: u64,
@@ -109,9 +109,11 @@ impl<'a> StreamLoop<'a> {
         let sent = self.streamer.poll_transmit(at_ns, most, &mut port);
         // While frames come, more to send follows at once: full batches cost less per frame.
         // A transport whose batch is full does not wait for this.
-        if received == 0 || at_ns.saturating_sub(self.flushed_ns) >= GATHER_NS {
-            self.flushed_ns = at_ns;
+        if received == 0 {
             self.link.tx.flush()?;
+        } else if at_ns.saturating_sub(self.flushed_ns) >= GATHER_NS {
+            self.flushed_ns = at_ns;
+            self.link.tx.flush_old()?;
         }
         Ok(Step {
             at_ns,

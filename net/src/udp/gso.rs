@@ -35,6 +35,8 @@ struct Batch {
     address: SockAddr,
     segment: usize,
     frames: usize,
+    /// It was open when old batches were last closed.
+    old: bool,
     /// Frames the kernel has taken already, where it takes them one by one.
     handed: usize,
 }
@@ -49,6 +51,7 @@ impl Batch {
             address: any.clone(),
             segment: 0,
             frames: 0,
+            old: false,
             handed: 0,
         }
     }
@@ -171,6 +174,7 @@ impl Gather {
         batch.origin = self.skew.advance();
         batch.len = 0;
         batch.frames = 0;
+        batch.old = false;
         batch.handed = 0;
         batch.segment = len;
         batch.to = to;
@@ -212,6 +216,24 @@ impl Gather {
             for node in 0..self.open_nodes.len() {
                 self.close(To::Node(node as u16));
             }
+        }
+    }
+
+    /// Makes batches ready to leave that were open at the last call of this.
+    pub(super) fn close_old(&mut self) {
+        self.close_if_old(To::Group);
+        if self.open_nodes_len > 0 {
+            for node in 0..self.open_nodes.len() {
+                self.close_if_old(To::Node(node as u16));
+            }
+        }
+    }
+
+    fn close_if_old(&mut self, to: To) {
+        if let Some(index) = *self.open_slot(to)
+            && std::mem::replace(&mut self.batches[index].old, true)
+        {
+            self.close(to);
         }
     }
 
@@ -304,6 +326,23 @@ mod tests {
             .messages(segmentation)
             .map(|message| (message.bytes.len(), message.segment))
             .collect()
+    }
+
+    /// What came since the call before may be joined by others.
+    #[test]
+    fn old_batches_are_those_of_the_call_before() {
+        let (mut gather, address) = gather();
+        put(&mut gather, &address, To::Node(3), 100);
+        gather.close_old();
+        assert!(gather.is_idle());
+        put(&mut gather, &address, To::Group, 50);
+        put(&mut gather, &address, To::Node(3), 100);
+        gather.close_old();
+        assert_eq!(shapes(&gather, true), [(200, Some(100))]);
+        gather.close_old();
+        assert_eq!(shapes(&gather, true), [(200, Some(100)), (50, None)]);
+        gather.close_old();
+        assert_eq!(gather.messages(true).count(), 2, "none is open any more");
     }
 
     #[test]

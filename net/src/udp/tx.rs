@@ -253,6 +253,12 @@ impl Transmit for Tx {
         self.fatal.take().map_or(Ok(()), Err)
     }
 
+    fn flush_old(&mut self) -> io::Result<()> {
+        self.gather.close_old();
+        self.submit();
+        self.fatal.take().map_or(Ok(()), Err)
+    }
+
     fn learn(&mut self, node: u16, source: Source) {
         if let Source::Socket(address) | Source::Multicast(address) = source
             && self.targets.learn(node, address)

@@ -57,7 +57,9 @@ impl DriverArgs {
         let mut responders = Vec::new();
         for host in 1..=what.team.receivers {
             let mut recv = end(host as u16, "recv");
-            recv.args(["--parallel", &streams]).stdout(Stdio::null());
+            // What it says is for a person who starts the other end by hand.
+            recv.args(["--quiet", "--parallel", &streams]);
+            recv.stdout(Stdio::null());
             responders.push(Guard(recv.spawn()?));
         }
         let mut driver = end(0, what.name);

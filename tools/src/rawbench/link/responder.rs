@@ -78,7 +78,7 @@ impl Args {
         let links = links?;
         let _server = self.compare.then(iperf3_server).transpose()?;
         drop_privileges_after_opening(transport)?;
-        dogwild_lab::note!(
+        dogwild_lab::progress!(
             "listening on {} ({}, session `{}`): start `dogwild-rawbench send`, `ping`, `sweep` or `latency` on the other host; Ctrl-C ends this",
             self.link.iface(),
             transport.name(),
