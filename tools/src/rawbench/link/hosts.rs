@@ -63,6 +63,9 @@ impl DriverArgs {
             responders.push(Guard(recv.spawn()?));
         }
         let mut driver = end(0, what.name);
+        if !dogwild_lab::out::shows_bars() {
+            driver.arg("--quiet");
+        }
         driver
             .args(["--seconds", &self.seconds.to_string()])
             .args(&what.args)
