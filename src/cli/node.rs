@@ -11,7 +11,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::job_file::{Job, JobFile};
 use super::stream_args::PrecisionArg;
 use super::train_poseidon::Sync;
-use crate::job::{Asked, Card, DEFAULT_OUT, Here, Meeting, Old, OutFolder, World, node_buffer};
+use crate::job::{
+    Asked, Card, DEFAULT_OUT, Here, Meeting, Old, OutFolder, World, forget, has_memory,
+    node_buffer, take_back,
+};
 use crate::node::{Stop, stop_on_signals};
 use crate::poseidon::ClusterKey;
 
@@ -115,16 +118,20 @@ impl Args {
         let least = job.args.args.stream.min_nodes.unwrap_or(world.size);
         let buffer = node_buffer(session, node);
         // A worker goes on from its checkpoints, and waits for all others.
-        let goes_on = job.args.args.sync == Sync::Stream && buffer.exists();
-        // Before others are called: a folder that cannot be had is this host's affair.
         let dir = self.folder(&job, node);
+        // A person who says --overwrite has the last word; in a launcher's script it is for what
+        // other jobs have left.
+        let anew = job.args.args.overwrite && !world.is_launched();
+        let remembers = buffer.exists() || !anew && has_memory(&dir, &buffer);
+        let goes_on = job.args.args.sync == Sync::Stream && remembers;
+        // Before others are called: a folder that cannot be had is this host's affair.
         let name = format!("{session:016x}");
         let before = Note::read(&dir).filter(|note| note.session == name);
         let again = before.is_some();
         let old = match job.args.args.sync {
             _ if goes_on => Old::Resume,
             _ if job.args.args.overwrite => Old::Replace,
-            Sync::Stream if again && is_unfinished(&dir) => Old::Replace,
+            Sync::Stream if again && !is_complete(&dir) => Old::Replace,
             Sync::Poseidon if again && !is_complete(&dir) => Old::Resume,
             _ => Old::Refuse,
         };
@@ -139,7 +146,10 @@ impl Args {
             return Ok(stop.check()?);
         };
         if goes_on {
+            take_back(&dir, &buffer)?;
             log::info!("going on with {}", buffer.display());
+        } else {
+            forget(&dir)?;
         }
         // Rank 0 that goes on was called by no other node yet.
         let join = place

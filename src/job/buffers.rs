@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use anyhow::{Result, anyhow};
 
 use super::BufferError;
+use super::memory;
 use super::out::OutFolder;
 use super::results::save_weights;
 use crate::snapshot::SaveError;
@@ -141,6 +142,25 @@ impl Buffers {
             self.iterations(),
             shared.path().display()
         )
+    }
+
+    /// Keeps all that a node remembers with its results in `dir`, so that the same node goes on,
+    /// and removes the buffer. If that cannot be, it stays.
+    pub(super) fn keep(self, dir: &Path) {
+        match memory::keep(&files_of(&self.job), dir) {
+            Ok(kept) => {
+                log::info!(
+                    "what this node remembers is kept in {}: the same command goes on",
+                    kept.display()
+                );
+                self.remove();
+            }
+            Err(error) => log::warn!(
+                "{error:#}; so the buffers {SHM}/{}* stay, and the same command goes on with them (`dogwild clean` \
+                 removes them)",
+                self.job
+            ),
+        }
     }
 
     /// Removes them: they are saved, or hold nothing worth it.

@@ -17,6 +17,8 @@ use crate::weights::SharedWeights;
 pub(super) struct End {
     pub(super) outcome: Outcome,
     pub(super) detail: Option<String>,
+    /// What ended may go on: a node of a job whose others run elsewhere.
+    pub(super) goes_on: bool,
 }
 
 impl End {
@@ -31,7 +33,11 @@ impl End {
                 _ => (Outcome::Failed, Some(format!("{error:#}"))),
             },
         };
-        Self { outcome, detail }
+        Self {
+            outcome,
+            detail,
+            goes_on: false,
+        }
     }
 
     fn has_failed(&self) -> Option<Error> {
@@ -125,7 +131,10 @@ pub(super) fn conclude(
         write_results(out.work(), &summary)?;
         Ok(summary)
     });
-    buffers.remove();
+    match end.outcome {
+        Outcome::Interrupted(_) | Outcome::Failed if end.goes_on => buffers.keep(out.dir()),
+        _ => buffers.remove(),
+    }
     let work = out.work().to_owned();
     let unreported = || {
         let why = end

@@ -148,6 +148,11 @@ impl OutFolder {
         &self.work
     }
 
+    /// The folder that was named.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where checkpoints and snapshots go. Those of a run that is gone on with stay in one place,
     /// so that the newest is found again.
     pub fn lasting(&self) -> &Path {

@@ -180,7 +180,8 @@ pub(super) fn train(plan: PlanOf<'_, StreamPlan>, out: OutFolder, stop: &Stop) -
     stop_all(crew.all());
     let reached = plan.job.target_accuracy.map(|_| reached);
     let identical = course.identical;
-    let end = End::of(result, stop, Facts { reached, identical });
+    let mut end = End::of(result, stop, Facts { reached, identical });
+    end.goes_on = plan.own.here.is_some();
     course.snapshot(end.outcome);
     let restarts = crew.all().map(|component| component.restarts()).sum();
     conclude(end, buffers, out, &plan.job.model, |nodes, outcome| {

@@ -19,6 +19,9 @@ pub struct Asked {
     pub join: Option<String>,
 }
 
+/// Who says which node it is, if no launcher does.
+const BY_HAND: &str = "the command line";
+
 /// One node of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
@@ -101,6 +104,11 @@ struct Said {
 }
 
 impl World {
+    /// Whether a launcher started this node, and not a person.
+    pub fn is_launched(&self) -> bool {
+        self.by != BY_HAND
+    }
+
     /// Finds out.
     ///
     /// # Errors
@@ -116,7 +124,7 @@ impl World {
                 let size = said.size.map(|name| number(name, 1)).transpose()?;
                 (said.by, number(said.rank, 0)?, size.flatten())
             }
-            None => ("the command line", None, None),
+            None => (BY_HAND, None, None),
         };
         let rank = asked.rank.or(launched_rank).ok_or(WorldError::Nothing)?;
         let missing = |what, flag| WorldError::Missing {

@@ -4,6 +4,7 @@
 #![cfg(feature = "program")]
 
 mod reliable;
+mod slurm;
 #[path = "../support/mod.rs"]
 mod support;
 mod trouble;
@@ -18,7 +19,7 @@ use support::output::{said, succeeds};
 use support::process::Process;
 use support::program::dogwild;
 use support::results::tensors;
-use support::wait::{wait_for, wait_while};
+use support::wait::wait_for;
 
 /// A job file of a test, with its results.
 struct Job {
@@ -84,6 +85,11 @@ impl Job {
         }
     }
 
+    /// Iterations that node `rank` has made, by its summary.
+    fn own_iterations(&self, rank: u16) -> u64 {
+        self.summary(rank)["iterations"].as_u64().expect("a number")
+    }
+
     /// Iterations that node `rank` has made, by its buffer; 0 while it has none.
     fn iterations(&self, rank: u16) -> u64 {
         support::job::iterations(&self.buffer(rank))
@@ -91,11 +97,16 @@ impl Job {
 
     /// The buffer of a node, by the session that its folder names.
     fn buffer(&self, rank: u16) -> PathBuf {
-        let note = fs::read_to_string(self.out(rank).join("node.json")).unwrap_or_default();
-        let note: serde_json::Value = serde_json::from_str(&note).unwrap_or_default();
-        let session = note["session"].as_str().unwrap_or("none");
-        format!("/dev/shm/dogwild-train-node-{session}-n{rank:02}").into()
+        buffer_by(&self.out(rank).join("node.json"), rank)
     }
+}
+
+/// The buffer of a node, by the session that its note names.
+fn buffer_by(note: &Path, rank: u16) -> PathBuf {
+    let note = fs::read_to_string(note).unwrap_or_default();
+    let note: serde_json::Value = serde_json::from_str(&note).unwrap_or_default();
+    let session = note["session"].as_str().unwrap_or("none");
+    format!("/dev/shm/dogwild-train-node-{session}-n{rank:02}").into()
 }
 
 impl Drop for Job {
@@ -151,8 +162,8 @@ fn a_node_that_is_killed_goes_on() {
         assert!(said.contains("going on with /dev/shm/"), "{said}");
     }
     job.check(2);
-    let made = |rank| job.summary(rank)["iterations"].as_u64().expect("a number");
-    assert!(made(0) + made(1) >= 600, "{} and {}", made(0), made(1));
+    let [zero, one] = [0, 1].map(|rank| job.own_iterations(rank));
+    assert!(zero + one >= 600, "{zero} and {one}");
 }
 
 /// A node that is told to end gives what it has to others; started again, it takes part again.
@@ -181,9 +192,11 @@ fn a_node_that_is_told_to_end_leaves_and_comes_again() {
     job.check(3);
 }
 
+/// No other is there to give anything to: each keeps what it remembers, and the job goes on from
+/// there, in whatever order they start.
 #[test]
-fn all_nodes_may_be_told_to_end_at_once() {
-    let job = Job::new(100_000, "");
+fn all_nodes_may_be_told_to_end_at_once_and_go_on() {
+    let job = Job::new(900, "");
     let nodes = [0, 1].map(|rank| job.start(rank, 2));
     wait_for("both to train", || {
         job.iterations(0) > 20 && job.iterations(1) > 20
@@ -194,6 +207,39 @@ fn all_nodes_may_be_told_to_end_at_once() {
         assert_eq!(output.status.code(), Some(143), "{}", said(&output));
         assert!(job.out(rank).join("weights.safetensors").exists());
         assert!(!job.buffer(rank).exists(), "saved, and gone from memory");
+    }
+    let done: Vec<u64> = (0..2).map(|rank| job.own_iterations(rank)).collect();
+    let nodes = [1, 0].map(|rank| job.start(rank, 2));
+    for node in nodes {
+        let said = ends_well(node);
+        assert!(said.contains("going on with /dev/shm/"), "{said}");
+    }
+    job.check(2);
+    let all: Vec<u64> = (0..2).map(|rank| job.own_iterations(rank)).collect();
+    assert!(
+        all[0] > done[0] && all[1] > done[1],
+        "{done:?}, then {all:?}"
+    );
+    assert!(
+        all.iter().sum::<u64>() < 900 + done.iter().sum::<u64>(),
+        "it began anew: {all:?}"
+    );
+    for rank in 0..2 {
+        assert!(!job.out(rank).join("memory").exists(), "used, and gone");
+    }
+}
+
+/// A person who wants to begin anew says so.
+#[test]
+fn what_a_node_remembers_may_be_given_up() {
+    let job = Job::new(100_000, "");
+    let start = |args: &[&str]| Process::start(job.node(0, 1).args(args));
+    for args in [&[][..], &["--overwrite"]] {
+        let node = start(args);
+        wait_for("it to train", || job.iterations(0) > 20);
+        node.signal("TERM");
+        let said = said(&node.output());
+        assert!(!said.contains("going on with"), "{said}");
     }
 }
 
@@ -367,128 +413,4 @@ fn four_hosts_without_multicast_by_the_variables_of_torchrun() {
         );
         assert!(!table.contains("packets 0 "), "host {host}: {table}");
     }
-}
-
-/// Slurm's daemons for two nodes of this host, which end with the test.
-struct Slurm {
-    folder: tempfile::TempDir,
-    _daemons: Vec<Process>,
-}
-
-impl Slurm {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let key: Vec<u8> = (0..128).collect();
-        fs::write(path("key"), key).expect("written");
-        succeeds(Command::new("chmod").args(["600", &path("key")]));
-        succeeds(Command::new("chmod").args(["755", &path("")]));
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
-        let host = host.trim().split('.').next().unwrap_or_default();
-        let ports: Vec<u16> = (0..3)
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .map(|listener| listener.local_addr().expect("an address").port())
-            .collect();
-        fs::write(path("slurm.conf"), config(&path(""), host, &ports)).expect("written");
-        let quiet = |command: &mut Command| {
-            command
-                .env("SLURM_CONF", path("slurm.conf"))
-                .stdin(Stdio::null());
-            Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
-        };
-        let mut munged = Command::new("munged");
-        munged.args(["-F", "--force"]);
-        let options = ["key-file=key", "socket=socket", "pid-file=munge.pid"];
-        for option in options
-            .into_iter()
-            .chain(["log-file=munge.log", "seed-file=seed"])
-        {
-            let (name, file) = option.split_once('=').expect("a file");
-            munged.arg(format!("--{name}={}", path(file)));
-        }
-        let mut daemons = vec![quiet(&mut munged)];
-        wait_for("munged", || Path::new(&path("socket")).exists());
-        daemons.push(quiet(Command::new("slurmctld").args(["-D", "-c"])));
-        for node in ["n1", "n2"] {
-            daemons.push(quiet(Command::new("slurmd").args(["-D", "-N", node])));
-        }
-        let slurm = Self {
-            folder,
-            _daemons: daemons,
-        };
-        slurm.wait_until_idle();
-        slurm
-    }
-
-    /// Its processes on the nodes have ended then, too.
-    fn wait_until_idle(&self) {
-        wait_while("both nodes of Slurm to be idle", || {
-            let idle = self
-                .command("sinfo")
-                .args(["-h", "-t", "idle", "-o", "%D"])
-                .output();
-            let idle = String::from_utf8_lossy(&idle.expect("it runs").stdout).into_owned();
-            (idle.trim() != "2").then_some(idle)
-        });
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("SLURM_CONF", self.folder.path().join("slurm.conf"));
-        command.stdin(Stdio::null());
-        command
-    }
-}
-
-fn config(folder: &str, host: &str, ports: &[u16]) -> String {
-    let [control, one, two] = ports else {
-        panic!("three ports")
-    };
-    format!(
-        "ClusterName=dogwild\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
-         AuthType=auth/munge\nAuthInfo=socket={folder}/socket\nCredType=cred/munge\n\
-         MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
-         ReturnToService=2\nSlurmctldPort={control}\nStateSaveLocation={folder}/state\n\
-         SlurmdSpoolDir={folder}/spool.%n\nSlurmctldPidFile={folder}/ctld.pid\n\
-         SlurmdPidFile={folder}/d.%n.pid\nSlurmctldLogFile={folder}/ctld.log\n\
-         SlurmdLogFile={folder}/d.%n.log\nSchedulerType=sched/builtin\n\
-         SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n\
-         JobAcctGatherType=jobacct_gather/none\n\
-         AccountingStorageType=accounting_storage/none\n\
-         NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one} CPUs=2 State=UNKNOWN\n\
-         NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} CPUs=2 State=UNKNOWN\n\
-         PartitionName=p Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP\n"
-    )
-}
-
-#[test]
-fn srun_starts_the_same_file_on_two_nodes() {
-    let there = [
-        ("srun", "slurm-client"),
-        ("slurmctld", "slurmctld"),
-        ("slurmd", "slurmd"),
-    ];
-    if !there.iter().all(|(program, package)| has(program, package)) || !has("munged", "munge") {
-        return;
-    }
-    if !is_root() {
-        return skip("Slurm's daemons need root");
-    }
-    let job = Job::new(60, "");
-    let slurm = Slurm::new();
-    let mut srun = slurm.command("srun");
-    // The names of its nodes are none of this host's.
-    srun.env("MASTER_ADDR", "127.0.0.1");
-    srun.args(["-N2", "-n2"])
-        .arg(program())
-        .arg("node")
-        .arg(job.file());
-    succeeds(&mut srun);
-    slurm.wait_until_idle();
-    job.check(2);
-}
-
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output();
-    id.is_ok_and(|id| id.stdout.starts_with(b"0"))
 }

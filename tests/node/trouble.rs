@@ -2,16 +2,17 @@
 //! stands still.
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 
-use super::Job;
-use super::ends_well;
+use super::support::job::iterations;
 use super::support::mounts::in_mounts;
 use super::support::output::said;
 use super::support::process::Process;
 use super::support::program::dogwild;
 use super::support::results::tensors;
 use super::support::wait::wait_for;
+use super::{Job, buffer_by, ends_well};
 
 /// Results that find no room: the others end well, and the weights can be rescued.
 #[test]
@@ -93,4 +94,38 @@ fn a_first_node_that_stands_still_holds_up_no_other() {
     nodes[0].signal("CONT");
     nodes.into_iter().for_each(|node| drop(ends_well(node)));
     job.check(3);
+}
+
+/// No room on the disk for what a node remembers: that stays in memory, and the node goes on with
+/// it.
+#[test]
+fn a_full_disk_leaves_a_node_that_is_told_to_end_in_memory() {
+    let job = Job::new(100_000, "");
+    fs::create_dir_all(job.out(0)).expect("a folder");
+    // Weights of 1.7 MB, a snapshot with momentum; then four times the weights for the buffer.
+    let mount = format!("mount -t tmpfs -o size=8m none '{}'", job.out(0).display());
+    let Some(mut full) = in_mounts(&mount, &job.node(0, 1)) else {
+        return;
+    };
+    full.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let node = Process::start(&mut full);
+    let note = format!("/proc/{}/root{}/node.json", node.id(), job.out(0).display());
+    let buffer = || buffer_by(Path::new(&note), 0);
+    wait_for("it to train", || iterations(&buffer()) > 20);
+    let buffer = buffer();
+    node.signal("TERM");
+    let told = said(&node.output());
+    for part in [
+        "cannot copy",
+        "No space left",
+        "stay, and the same command goes on",
+    ] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+    let done = iterations(&buffer);
+    let node = job.start(0, 1);
+    wait_for("it to go on", || iterations(&buffer) > done + 20);
+    node.signal("TERM");
+    assert!(said(&node.output()).contains("going on with"));
+    assert!(job.own_iterations(0) > done + 20);
 }
