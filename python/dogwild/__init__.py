@@ -16,6 +16,7 @@ from .errors import (
     BufferMismatch,
     BufferNotReady,
     Detached,
+    Diverged,
     DogwildError,
     NoSpace,
     NotShareable,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from .ddp import CommHook, comm_hook
     from .rate import ClusterLR
     from .reliable import Poseidon, poseidon
-    from .shared import Shared, share
+    from .job import Shared
+    from .shared import share
 
 __all__ = [
     "Attached",
@@ -39,6 +41,7 @@ __all__ = [
     "ClusterLR",
     "CommHook",
     "Detached",
+    "Diverged",
     "DogwildError",
     "NoSpace",
     "NotShareable",

@@ -75,7 +75,8 @@ class Attached(Mapping[str, "numpy.ndarray[Any, Any]"]):
         """Copies the weights into ``model``; raises ``KeyError`` for a name that it has not."""
         import torch
 
-        places = dict(model.named_parameters())
+        places: dict[str, torch.Tensor] = dict(model.named_buffers())
+        places.update(model.named_parameters())
         with torch.no_grad():
             for name, tensor in self.state_dict().items():
                 if name not in places:

@@ -1,7 +1,8 @@
-"""The parameters of a model in a buffer: which they are, and whether they still are there."""
+"""What a model has in a buffer: which tensors they are, and whether they still are there."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from ._native import Buffer
-from .errors import Detached, NotShareable
+from .errors import Detached, Diverged, NotShareable
 
 #: Parameters whose place is looked at in each step; all are every hundred steps.
 _EVERY = 100
@@ -18,19 +19,25 @@ _EVERY = 100
 
 @dataclass
 class Place:
-    """One parameter: where the model has it, and where it lies in memory."""
+    """One parameter, or a buffer of the model: where it has it, and where it lies in memory."""
 
     name: str
     module: nn.Module
     attribute: str
-    parameter: nn.Parameter
+    parameter: torch.Tensor
     pointer: int = 0
 
+    def now(self) -> torch.Tensor | None:
+        """What the model has there at present."""
+        of = self.module._parameters
+        return (of if self.attribute in of else self.module._buffers).get(self.attribute)
 
-def places(model: nn.Module, frozen: bool) -> list[Place]:
+
+def places(model: nn.Module, frozen: bool, buffers: bool = False) -> list[Place]:
     """The parameters to share, each once: of tied ones the first name counts.
 
-    ``frozen``: those that require no gradient too. Raises
+    ``frozen``: those that require no gradient too. ``buffers``: what the model saves besides in
+    float32, such as running statistics, too; counts of steps stay each process's own. Raises
     :class:`~dogwild.errors.NotShareable` by name for what cannot lie in the buffer.
     """
     found: list[Place] = []
@@ -47,14 +54,31 @@ def places(model: nn.Module, frozen: bool) -> list[Place]:
             if not parameter.numel():
                 continue
             found.append(Place(name, module, attribute, parameter))
-    if not found:
+        if buffers:
+            found += _buffers(prefix, module, seen)
+    if not any(isinstance(place.parameter, nn.Parameter) for place in found):
         raise NotShareable(
             "the model has no parameter that is trained: set requires_grad, or give frozen=True"
         )
     return found
 
 
-def check(name: str, parameter: nn.Parameter) -> None:
+def _buffers(prefix: str, module: nn.Module, seen: set[int]) -> list[Place]:
+    """The buffers of a module that are saved, in float32, each once."""
+    found: list[Place] = []
+    for attribute, tensor in module._buffers.items():
+        saved = attribute not in module._non_persistent_buffers_set
+        if tensor is None or id(tensor) in seen or not saved or tensor.dtype != torch.float32:
+            continue
+        seen.add(id(tensor))
+        name = f"{prefix}.{attribute}" if prefix else attribute
+        check(name, tensor)
+        if tensor.numel():
+            found.append(Place(name, module, attribute, tensor))
+    return found
+
+
+def check(name: str, parameter: torch.Tensor) -> None:
     """Raises :class:`~dogwild.errors.NotShareable` for what is not float32 on the CPU."""
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         raise NotShareable(f"{name} has no shape yet: run the model once before share()")
@@ -103,12 +127,27 @@ class Watch:
             self._look(self._places[self._steps % len(self._places)])
 
     def all(self) -> None:
-        """Looks at all parameters. Raises :class:`~dogwild.errors.Detached` for the first."""
+        """Looks at all parameters.
+
+        Raises for the first :class:`~dogwild.errors.Detached`, or
+        :class:`~dogwild.errors.Diverged` if its weights are no numbers.
+        """
         for place in self._places:
             self._look(place)
+        for place in self._places:
+            # A sum is one pass, and is finite only if all of them are.
+            with torch.no_grad():
+                tensor = place.parameter
+                finite = math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
+            if not finite:
+                raise Diverged(
+                    f"{place.name} has weights that are NaN or infinite: the training has diverged. "
+                    "Take a lower rate, limit the gradient (clip_grad_norm_), or go on from weights "
+                    'that were saved before (existing="fresh")'
+                )
 
     def _look(self, place: Place) -> None:
-        now = place.module._parameters.get(place.attribute)
+        now = place.now()
         if now is place.parameter and now.data_ptr() == place.pointer and now.is_contiguous():
             return
         how = (

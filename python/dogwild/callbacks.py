@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from .errors import DogwildError
-from .shared import Shared, share
+from .job import Shared
+from .shared import share
 
 
 class Sharing:

@@ -37,5 +37,9 @@ class Detached(DogwildError):
     """A parameter of the model does not lie in the buffer any more."""
 
 
+class Diverged(DogwildError):
+    """Weights are NaN or infinite."""
+
+
 class PeerLost(DogwildError):
     """Other nodes did not come, or did not take what was added here, in time."""

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 
 from .callbacks import Sharing
 from .errors import DogwildError
-from .shared import Shared
+from .job import Shared
 
 
 class Share(TrainerCallback):  # type: ignore[misc,unused-ignore]

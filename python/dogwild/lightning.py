@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from .callbacks import Sharing
-from .shared import Shared
+from .job import Shared
 
 
 class Share(Callback):  # type: ignore[misc,unused-ignore]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from .shared import Shared
+from .job import Shared
 
 
 class ClusterLR(lr_scheduler._LRScheduler):

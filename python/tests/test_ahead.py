@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -64,16 +65,19 @@ class Learner:
         self.losses = []
         self.strides = []
         self.job = None
+        self.averages = False
 
     def step(self):
         some = torch.randint(len(X), (32,), generator=self.order)
         self.optimizer.zero_grad()
         loss = F.cross_entropy(self.model(X[some]), Y[some])
         loss.backward()
-        self.optimizer.step()
+        with self.job.averaging() if self.averages else nullcontext():
+            self.optimizer.step()
+            stride = self.job.stride if self.job else 1.0
         self.losses.append(loss.item())
         if self.job is not None:
-            self.strides.append(self.job.stride)
+            self.strides.append(stride)
 
     def accuracy(self):
         with torch.no_grad():
@@ -175,6 +179,23 @@ class WalkAhead(unittest.TestCase):
         self.rounds(learners, 12)
         self.rounds([slow], STEPS - sum(len(one.losses) for one in learners))
         self.check("momentum", learners)
+
+    def test_averages_of_plain_steps(self):
+        """For a part of the training no node walks ahead; then all do, and none has lost anything."""
+        learners = self.cluster("momentum")
+        for averages in (True, False):
+            for one in learners:
+                one.averages = averages
+            self.rounds(learners, STEPS // len(learners) // 2)
+        half = STEPS // len(learners) // 2
+        for one in learners:
+            self.assertEqual(set(one.strides[:half]), {1.0})
+            self.assertGreater(sum(one.strides[half:]) / half, 1.5)
+        found = self.finish(learners)
+        self.assertEqual(len(set(found)), 1)
+        # Half of the steps counted for a quarter.
+        self.assertGreater(plain("momentum")[0], found[0])
+        self.assertGreater(found[0], 0.5)
 
     def test_without_it_the_same_steps_are_worth_less(self):
         learners = self.cluster("RMSprop", walk_ahead=False)

@@ -189,6 +189,48 @@ class Alone(unittest.TestCase):
         with self.share(Tied(), frozen=True, existing="fresh"):
             self.assertIn("fixed", dogwild.attach(self.path))
 
+    def test_running_statistics_are_shared_on_request(self):
+        def normed():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(20, 50), nn.BatchNorm1d(50), nn.Linear(50, 10))
+
+        model = normed()
+        with self.share(model, buffers="shared") as job:
+            model(X)
+            live = dogwild.attach(self.path)
+            self.assertNotIn("1.num_batches_tracked", live)
+            self.assertTrue((live["1.running_mean"] != 0).any())
+            other = normed()
+            live.load_into(other)
+            self.assertTrue(torch.equal(other.eval()(X), model.eval()(X)))
+            model[1].running_var = torch.ones(50)
+            with self.assertRaisesRegex(dogwild.Detached, "1.running_var does not lie"):
+                job.finish()
+        with self.share(normed(), existing="fresh"):
+            self.assertNotIn("1.running_mean", dogwild.attach(self.path))
+            with self.assertRaisesRegex(dogwild.BufferMismatch, "1.running_mean"):
+                self.share(normed(), buffers="shared", index=1)
+        with self.assertRaisesRegex(ValueError, '"local" or "shared"'):
+            self.share(net(), buffers="all")
+
+    def test_weights_that_are_no_numbers_are_named(self):
+        for value in (float("nan"), float("inf")):
+            model = net()
+            with self.share(model, existing="fresh") as job:
+                with torch.no_grad():
+                    model[2].bias[3] = value
+                with self.assertRaisesRegex(dogwild.Diverged, r"2\.bias has weights.*lower rate"):
+                    for _ in range(100):
+                        job.step()
+                with self.assertRaises(dogwild.Diverged):
+                    job.finish()
+        # A sum that is too large for float32 is none of that.
+        model = net()
+        with self.share(model, existing="fresh") as job:
+            with torch.no_grad():
+                model[0].weight.fill_(3e38)
+            self.assertTrue(job.finish())
+
     def test_an_evaluator(self):
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
