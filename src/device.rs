@@ -30,6 +30,16 @@ pub use error::DeviceError;
 pub use kernel::{Kernel, Number, Shape};
 pub use memory::{HostMemory, Memory, Part};
 
+/// Pins host memory if the driver can: without it copies are correct, and slower.
+pub fn pin<D: Device>(device: &D, memory: &HostMemory) {
+    if let Err(error) = device.pin(memory) {
+        log::warn!(
+            "copies of {} MB will be slow: {error}; raise the limit of locked memory (ulimit -l)",
+            (4 * memory.len()).div_ceil(1_000_000)
+        );
+    }
+}
+
 /// A device, or one of several logical ones on the same hardware. Clones are the same device.
 pub trait Device: Clone + Send + Sync + 'static {
     /// Its memory: 32-bit words. Clones are the same memory, which is freed with the last of them

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::error::AccumulateError;
 use super::sum::{LayerRange, Order, Sink, Sum, Watch};
-use crate::device::{Device, DeviceError, Event as _, Memory, Stream as _};
+use crate::device::{Device, DeviceError, Event as _, Memory, Stream as _, pin};
 
 /// What a device does with a layer's sum as soon as it is there: puts the update on the stream that
 /// brings it. Arguments: device, layer, iteration, stream.
@@ -79,8 +79,8 @@ impl<D: Device> Accumulate<D> {
                 });
             }
             let make = || -> Result<Lane<D>, DeviceError> {
-                device.pin(sum.gradient(index))?;
-                device.pin(sum.total())?;
+                pin(&device, sum.gradient(index));
+                pin(&device, sum.total());
                 Ok(Lane {
                     down: device.stream()?,
                     up: device.stream()?,

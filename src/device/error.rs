@@ -19,7 +19,7 @@ pub enum DeviceError {
     #[error("{what}: {how}")]
     Missing {
         /// What is missing.
-        what: &'static str,
+        what: String,
         /// How to get it.
         how: &'static str,
     },

@@ -1,7 +1,7 @@
 //! All kernels: as CUDA C (`*.cu` here), as Rust for the host device, and as functions to call.
 //!
 //! Touch only the parts they are given. [`ALL`] names every kernel, [`SOURCES`] every file of CUDA
-//! C; a test compiles the files and looks for each name in them.
+//! C, and [`PTX`] what they are compiled to.
 
 mod net;
 mod sync;
@@ -25,6 +25,13 @@ pub const SOURCES: [(&str, &str); 2] = [
     ("net.cu", include_str!("kernels/net.cu")),
 ];
 
+/// The same as PTX, which a GPU's driver compiles: made by `cargo xtask ptx`.
+#[cfg(feature = "cuda")]
+pub const PTX: [(&str, &str); 2] = [
+    ("sync.cu", include_str!("kernels/sync.ptx")),
+    ("net.cu", include_str!("kernels/net.ptx")),
+];
+
 /// Every kernel.
 pub static ALL: [&Kernel; 15] = [
     &TAKE_POSITION,
@@ -43,3 +50,29 @@ pub static ALL: [&Kernel; 15] = [
     &WALK,
     &SQUARES,
 ];
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    /// Each kernel is an entry of its file, and each entry is a kernel.
+    #[test]
+    fn every_kernel_is_in_the_ptx() {
+        for ((source, _), (of, ptx)) in SOURCES.iter().zip(PTX) {
+            assert_eq!(*source, of);
+            let named: Vec<_> = ALL.iter().filter(|kernel| kernel.source == of).collect();
+            for kernel in &named {
+                let entry = format!(".visible .entry {}(", kernel.name);
+                assert!(ptx.contains(&entry), "{source} has no {}", kernel.name);
+            }
+            let entries = ptx.matches(".visible .entry ").count();
+            assert_eq!(
+                entries,
+                named.len(),
+                "{source} has kernels that ALL does not name"
+            );
+            // What drivers from 520 on take, for GPUs from Maxwell on.
+            assert!(ptx.contains(".version 7.8") && ptx.contains(".target sm_50"));
+        }
+    }
+}

@@ -15,7 +15,7 @@ use super::net::{Net, Tensor};
 use super::net_spec::{LayerOp, LayerSpec, Phase};
 use super::spec::SolverSpec;
 use crate::device::kernels::{self, Geometry};
-use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream};
+use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, pin};
 use chain::Chain;
 
 /// Why a net does not run on a device.
@@ -119,7 +119,7 @@ impl<D: Device> DeviceNet<D> {
                 bytes: words * 4,
                 why: error.to_string(),
             })?;
-            device.pin(&memory)?;
+            pin(device, &memory);
             Ok(memory)
         };
         Ok(Self {

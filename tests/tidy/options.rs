@@ -23,8 +23,8 @@ const PROGRAM: [&str; 7] = [
 /// Files of these whose errors are the library's all the same.
 const ERRORS: [&str; 2] = ["src/node/streamer/error.rs", "src/node/transport.rs"];
 
-/// Options of other programs: of NVRTC, Docker and ss.
-const OF_OTHERS: [&str; 3] = ["--gpu-architecture", "--gpus", "--xdp"];
+/// Options of other programs: of Docker and ss.
+const OF_OTHERS: [&str; 2] = ["--gpus", "--xdp"];
 
 /// Whether a line of source, a comment left out, has an option of ours in it: `--name`.
 fn names_an_option(line: &str) -> bool {

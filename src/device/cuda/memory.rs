@@ -4,13 +4,13 @@
 //! context, after the last user (streams hold what they use).
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::{CudaContext, sys};
-
+use super::context::Context;
+use super::driver::{Address, CudaError, REGISTER_PORTABLE, code, done};
 use crate::device::{Memory, SharedHandle};
 use crate::weights::WeightsView;
 
@@ -19,8 +19,8 @@ use crate::weights::WeightsView;
 pub struct CudaMemory(Arc<Allocation>);
 
 struct Allocation {
-    context: Arc<CudaContext>,
-    ptr: sys::CUdeviceptr,
+    context: Arc<Context>,
+    address: Address,
     words: usize,
 }
 
@@ -31,44 +31,41 @@ impl fmt::Debug for CudaMemory {
 }
 
 impl CudaMemory {
-    pub(super) fn zeroed(context: &Arc<CudaContext>, words: usize) -> Result<Self, DriverError> {
-        context.bind_to_thread()?;
-        let bytes = words
-            .checked_mul(4)
-            .ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?
-            .max(4);
-        // SAFETY: the context is current. cuMemAlloc, not a pool: only its memory can be shared by
-        // IPC.
-        let ptr = unsafe { result::malloc_sync(bytes) }?;
+    pub(super) fn zeroed(context: &Arc<Context>, words: usize) -> Result<Self, CudaError> {
+        context.bind()?;
+        let bytes = words.checked_mul(4).ok_or(CudaError(code::OUT_OF_MEMORY))?;
+        let bytes = bytes.max(4);
+        let mut address = 0;
+        // SAFETY: a place for an address; the context is current. cuMemAlloc, not a pool: only its
+        // memory can be shared by IPC.
+        done(unsafe { (context.driver.alloc)(&mut address, bytes) })?;
         let memory = Self(Arc::new(Allocation {
             context: context.clone(),
-            ptr,
+            address,
             words,
         }));
         // SAFETY: all of the memory just allocated.
-        unsafe { result::memset_d8_sync(ptr, 0, bytes) }?;
+        done(unsafe { (context.driver.fill)(address, 0, bytes) })?;
         // The memset runs on the default stream, for which ours do not wait.
         context.synchronize()?;
         Ok(memory)
     }
 
     /// The address of word `start` on the device.
-    pub(super) fn address(&self, start: usize) -> sys::CUdeviceptr {
-        self.0.ptr + 4 * start as u64
+    pub(super) fn address(&self, start: usize) -> Address {
+        self.0.address + 4 * start as u64
     }
 
-    pub(super) fn share(&self) -> Result<SharedHandle, DriverError> {
-        self.0.context.bind_to_thread()?;
-        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+    pub(super) fn share(&self) -> Result<SharedHandle, CudaError> {
+        let context = &self.0.context;
+        context.bind()?;
+        let mut handle = [0; 64];
         // SAFETY: a live allocation of cuMemAlloc, and a place for the handle.
-        unsafe { sys::cuIpcGetMemHandle(&mut handle, self.0.ptr) }.result()?;
-        let uuid = self.0.context.uuid()?;
-        let hex = |bytes: &[std::ffi::c_char]| -> String {
-            bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect()
-        };
+        done(unsafe { (context.driver.ipc_handle)(&mut handle, self.0.address) })?;
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
         Ok(SharedHandle {
-            handle: hex(&handle.reserved),
-            device_uuid: hex(&uuid.bytes),
+            handle: hex(&handle),
+            device_uuid: hex(&context.uuid()?),
             words: self.0.words,
         })
     }
@@ -83,17 +80,24 @@ impl Memory for CudaMemory {
 impl Drop for Allocation {
     fn drop(&mut self) {
         // A context that has failed frees its memory itself when it goes.
-        if self.context.bind_to_thread().is_ok() {
+        if self.context.bind().is_ok() {
             // SAFETY: allocated once, in this context; every stream that uses it holds it.
-            let _ = unsafe { result::free_sync(self.ptr) };
+            let _ = unsafe { (self.context.driver.free)(self.address) };
         }
     }
 }
 
-/// Host memory that is registered with the driver until this is dropped.
+/// How many [`Registered`] there are of the words at an address: the driver knows them once.
+static REGISTERED: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
+
+fn registered() -> MutexGuard<'static, Option<HashMap<usize, usize>>> {
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Host memory that is registered with the driver until the last of its kind is dropped.
 struct Registered {
-    context: Arc<CudaContext>,
-    ptr: *mut c_void,
+    context: Arc<Context>,
+    at: *mut c_void,
 }
 
 // SAFETY: only the address is kept, for the driver, which may be called from any thread.
@@ -101,35 +105,47 @@ unsafe impl Send for Registered {}
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        let mut registered = registered();
+        let uses = registered.get_or_insert_default();
+        let Some(left) = uses.get_mut(&self.at.addr()) else {
+            return;
+        };
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        uses.remove(&self.at.addr());
+        if self.context.bind().is_ok() {
             // SAFETY: registered once, by `register`, and still mapped: the owner is dropped after
             // this.
-            let _ = unsafe { sys::cuMemHostUnregister(self.ptr) }.result();
+            let _ = unsafe { (self.context.driver.unregister)(self.at) };
         }
     }
 }
 
-/// Registers host memory for all contexts; undone when the result is dropped.
+/// Registers host memory for all contexts; undone when the last result for it is dropped.
+///
+/// # Errors
+/// The driver refuses. Copies are correct without, but slower.
 pub(super) fn register(
-    context: &Arc<CudaContext>,
+    context: &Arc<Context>,
     words: WeightsView<'_>,
-) -> Result<Box<dyn Any + Send>, DriverError> {
-    context.bind_to_thread()?;
+) -> Result<Box<dyn Any + Send>, CudaError> {
     if words.is_empty() {
         return Ok(Box::new(()));
     }
-    let (ptr, bytes) = (words.as_ptr().cast::<c_void>(), words.len() * 4);
-    // SAFETY: a valid range, which its owner keeps until after the result is dropped.
-    let done = unsafe { sys::cuMemHostRegister_v2(ptr, bytes, sys::CU_MEMHOSTREGISTER_PORTABLE) };
-    match done.result() {
-        Ok(()) => Ok(Box::new(Registered {
-            context: context.clone(),
-            ptr,
-        })),
-        // By another `HostMemory` over the same words, which will unregister it.
-        Err(DriverError(sys::CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)) => {
-            Ok(Box::new(()))
-        }
-        Err(error) => Err(error),
+    let (at, bytes) = (words.as_ptr().cast::<c_void>(), words.len() * 4);
+    // Locked meanwhile: another thread may be about to register or release the same words.
+    let mut registered = registered();
+    let uses = registered.get_or_insert_default();
+    if !uses.contains_key(&at.addr()) {
+        context.bind()?;
+        // SAFETY: a valid range, which its owner keeps until after the result is dropped.
+        done(unsafe { (context.driver.register)(at, bytes, REGISTER_PORTABLE) })?;
     }
+    *uses.entry(at.addr()).or_default() += 1;
+    Ok(Box::new(Registered {
+        context: context.clone(),
+        at,
+    }))
 }

@@ -5,20 +5,26 @@
 //! `plan` says.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::{self, sys};
-
+use super::context::Context;
+use super::driver::{
+    CudaError, Driver, EVENT_BLOCKING_NO_TIMING, Handle, STREAM_NON_BLOCKING, code, done,
+};
 use super::{CudaDevice, CudaMemory};
 use crate::device::{DeviceError, Event, HostMemory, Kernel, Number, Part, Stream};
 
 /// A stream of a CUDA device.
 pub struct CudaStream {
     device: CudaDevice,
-    stream: Arc<driver::CudaStream>,
+    handle: Handle,
     held: Mutex<Held>,
 }
+
+// SAFETY: a handle of the driver, which any thread may use.
+unsafe impl Send for CudaStream {}
+// SAFETY: as above; it is never written.
+unsafe impl Sync for CudaStream {}
 
 /// What the work on a stream uses: few memories, each once.
 #[derive(Default)]
@@ -29,11 +35,8 @@ struct Held {
 
 impl Held {
     fn device(&mut self, memory: &CudaMemory) {
-        if !self
-            .device
-            .iter()
-            .any(|held| held.address(0) == memory.address(0))
-        {
+        let same = |held: &CudaMemory| held.address(0) == memory.address(0);
+        if !self.device.iter().any(same) {
             self.device.push(memory.clone());
         }
     }
@@ -46,24 +49,36 @@ impl Held {
 }
 
 impl CudaStream {
-    pub(super) fn new(device: &CudaDevice) -> Result<Self, DriverError> {
+    pub(super) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        let context = device.context();
+        context.bind()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a place for a handle; the context is current.
+        done(unsafe { (context.driver.stream_create)(&mut handle, STREAM_NON_BLOCKING) })?;
         Ok(Self {
             device: device.clone(),
-            stream: device.0.context.new_stream()?,
+            handle,
             held: Mutex::default(),
         })
     }
 
-    fn failed(&self, what: &str, error: DriverError) -> DeviceError {
+    fn failed(&self, what: &str, error: CudaError) -> DeviceError {
         self.device.failed(what, error)
     }
 
     /// Notes what is about to be used. The guard is to be kept until the work is on the stream: a
     /// `finish` in between would let go of it.
     fn hold(&self, hold: impl FnOnce(&mut Held)) -> MutexGuard<'_, Held> {
-        let mut held = self.held.lock().unwrap_or_else(|e| e.into_inner());
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         hold(&mut held);
         held
+    }
+
+    /// Makes a call in the context of this stream.
+    fn call(&self, what: &str, call: impl FnOnce(&Driver) -> u32) -> Result<(), DeviceError> {
+        let context = self.device.context();
+        let made = context.bind().and_then(|()| done(call(context.driver)));
+        made.map_err(|error| self.failed(what, error))
     }
 }
 
@@ -76,31 +91,19 @@ impl Stream for CudaStream {
         from: Part<'_, HostMemory>,
         to: Part<'_, CudaMemory>,
     ) -> Result<(), DeviceError> {
-        assert_eq!(
-            from.len(),
-            to.len(),
-            "an upload has two sides of one length"
-        );
+        let (one, other) = (from.len(), to.len());
+        assert_eq!(one, other, "an upload has two sides of one length");
         let _held = self.hold(|held| {
             held.host(from.memory());
             held.device(to.memory());
         });
         let words = from.memory().view().slice(from.start(), from.len());
-        let copy = || {
-            self.stream.context().bind_to_thread()?;
-            // SAFETY: both sides lie within memories that the stream holds until it was waited for;
-            // racing writers decide which value of a word is read, as everywhere.
-            unsafe {
-                sys::cuMemcpyHtoDAsync_v2(
-                    to.memory().address(to.start()),
-                    words.as_ptr().cast(),
-                    from.len() * 4,
-                    self.stream.cu_stream(),
-                )
-            }
-            .result()
-        };
-        copy().map_err(|error| self.failed("an upload", error))
+        let (at, to) = (words.as_ptr().cast(), to.memory().address(to.start()));
+        // SAFETY: both sides lie within memories that the stream holds until it was waited for;
+        // racing writers decide which value of a word is read, as everywhere.
+        self.call("an upload", |driver| unsafe {
+            (driver.upload)(to, at, one * 4, self.handle)
+        })
     }
 
     fn download(
@@ -108,30 +111,18 @@ impl Stream for CudaStream {
         from: Part<'_, CudaMemory>,
         to: Part<'_, HostMemory>,
     ) -> Result<(), DeviceError> {
-        assert_eq!(
-            from.len(),
-            to.len(),
-            "a download has two sides of one length"
-        );
+        let (one, other) = (from.len(), to.len());
+        assert_eq!(one, other, "a download has two sides of one length");
         let _held = self.hold(|held| {
             held.device(from.memory());
             held.host(to.memory());
         });
         let words = to.memory().view().slice(to.start(), to.len());
-        let copy = || {
-            self.stream.context().bind_to_thread()?;
-            // SAFETY: as in `upload`.
-            unsafe {
-                sys::cuMemcpyDtoHAsync_v2(
-                    words.as_ptr().cast(),
-                    from.memory().address(from.start()),
-                    from.len() * 4,
-                    self.stream.cu_stream(),
-                )
-            }
-            .result()
-        };
-        copy().map_err(|error| self.failed("a download", error))
+        let (at, from) = (words.as_ptr().cast(), from.memory().address(from.start()));
+        // SAFETY: as in `upload`.
+        self.call("a download", |driver| unsafe {
+            (driver.download)(at, from, one * 4, self.handle)
+        })
     }
 
     fn launch(
@@ -142,71 +133,77 @@ impl Stream for CudaStream {
     ) -> Result<(), DeviceError> {
         let lens: Vec<usize> = parts.iter().map(Part::len).collect();
         let shape = (kernel.plan)(&lens, numbers);
-        let Some(function) = self.device.0.functions.get(kernel.name) else {
-            return Err(DeviceError::Failed {
-                device: self.device.0.name.clone(),
-                why: format!("the kernel {} is not among its kernels", kernel.name),
-            });
-        };
+        let function = self.device.function(kernel)?;
         let _held = self.hold(|held| parts.iter().for_each(|part| held.device(part.memory())));
-        let mut addresses: Vec<u64> = parts
-            .iter()
+        let addresses = parts.iter();
+        let mut addresses: Vec<u64> = addresses
             .map(|part| part.memory().address(part.start()))
             .collect();
-        let mut words: Vec<u32> = numbers
-            .iter()
-            .map(|number| match *number {
-                Number::U(n) => n,
-                Number::F(x) => x.to_bits(),
-            })
-            .collect();
+        let words = numbers.iter().map(|number| match *number {
+            Number::U(n) => n,
+            Number::F(x) => x.to_bits(),
+        });
+        let mut words: Vec<u32> = words.collect();
         let addresses = addresses
             .iter_mut()
             .map(|a| (a as *mut u64).cast::<c_void>());
         let words = words.iter_mut().map(|w| (w as *mut u32).cast::<c_void>());
-        let mut arguments: Vec<*mut c_void> = addresses.chain(words).collect();
-        let mut run = || {
-            self.stream.context().bind_to_thread()?;
-            // SAFETY: a function of a loaded module, given what its list entry says (pointers, then
-            // 4-byte numbers); `plan` has checked that it stays within the parts, which the stream
-            // holds.
-            unsafe {
-                result::launch_kernel(
-                    function.0,
-                    shape.grid.into(),
-                    shape.block.into(),
-                    0,
-                    self.stream.cu_stream(),
-                    &mut arguments,
-                )
-            }
-        };
-        run().map_err(|error| self.failed(kernel.name, error))
+        let arguments: Vec<Handle> = addresses.chain(words).collect();
+        let ([x, y, z], [tx, ty, tz]) = (shape.grid, shape.block);
+        let (arguments, none) = (arguments.as_ptr(), std::ptr::null());
+        // SAFETY: a function of a loaded module, given what its list entry says (pointers, then
+        // 4-byte numbers); `plan` has checked that it stays within the parts, which the stream
+        // holds.
+        self.call(kernel.name, |driver| unsafe {
+            (driver.launch)(
+                function,
+                x,
+                y,
+                z,
+                tx,
+                ty,
+                tz,
+                0,
+                self.handle,
+                arguments,
+                none,
+            )
+        })
     }
 
     fn record(&self) -> Result<CudaEvent, DeviceError> {
-        let event = self
-            .stream
-            .record_event(None)
-            .map_err(|error| self.failed("recording an event", error))?;
-        Ok(CudaEvent(Arc::new(Moment {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a place for a handle.
+        self.call("making an event", |driver| unsafe {
+            (driver.event_create)(&mut handle, EVENT_BLOCKING_NO_TIMING)
+        })?;
+        let event = CudaEvent(Arc::new(Moment {
             device: self.device.clone(),
-            event,
-        })))
+            handle,
+        }));
+        // SAFETY: an event and a stream of one context.
+        self.call("recording an event", |driver| unsafe {
+            (driver.event_record)(handle, self.handle)
+        })?;
+        Ok(event)
     }
 
     fn wait(&self, event: &CudaEvent) -> Result<(), DeviceError> {
-        self.stream
-            .wait(&event.0.event)
-            .map_err(|error| self.failed("waiting for an event", error))
+        // SAFETY: an event that lives, and this stream.
+        self.call("waiting for an event", |driver| unsafe {
+            (driver.stream_wait)(self.handle, event.0.handle, 0)
+        })
     }
 
     fn finish(&self) -> Result<(), DeviceError> {
         // Locked until the wait is over, so that memory of work put here meanwhile is not released.
-        let mut held = self.held.lock().unwrap_or_else(|e| e.into_inner());
-        let done = self.stream.synchronize();
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: a stream that lives.
+        let finished = self.call("the work on a stream", |driver| unsafe {
+            (driver.stream_synchronize)(self.handle)
+        });
         *held = Held::default();
-        done.map_err(|error| self.failed("the work on a stream", error))
+        finished
     }
 }
 
@@ -214,7 +211,11 @@ impl Drop for CudaStream {
     fn drop(&mut self) {
         // Waits before the memory that its work uses is released. A failure is returned by other
         // calls.
-        let _ = self.stream.synchronize();
+        let _ = self.finish();
+        // SAFETY: made once; nothing is on it any more.
+        let _ = self.call("the end of a stream", |driver| unsafe {
+            (driver.stream_destroy)(self.handle)
+        });
     }
 }
 
@@ -224,20 +225,51 @@ pub struct CudaEvent(Arc<Moment>);
 
 struct Moment {
     device: CudaDevice,
-    event: driver::CudaEvent,
+    handle: Handle,
+}
+
+// SAFETY: a handle of the driver, which any thread may use.
+unsafe impl Send for Moment {}
+// SAFETY: as above; it is never written.
+unsafe impl Sync for Moment {}
+
+impl Moment {
+    fn context(&self) -> &Context {
+        self.device.context()
+    }
+
+    fn call(&self, call: impl FnOnce(&Driver) -> u32) -> Result<(), CudaError> {
+        self.context().bind()?;
+        done(call(self.context().driver))
+    }
+
+    fn failed(&self, error: CudaError) -> DeviceError {
+        self.device.failed("work before an event", error)
+    }
 }
 
 impl Event for CudaEvent {
     fn wait(&self) -> Result<(), DeviceError> {
-        let done = self.0.event.synchronize();
-        done.map_err(|error| self.0.device.failed("work before an event", error))
+        let event = &self.0;
+        // SAFETY: an event that lives.
+        let done = event.call(|driver| unsafe { (driver.event_synchronize)(event.handle) });
+        done.map_err(|error| event.failed(error))
     }
 
     fn is_done(&self) -> Result<bool, DeviceError> {
-        let query = || {
-            self.0.event.context().bind_to_thread()?;
-            self.0.event.try_is_complete()
-        };
-        query().map_err(|error| self.0.device.failed("work before an event", error))
+        let event = &self.0;
+        // SAFETY: an event that lives.
+        match event.call(|driver| unsafe { (driver.event_query)(event.handle) }) {
+            Ok(()) => Ok(true),
+            Err(CudaError(code::NOT_READY)) => Ok(false),
+            Err(error) => Err(event.failed(error)),
+        }
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        // SAFETY: made once. The driver frees it once what it stands for is done.
+        let _ = self.call(|driver| unsafe { (driver.event_destroy)(self.handle) });
     }
 }

@@ -1,6 +1,6 @@
 //! Looks for devices: the host device, and what CUDA needs.
 //!
-//! Tries to load the driver and the compiler and asks for the GPUs; opens none.
+//! Loads the driver, if it is there, and runs a kernel on each GPU.
 
 use super::{Check, State};
 
@@ -16,15 +16,21 @@ pub(super) fn check() -> Vec<Check> {
 
 #[cfg(feature = "cuda")]
 fn cuda() -> Check {
-    use crate::device::cuda::gpus;
+    use crate::device::cuda::{gpus, try_out};
 
-    match gpus() {
-        Ok(gpus) if !gpus.is_empty() => Check::works("cuda", gpus.join(", ")),
-        Ok(_) => Check::new("cuda", State::Missing, "the driver lists no GPU")
-            .needing("a GPU of NVIDIA; --device host works without"),
-        Err(error) => {
-            Check::new("cuda", State::Missing, "no GPU that can be used").needing(error.to_string())
+    let missing = |what: &str, need: String| Check::new("cuda", State::Missing, what).needing(need);
+    let gpus = match gpus() {
+        Ok(gpus) if gpus.is_empty() => {
+            let need = "a GPU of NVIDIA; --device host works without";
+            return missing("the driver lists no GPU", need.into());
         }
+        Ok(gpus) => gpus,
+        Err(error) => return missing("no GPU that can be used", error.to_string()),
+    };
+    let tried: Result<Vec<String>, _> = (0..gpus.len()).map(try_out).collect();
+    match tried {
+        Ok(works) => Check::works("cuda", works.join("; ")),
+        Err(error) => missing("a GPU does not run kernels", error.to_string()),
     }
 }
 

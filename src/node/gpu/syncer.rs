@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::device::kernels::{TOLD, take_position};
-use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream};
+use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, pin};
 use crate::weights::{BLOCK, GpuState, LANDING_SLOTS, SharedWeights, Writes, device_len};
 
 /// Weights of the largest chunk, and so of a landing place.
@@ -102,8 +102,8 @@ impl<D: Device> GpuSyncer<D> {
         let n = device_len(shared.used());
         let host = HostMemory::of(shared.clone(), |shared| shared.view());
         let landing = HostMemory::of(state.clone(), |state| state.landing());
-        device.pin(&host)?;
-        device.pin(&landing)?;
+        pin(device, &host);
+        pin(device, &landing);
         let chunk_max = n.min(CHUNK_MAX);
         let bay = |_| -> Result<_, DeviceError> {
             Ok(Bay {

@@ -108,14 +108,21 @@ fn lenet_on_a_device_does_what_it_does_on_the_processor() {
             5,
         );
     }
-    #[cfg(feature = "cuda")]
-    if let Ok(device) = crate::device::cuda::CudaDevice::open(0) {
-        agrees(
-            &device,
-            &SolverSpec::builtin("lenet").unwrap(),
-            [1, 28, 28],
-            64,
-        );
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn lenet_on_a_gpu_does_what_it_does_on_the_processor() {
+    use crate::device::DeviceError;
+
+    let lenet = SolverSpec::builtin("lenet").unwrap();
+    match crate::device::cuda::CudaDevice::open(0) {
+        Ok(device) => agrees(&device, &lenet, [1, 28, 28], 64),
+        Err(error @ DeviceError::Missing { .. }) => dogwild_lab::skip::elsewhere(
+            &error.to_string(),
+            "where there is a GPU (docs/guide/gpu.md)",
+        ),
+        Err(error) => panic!("{error}"),
     }
 }
 

@@ -10,6 +10,7 @@ mod features;
 mod licence;
 mod metadata;
 mod mutants;
+mod ptx;
 mod storm;
 mod suite;
 mod tables;
@@ -49,6 +50,8 @@ enum Action {
         #[arg(long, value_name = "N", default_value_t = 1)]
         times: usize,
     },
+    /// Compile the CUDA kernels to the PTX that is shipped. Needs NVRTC 11.8.
+    Ptx,
     /// Check only that licences, versions and sources of all dependencies are as deny.toml asks.
     Deny,
     /// Run the storms of the simulator with these seeds.
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
             load,
             times,
         } => check(fast, &Tests { all, load, times }),
+        Action::Ptx => ptx::write(&root()),
         Action::Deny => check_dependencies(),
         Action::Storm { seeds, trace } => storm::run(seeds, trace.as_deref()),
         Action::Explore {
