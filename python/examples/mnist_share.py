@@ -1,10 +1,13 @@
 """LeNet on MNIST, trained by any number of processes and nodes on shared weights.
 
     python python/examples/mnist_share.py --data DIR                              # one process
-    python python/examples/mnist_share.py --data DIR --index 1                    # one more, beside it
+    python python/examples/mnist_share.py --data DIR --index 1                    # one more of it
     python python/examples/mnist_share.py --data DIR --name j --nodes 2 --node 0  # host 0
     python python/examples/mnist_share.py --data DIR --name j --nodes 2 --node 1  # host 1
     torchrun --nproc-per-node 2 python/examples/mnist_share.py --data DIR
+
+Between hosts give ``--iface eth0``, or what it is called there. Where no multicast passes, give
+``--join HOST`` too: the host of another node.
 
 DIR holds MNIST's four idx files, packed by gzip or not. All processes have the same seed for the
 model, so they begin with the same weights, and different ones for the order of the images.
@@ -46,10 +49,13 @@ def idx(folder: Path, name: str) -> numpy.ndarray:
     return numpy.frombuffer(data, numpy.uint8, offset=start).reshape(shape)
 
 
-def images(folder: Path, which: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images as float32 of 0 to 1, of shape (n, 1, 28, 28), and labels as int64, of shape (n)."""
-    pixels = torch.from_numpy(idx(folder, f"{which}-images-idx3-ubyte").copy())
-    labels = torch.from_numpy(idx(folder, f"{which}-labels-idx1-ubyte").astype(numpy.int64))
+def images(
+    folder: Path, which: str, most: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images as float32 of 0 to 1, of shape (n, 1, 28, 28), and labels as int64, of shape (n).
+    ``most``: no more than the first so many."""
+    pixels = torch.from_numpy(idx(folder, f"{which}-images-idx3-ubyte")[:most].copy())
+    labels = torch.from_numpy(idx(folder, f"{which}-labels-idx1-ubyte")[:most].astype(numpy.int64))
     return pixels.unsqueeze(1).float() / 255.0, labels
 
 
@@ -70,7 +76,8 @@ def lenet() -> nn.Module:
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     """The part of the images that the model knows."""
     with torch.no_grad():
-        right = sum(int((model(a).argmax(1) == b).sum()) for a, b in zip(x.split(500), y.split(500)))
+        parts = zip(x.split(500), y.split(500))
+        right = sum(int((model(a).argmax(1) == b).sum()) for a, b in parts)
     return right / len(y)
 
 
@@ -88,11 +95,20 @@ def main() -> None:
     options.add_argument("--node", type=int, help="which node this is, from 0")
     options.add_argument("--nodes", type=int, help="how many nodes there are")
     options.add_argument("--index", type=int, help="which process of the node this is, from 0")
+    options.add_argument("--iface", help="interface to the other hosts (default: loopback)")
+    options.add_argument(
+        "--join",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a host of the job, where multicast does not pass; may be given several times",
+    )
     options.add_argument("--epochs", type=float, default=1.0, help="of this process")
     options.add_argument("--iterations", type=int, help="of this process, instead of --epochs")
     options.add_argument("--batch", type=int, default=64)
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--momentum", type=float, default=0.9)
+    options.add_argument("--test", type=int, help="images to test on (default: all 10,000)")
     options.add_argument("--loss", help="part of the frames that the streamer loses, as 30%%")
     args = options.parse_args()
     if args.data is None:
@@ -117,6 +133,8 @@ def main() -> None:
         node=args.node,
         nodes=args.nodes,
         index=args.index,
+        iface=args.iface,
+        join=tuple(args.join),
         stream_options=faults,
     ) as job:
         for step in range(1, steps + 1):
@@ -136,7 +154,7 @@ def main() -> None:
             "iterations": job.iterations,
             "equal": equal,
             "digest": hashlib.sha256(memoryview(job.buffer)).hexdigest(),
-            "accuracy": accuracy(model, *images(args.data, "t10k")),
+            "accuracy": accuracy(model, *images(args.data, "t10k", args.test)),
         }
         print(json.dumps(result), flush=True)
 

@@ -119,12 +119,45 @@ fn two_nodes() {
     run("test_nodes");
 }
 
+/// Whether MNIST is there, on which examples train.
+fn mnist() -> bool {
+    let there = std::env::var_os("DOGWILD_DATA").is_some();
+    if !there {
+        skip("DOGWILD_DATA names no folder with real data: the examples train on MNIST");
+    }
+    there
+}
+
+/// Runs a class of tests of examples that train on MNIST.
+fn run_on_mnist(class: &str) {
+    if mnist() {
+        run(&format!("test_examples.{class}"));
+    }
+}
+
 #[test]
 fn the_examples() {
-    if std::env::var_os("DOGWILD_DATA").is_none() {
-        return skip("DOGWILD_DATA names no folder with real data: the examples train on MNIST");
-    }
-    run("test_examples.MnistShare");
+    run_on_mnist("MnistShare");
+}
+
+#[test]
+fn an_example_whose_processes_are_killed() {
+    run_on_mnist("MnistKilled");
+}
+
+#[test]
+fn examples_under_torchrun() {
+    run_on_mnist("MnistTorchrun");
+}
+
+#[test]
+fn the_example_of_the_reliable_path() {
+    run_on_mnist("MnistPoseidon");
+}
+
+#[test]
+fn the_example_of_a_live_buffer() {
+    run_on_mnist("LiveBuffer");
 }
 
 #[test]
@@ -193,5 +226,68 @@ fn the_reliable_path_between_hosts() {
         }
         hashes.dedup();
         assert_eq!(hashes.len(), 1, "{how}: {hashes:?}");
+    }
+}
+
+/// Four hosts that multicast does not bring together: each node is told the first of them.
+#[test]
+fn the_example_on_four_hosts_without_multicast() {
+    if !dogwild_lab::enter::privileged() {
+        return skip("hosts need root, or namespaces of ordinary users");
+    }
+    if !mnist() {
+        return;
+    }
+    let Some(python) = Python::new() else { return };
+    let lab = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(4)).expect("a lab");
+    let nft = |host: usize, args: &[&str]| {
+        let output = lab.command(host, "nft").args(args).output();
+        let output = output.expect("nft starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "nft on host {host}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let rules = "table ip apart { chain in { type filter hook input priority 0; \
+                 iifname eth0 ip daddr 224.0.0.0/4 counter drop; }; }";
+    (0..4).for_each(|host| drop(nft(host, &[rules])));
+    // Hosts share /dev/shm.
+    let buffers = tempfile::Builder::new()
+        .prefix("dogwild-py-")
+        .tempdir_in("/dev/shm")
+        .expect("a folder");
+    let first = lab.host(0).ipv4().to_string();
+    let start = |node: usize| {
+        let mut command = lab.command(node, &python.name);
+        let command = python.prepare(&mut command);
+        command.args(["-W", "ignore", "../examples/mnist_share.py"]);
+        command.args(["--name", "four-hosts", "--node", &node.to_string()]);
+        command.args(["--nodes", "4", "--iface", lab.host(node).iface()]);
+        command.args(["--join", &first, "--buffer"]);
+        command.arg(buffers.path().join(node.to_string()));
+        command.args(["--iterations", "60", "--batch", "16", "--test", "500"]);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    };
+    // The first comes last.
+    let nodes = [2, 3, 1, 0].map(start);
+    let mut digests: Vec<String> = Vec::new();
+    for node in nodes {
+        let output = node.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let log = String::from_utf8_lossy(&output.stderr);
+        // All steps of all four are in it.
+        for part in ["\"equal\": true", "\"iterations\": 240"] {
+            assert!(said.contains(part), "{said}{log}");
+        }
+        let digest = said.split("\"digest\": ").nth(1);
+        let digest = digest.and_then(|rest| rest.split(',').next());
+        digests.push(digest.unwrap_or_else(|| panic!("{said}{log}")).into());
+    }
+    digests.dedup();
+    assert_eq!(digests.len(), 1, "{digests:?}");
+    // What was sent to the group came to no host.
+    for host in 0..4 {
+        let table = nft(host, &["list", "table", "ip", "apart"]);
+        assert!(!table.contains("packets 0 "), "host {host}: {table}");
     }
 }
