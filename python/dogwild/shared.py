@@ -111,14 +111,14 @@ def share(
             binding.bind(found, opened, fresh=False)
         if alone:
             opened.start_alone()
-        elif stream == "process" and here.index == 0 and not has_streamer(opened):
+        elif stream == "process" and here.index == 0:
             options = ["--buffer", path, "--node", str(here.node), "--nodes", str(here.nodes)]
             options += ["--transport", transport, "--merge", merge]
             for flag, value in (("--iface", iface), ("--rate", rate), ("--key-file", key_file)):
                 options += [] if value is None else [flag, os.fspath(value)]
             for host in join:
                 options += ["--join", host]
-            streamer = Streamer([*options, *stream_options])
+            streamer = Streamer([*options, *stream_options], lambda: has_streamer(opened))
         ahead = Ahead(found, opened, solver) if walk_ahead else None
         shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone, ahead, kept)
         shared.wait_until_ready(until, timeout)

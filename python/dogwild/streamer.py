@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from typing import IO
 
 from .errors import StreamerFailed
@@ -17,6 +19,8 @@ log = logging.getLogger("dogwild.stream")
 
 #: A streamer that was killed is started again so often.
 RESTARTS = 20
+#: Seconds between two looks whether another streamer has gone.
+_LOOK_S = 0.05
 
 _LEVELS = {
     "ERROR": logging.ERROR,
@@ -41,11 +45,14 @@ def level_and_text(line: str) -> tuple[int, str]:
 class Streamer:
     """Runs ``dogwild stream`` until :meth:`close`, or until this process ends, however it does.
 
-    A streamer that a signal ends is started again: it goes on where the last one stopped.
+    A streamer that a signal ends is started again: it goes on where the last one stopped. Where
+    another one is ``there`` already, this one begins when that has gone: it may be that of a
+    process that was killed, and be about to end.
     """
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], there: Callable[[], bool]) -> None:
         self._command = [program(), "stream", "--until-eof", *arguments]
+        self._there = there
         self._owner = os.getpid()
         self._closing = False
         self._restarts = 0
@@ -53,8 +60,10 @@ class Streamer:
         self._error = ""
         self._failed: str | None = None
         self._lock = threading.Lock()
-        self._process = self._start()
+        self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._follow, name="dogwild-log", daemon=True)
+        if not there():
+            self._process = self._start()
         self._thread.start()
         _all.add(self)
 
@@ -74,6 +83,9 @@ class Streamer:
     def _follow(self) -> None:
         """The thread that reads the log, and starts a killed streamer again."""
         while True:
+            if self._process is None and not self._start_after_the_other():
+                return
+            assert self._process is not None
             errors: IO[bytes] | None = self._process.stderr
             assert errors is not None
             for raw in errors:
@@ -100,10 +112,27 @@ class Streamer:
                     self._failed = str(error)
                     return
 
+    def _start_after_the_other(self) -> bool:
+        """Waits until the streamer of another process has gone. False: this one is to end first."""
+        log.info("this node has a streamer already: another one begins when that has ended")
+        while self._there():
+            if self._closing:
+                return False
+            time.sleep(_LOOK_S)
+        with self._lock:
+            if self._closing:
+                return False
+            try:
+                self._process = self._start()
+            except StreamerFailed as error:
+                self._failed = str(error)
+                return False
+        return True
+
     @property
-    def pid(self) -> int:
-        """Process number of the streamer."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """Process number of the streamer, once it runs."""
+        return None if self._process is None else self._process.pid
 
     def check(self) -> None:
         """Raises :class:`StreamerFailed` if it has ended with an error."""
@@ -121,6 +150,9 @@ class Streamer:
         with self._lock:
             self._closing = True
             process = self._process
+        if process is None:
+            self._thread.join(10)
+            return
         _close(process.stdin)
         try:
             process.wait(timeout)
@@ -148,7 +180,8 @@ def _close(pipe: IO[bytes] | None) -> None:
 def _in_child() -> None:
     # The streamer is to end with the process that started it, not with the last of its children.
     for streamer in _all:
-        _close(streamer._process.stdin)
+        if streamer._process is not None:
+            _close(streamer._process.stdin)
 
 
 os.register_at_fork(after_in_child=_in_child)

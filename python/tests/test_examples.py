@@ -132,14 +132,17 @@ class MnistKilled(Job):
         os.kill(streamer, signal.SIGKILL)
         wait_for(lambda: streamers() not in ([], [streamer]), *nodes)
         node_0_makes(20)
+        old = streamers()
         nodes[0].kill()
         _, log = nodes[0].communicate()
         self.assertIn("the streamer was ended by signal 9: starting it again", log)
         killed_at = buffers[0].iterations()[0]
-        # Until it has ended, the streamer of the killed one passes for that of the next.
-        wait_for(lambda: not streamers(), nodes[1])
+        # At once: the streamer of the killed one still ends then. The next comes after it.
         nodes[0] = self.node(0, *options)
+        wait_for(lambda: streamers() not in ([], old), *nodes)
         node_0_makes(40)
+        # Node 1 does not wait for one that it takes for gone.
+        wait_for(lambda: buffers[1].iterations()[1] >= killed_at + 40, *nodes)
         for buffer in buffers:
             buffer.stop = True
         one, other = self.results(nodes)
