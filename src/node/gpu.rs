@@ -118,6 +118,8 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
     let state = Arc::new(state);
     let slot = shared.claim_slot(Role::Gpu, job.index)?;
     drop_privileges()?;
+    // That of a component that was killed names memory that is gone.
+    let _ = std::fs::remove_file(ipc_beside(&job.buffer, job.index));
     let recovered = state
         .recover(shared.view(), job.writes)
         .map_err(|source| GpuError::Damaged { path, source })?;
@@ -126,11 +128,11 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
     }
     GpuMeter::DeltasRecovered.add(slot.meters(), recovered as u64);
     let mut syncer = GpuSyncer::new(device, &shared, &state, job.writes)?;
+    choose_chunk(&mut syncer, job)?;
     let _shared_handle = match job.ipc {
-        true => Some(IpcFile::write(device, &syncer, job)?),
+        true => Some(publish_handle(device, &mut syncer, job)?),
         false => None,
     };
-    choose_chunk(&mut syncer, job)?;
     log::info!(
         "{} holds {} weights of {} in chunks of {}",
         device.name(),
@@ -233,6 +235,17 @@ pub fn ipc_beside(buffer: &Path, index: u32) -> PathBuf {
     let mut name = GpuState::path_beside(buffer, index).into_os_string();
     name.push(".ipc");
     name.into()
+}
+
+/// Lets other programs find the device's weights, once all of them are there.
+fn publish_handle<D: Device>(
+    device: &D,
+    syncer: &mut GpuSyncer<D>,
+    job: &GpuJob,
+) -> Result<IpcFile, GpuError> {
+    syncer.cycle()?;
+    syncer.drain()?;
+    IpcFile::write(device, syncer, job)
 }
 
 /// The file with the IPC handle, which goes with the memory that it names.

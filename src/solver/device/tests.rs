@@ -117,7 +117,7 @@ fn lenet_on_a_gpu_does_what_it_does_on_the_processor() {
 
     let lenet = SolverSpec::builtin("lenet").unwrap();
     match crate::device::cuda::CudaDevice::open(0) {
-        Ok(device) => agrees(&device, &lenet, [1, 28, 28], 64),
+        Ok(device) => agrees(&device, &lenet, [1, 28, 28], 16),
         Err(error @ DeviceError::Missing { .. }) => dogwild_lab::skip::elsewhere(
             &error.to_string(),
             "where there is a GPU (docs/guide/gpu.md)",
