@@ -69,7 +69,7 @@ impl Shape {
 pub struct Kernel {
     /// Its name, also that of the CUDA function.
     pub name: &'static str,
-    /// The CUDA C it is in: one of [`super::kernels::SOURCES`].
+    /// The CUDA C it is in: `sync.cu` or `net.cu`.
     pub source: &'static str,
     /// Checks the lengths of the parts and the numbers, and says how many threads there are to be.
     /// Panics if they do not fit: a bug of the caller.

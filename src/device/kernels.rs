@@ -1,7 +1,7 @@
 //! All kernels: as CUDA C (`*.cu` here), as Rust for the host device, and as functions to call.
 //!
-//! Touch only the parts they are given. [`ALL`] names every kernel, [`SOURCES`] every file of CUDA
-//! C, and [`PTX`] what they are compiled to.
+//! Touch only the parts they are given. [`ALL`] names every kernel; `PTX` (feature `cuda`) has
+//! every file of CUDA C as it is shipped.
 
 mod net;
 mod sync;
@@ -19,13 +19,7 @@ pub use train::{
 
 use super::Kernel;
 
-/// Files of CUDA C: name and text.
-pub const SOURCES: [(&str, &str); 2] = [
-    ("sync.cu", include_str!("kernels/sync.cu")),
-    ("net.cu", include_str!("kernels/net.cu")),
-];
-
-/// The same as PTX, which a GPU's driver compiles: made by `cargo xtask ptx`.
+/// Files of CUDA C by name, as PTX that a GPU's driver compiles: made by `cargo xtask ptx`.
 #[cfg(feature = "cuda")]
 pub const PTX: [(&str, &str); 2] = [
     ("sync.cu", include_str!("kernels/sync.ptx")),
@@ -58,9 +52,11 @@ mod tests {
     /// Each kernel is an entry of its file, and each entry is a kernel.
     #[test]
     fn every_kernel_is_in_the_ptx() {
-        for ((source, _), (of, ptx)) in SOURCES.iter().zip(PTX) {
-            assert_eq!(*source, of);
-            let named: Vec<_> = ALL.iter().filter(|kernel| kernel.source == of).collect();
+        for (source, ptx) in PTX {
+            let named: Vec<_> = ALL
+                .iter()
+                .filter(|kernel| kernel.source == source)
+                .collect();
             for kernel in &named {
                 let entry = format!(".visible .entry {}(", kernel.name);
                 assert!(ptx.contains(&entry), "{source} has no {}", kernel.name);
