@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use dogwild_lab::skip::skip;
 
@@ -49,11 +50,8 @@ impl Slurm {
         succeeds(Command::new("chmod").args(["755", &path("")]));
         let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
         let host = host.trim().split('.').next().unwrap_or_default();
-        let ports: Vec<u16> = (0..3)
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .map(|listener| listener.local_addr().expect("an address").port())
-            .collect();
-        fs::write(path("slurm.conf"), config(&path(""), host, &ports)).expect("written");
+        let ports = ports();
+        fs::write(path("slurm.conf"), config(&path(""), host, ports)).expect("written");
         let quiet = |command: &mut Command| {
             command
                 .env("SLURM_CONF", path("slurm.conf"))
@@ -92,8 +90,17 @@ impl Slurm {
                 .args(["-h", "-t", "idle", "-o", "%D"])
                 .output();
             let idle = String::from_utf8_lossy(&idle.expect("it runs").stdout).into_owned();
-            (idle.trim() != "2").then_some(idle)
+            (idle.trim() != "2").then(|| format!("{idle} idle; {}", self.complaints()))
         });
+    }
+
+    /// What its daemons say went wrong: one that has ended, as its port was taken, is never idle.
+    fn complaints(&self) -> String {
+        let logs = ["ctld.log", "d.n1.log", "d.n2.log", "munge.log"];
+        let logs = logs.map(|log| fs::read_to_string(self.folder.path().join(log)));
+        let lines = logs.iter().flatten().flat_map(|log| log.lines());
+        let bad = lines.filter(|line| line.contains("error") || line.contains("fatal"));
+        bad.collect::<Vec<_>>().join("\n")
     }
 
     fn command(&self, program: &str) -> Command {
@@ -104,10 +111,19 @@ impl Slurm {
     }
 }
 
-fn config(folder: &str, host: &str, ports: &[u16]) -> String {
-    let [control, one, two] = ports else {
-        panic!("three ports")
-    };
+/// Ports that are free, and below those that Linux gives to outgoing connections: a port that was
+/// only asked for may be one of theirs by the time a daemon binds it.
+fn ports() -> [u16; 3] {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + u16::try_from(std::process::id() % 1_000).expect("below 1000") * 10;
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let next = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut free = next.filter(is_free);
+    std::array::from_fn(|_| free.next().expect("a port"))
+}
+
+fn config(folder: &str, host: &str, ports: [u16; 3]) -> String {
+    let [control, one, two] = ports;
     format!(
         "ClusterName=dogwild\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
          AuthType=auth/munge\nAuthInfo=socket={folder}/socket,cred_expire=5\nCredType=cred/munge\n\
