@@ -1,8 +1,13 @@
 """Time to 98 % on MNIST by two processes of one host, in turns: `dogwild.share` on one buffer and on
-two nodes, Hogwild of torch.multiprocessing, and DistributedDataParallel over Gloo.
+two nodes, Hogwild of torch.multiprocessing, DistributedDataParallel over Gloo, and PCCL.
 
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --rounds 5
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --ways share ddp --target 0.97
+    DOGWILD_DATA=DIR dogwild-lab run 2 --rate 100Mbit --loss 10% -- \\
+        python python/benches/to_accuracy.py --ways nodes ddp --sync-steps 100
+
+In a lab (as root; DOGWILD_LAB names the program) each process is on its own host, which leaves
+``nodes``, ``ddp`` and ``pccl``. The latter takes PyPI's pypccl, and runs only if it is named.
 
 LeNet, batches of 64, SGD with momentum; one seed for each round, the same for all ways. Process 0
 keeps a copy of its weights every 50 of its steps, with the time. Copies are tested after the end,
@@ -32,7 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 from mnist_share import accuracy, images, lenet  # noqa: E402
 
-WAYS = ("share", "nodes", "hogwild", "ddp")
+WAYS = ("share", "nodes", "hogwild", "ddp", "pccl")
+#: Those of which each process may be on a host of its own.
+OVER_A_LINK = ("nodes", "ddp", "pccl")
 EVERY = 50
 
 
@@ -96,6 +103,7 @@ def share(args: argparse.Namespace, rank: int) -> None:
         node=rank if several else 0,
         nodes=2 if several else 1,
         index=0 if several else rank,
+        iface="eth0" if in_a_lab() else None,
     ) as job:
         Path(args.folder, f"ready{rank}").touch()
         while not Path(args.folder, f"ready{1 - rank}").exists():
@@ -130,7 +138,7 @@ def ddp(args: argparse.Namespace, rank: int) -> None:
     """DistributedDataParallel: means of gradients, in step."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{args.meeting}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", f"tcp://{args.meeting}", rank=rank, world_size=2)
     one = Learner(args.data, args.seed, rank)
     net = nn.parallel.DistributedDataParallel(one.model)
     dist.barrier()
@@ -141,23 +149,81 @@ def ddp(args: argparse.Namespace, rank: int) -> None:
         print(json.dumps(one.result(args.data, args.target)), flush=True)
 
 
+class MeanOfGradients(torch.optim.SGD):
+    """Steps by the mean of all processes' gradients, in one all-reduce of PCCL."""
+
+    def __init__(self, model: nn.Module, lr: float, group: Any) -> None:
+        super().__init__(model.parameters(), lr=lr, momentum=0.9)
+        self.all = [one for one in model.parameters()]
+        self.group = group
+
+    def step(self, closure: Any = None) -> None:
+        from pccl import ReduceOp
+
+        own = torch.cat([one.grad.reshape(-1) for one in self.all if one.grad is not None])
+        mean = torch.empty_like(own)
+        self.group.all_reduce(own, mean, op=ReduceOp.AVG)
+        for one, part in zip(self.all, mean.split([one.numel() for one in self.all])):
+            one.grad = part.view_as(one)
+        super().step()
+
+
+def pccl(args: argparse.Namespace, rank: int) -> None:
+    """PCCL: as DDP, with a master that process 0 runs."""
+    from pccl import Attribute, Communicator, MasterNode
+
+    if rank == 0:
+        master = MasterNode(listen_address=args.meeting)
+        master.run()
+    one = Learner(args.data, args.seed, rank)
+    group = Communicator(args.meeting)
+    group.connect(n_attempts=30)
+    while group.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < 2:
+        if group.are_peers_pending():
+            group.update_topology()
+        time.sleep(0.01)
+    one.steps(one.model, MeanOfGradients(one.model, args.lr, group), args.steps, rank == 0)
+    if rank == 0:
+        print(json.dumps(one.result(args.data, args.target)), flush=True)
+    # Its threads wait for each other's ends.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def in_a_lab() -> bool:
+    return "DOGWILD_LAB_ADDRS" in os.environ
+
+
+def on_host(rank: str) -> list[str]:
+    """What starts a process on its host of the lab, if there is one."""
+    program = os.environ.get("DOGWILD_LAB", "dogwild-lab")
+    return [program, "exec", ".", rank, "--"] if in_a_lab() else []
+
+
+def free_address() -> str:
+    """Where DDP's process 0 waits for the other."""
+    host = os.environ.get("DOGWILD_LAB_ADDRS", "127.0.0.1").split()[0]
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return f"{host}:{free.getsockname()[1]}"
+
+
 def run(args: argparse.Namespace, way: str, seed: int) -> dict[str, Any]:
     """One training by one way, in processes of its own."""
     folder = tempfile.mkdtemp(dir="/dev/shm", prefix="dogwild-py-")
-    meeting = os.path.basename(folder)
-    if way == "ddp":
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            meeting = str(free.getsockname()[1])
+    meeting = free_address() if way in ("ddp", "pccl") else os.path.basename(folder)
+    slow = way in ("ddp", "pccl") and args.sync_steps
+    steps = args.sync_steps if slow else args.steps
     options = ["--way", way, "--seed", str(seed), "--folder", folder, "--meeting", meeting]
-    options += ["--data", str(args.data), "--steps", str(args.steps), "--lr", str(args.lr)]
+    options += ["--data", str(args.data), "--steps", str(steps), "--lr", str(args.lr)]
     options += ["--target", str(args.target)]
     ranks = ["0"] if way == "hogwild" else ["0", "1"]
     try:
         processes = [
             subprocess.Popen(
-                [sys.executable, "-W", "ignore", __file__, *options, "--rank", rank],
+                [*on_host(rank), sys.executable, "-W", "ignore", __file__, *options, "--rank", rank],
                 stdout=subprocess.PIPE,
+                env=dict(os.environ, GLOO_SOCKET_IFNAME="eth0" if in_a_lab() else "lo"),
                 text=True,
             )
             for rank in ranks
@@ -176,8 +242,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description="Time to an accuracy, in turns.")
     options.add_argument("--data", type=Path, default=Path(default, "mnist") if default else None)
     options.add_argument("--rounds", type=int, default=5, help="seeds, each by all ways")
-    options.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    options.add_argument("--ways", nargs="+", default=WAYS[:-1], choices=WAYS)
     options.add_argument("--steps", type=int, default=900, help="of each process")
+    options.add_argument("--sync-steps", type=int, help="the same with ddp and pccl")
     options.add_argument("--target", type=float, default=0.98)
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--seed", type=int, default=1, help="of the first round")
@@ -187,10 +254,14 @@ def main() -> None:
     args = options.parse_args()
     if args.data is None:
         options.error("give --data, the folder of MNIST's idx files")
+    if in_a_lab() and not args.way and not set(args.ways) <= set(OVER_A_LINK):
+        options.error(f"--ways: in a lab of hosts give {' or '.join(OVER_A_LINK)}")
     if args.way == "hogwild":
         hogwild(args)
     elif args.way == "ddp":
         ddp(args, args.rank)
+    elif args.way == "pccl":
+        pccl(args, args.rank)
     elif args.way:
         share(args, args.rank)
     else:
