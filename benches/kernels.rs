@@ -99,7 +99,7 @@ struct Chunk<'a> {
 type Run = fn(Kernels, Chunk);
 
 /// Name, 4-byte words read and written per weight, and what is done to a chunk.
-const KERNELS: [(&str, u64, Run); 17] = [
+const KERNELS: [(&str, u64, Run); 18] = [
     ("copy_out_bytes", 2, |k, c| k.copy_out_bytes(c.w, c.out)),
     ("copy_out_checked", 2, |k, c| {
         k.copy_out_checked(c.w, c.out);
@@ -150,6 +150,12 @@ const KERNELS: [(&str, u64, Run); 17] = [
         take_confirmed(k, c, Writes::Atomic)
     }),
     ("apply_delta atomic", 3, |k, c| apply(k, c, Writes::Atomic)),
+    ("apply_delta by one", 3, |k, c| {
+        // Weights that are not aligned are exchanged one by one.
+        let len = (c.w.len() - 1) / BLOCK * BLOCK;
+        let (w, pos) = (c.w.slice(1, len), &c.pos[..4 * len]);
+        apply(k, Chunk { w, pos, ..c }, Writes::Atomic);
+    }),
 ];
 
 fn take_confirmed(k: Kernels, c: Chunk, writes: Writes) {

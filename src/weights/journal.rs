@@ -1,20 +1,21 @@
 //! The journal that makes kill -9 of a streamer in the middle of a chunk exact.
 //!
 //! Lives in the streamer's state file, has one writer, and is read by the next streamer before it
-//! does anything else. A kernel works in units (a block of 16 weights, or one weight where writes
-//! are atomic). For each it notes in the journal what it read, what it will write to `w`, and one
-//! more value where that cannot be found elsewhere. Then it sets the mark, and then writes `w`,
-//! `last` and `sent`. (It writes `sent` of a block, or rounded, before the mark: what `sent` held
-//! is confirmed by then.) A process that is killed has made a prefix of its stores, in program
+//! does anything else. A kernel works in units (a block of 16 weights, or where writes are atomic
+//! one weight or four). For each it notes in the journal what it read, what it will write to `w`,
+//! and one more value where that cannot be found elsewhere. Then it sets the mark, and then writes
+//! `w`, `last` and `sent`. (It writes `sent` of a block, or rounded, before the mark: what `sent`
+//! held is confirmed by then.) A process that is killed has made a prefix of its stores, in program
 //! order: a kill is a precise interrupt on every processor. So compiler order is enough: release
 //! stores and compiler fences.
 //!
 //! Invariant: the entry of the unit that the mark names is whole. Blocks therefore use two
-//! entries in turn; single weights clear the unit in the mark before they change theirs.
+//! entries in turn; smaller units clear the unit in the mark before they change theirs.
 //!
 //! A weight that solvers move on between the kill and the recovery does not show whether it was
-//! written. So a single weight sets the mark once more when it is ([`WRITTEN`]). What is left is
-//! the exchange itself: a kill right before or after it, and then what is nearer decides.
+//! written. So where writes are atomic the mark is set once more when it is ([`WRITTEN`], or that
+//! nothing is in flight). What is left is the exchange itself: a kill right before or after it, and
+//! then what is nearer decides.
 
 use std::sync::atomic::{
     AtomicU32,
@@ -103,8 +104,8 @@ pub struct Journal {
     peer: AtomicU32,
     seq: AtomicU32,
     version: AtomicU32,
-    /// Weights begun, times 256, plus the unit in flight: its width (16 or 1), [`WRITTEN`], or 0:
-    /// none.
+    /// Weights begun, times 256, plus the unit in flight: its width (16, [`FOUR`] or 1),
+    /// [`WRITTEN`], or 0: none.
     pub(super) mark: AtomicU32,
     _pad: [AtomicU32; 10],
     pub(super) entries: [Entry; 2],
@@ -136,6 +137,9 @@ impl Default for Journal {
 
 /// In the mark: one weight in flight, whose `w` is written.
 pub(super) const WRITTEN: usize = 2;
+
+/// Weights that are exchanged at once where the processor can: the width of their unit.
+pub(super) const FOUR: usize = 4;
 
 /// The mark for `progress` weights begun, the last `unit` of them in flight.
 pub(super) const fn mark(progress: usize, unit: usize) -> u32 {
@@ -213,8 +217,8 @@ impl Journal {
     ///
     /// Exact if no solver wrote to the very weights in flight between the kill and now, or the mark
     /// says that they were written. Else whichever of before and after is nearer to the present
-    /// value decides. If that is wrong, one weight (racy: a block) is off by what the position
-    /// brought, once.
+    /// value decides. If that is wrong, one weight (a delta: four; racy: a block) is off by what
+    /// the position or the delta brought, once.
     ///
     /// Panics if the three views differ in length.
     pub fn recover(
@@ -242,7 +246,8 @@ impl Journal {
         let progress = (found.progress as usize).min(w.len());
         found.progress = progress as u32;
         let width = if unit == WRITTEN { 1 } else { unit };
-        if matches!(width, 1 | BLOCK) && progress >= width && progress.is_multiple_of(width) {
+        if matches!(width, 1 | FOUR | BLOCK) && progress >= width && progress.is_multiple_of(width)
+        {
             // The dead process has made any prefix of its stores to this unit. So each word is
             // stored again, whether it was or not; only `w` needs care, as solvers write it too.
             for i in progress - width..progress {

@@ -24,6 +24,8 @@
 
 mod apply;
 mod copy;
+#[cfg(target_arch = "x86_64")]
+mod fours;
 mod lanes;
 mod put_back;
 mod rounded;

@@ -3,13 +3,18 @@
 //! Invariant: a weight is changed only to a finite sum. The others stay as they are and are
 //! counted.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Kernel;
+#[cfg(target_arch = "x86_64")]
+use super::fours;
 use super::lanes::{Lanes, Memory};
 use super::take::{float, note_block, note_one};
 use super::views::Delta;
 use crate::weights::BLOCK;
+#[cfg(target_arch = "x86_64")]
+use crate::weights::journal::FOUR;
 use crate::weights::journal::{Journal, mark};
 use crate::weights::view::WeightsView;
 
@@ -33,10 +38,31 @@ impl<'a, D: Delta> Apply<'a, D> {
         }
     }
 
-    /// Weight by weight, until `end`. Returns how many were left as they are.
+    /// In exchanges, until `end`: of four weights each where that can be. Returns how many weights
+    /// were left as they are.
     pub(super) fn run_atomic<M: Memory>(self, end: usize) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        let refused = if fours::can(self.w.as_ptr()) {
+            let begin = self.first.next_multiple_of(FOUR).min(end);
+            let fours = begin..begin.max(end / FOUR * FOUR);
+            self.run_ones::<M>(self.first..begin)
+                // SAFETY: just asked.
+                + unsafe { self.run_fours::<M>(fours.clone()) }
+                + self.run_ones::<M>(fours.end..end)
+        } else {
+            self.run_ones::<M>(self.first..end)
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let refused = self.run_ones::<M>(self.first..end);
+        // No weight is in flight: blocks that follow may write over its entry.
+        M::store_mark(&self.journal.mark, mark(end.max(self.first), 0));
+        refused
+    }
+
+    /// Weight by weight.
+    fn run_ones<M: Memory>(self, weights: Range<usize>) -> u32 {
         let mut refused = 0;
-        for i in self.first..end {
+        for i in weights {
             let delta = self.delta.one(i);
             let word = self.w.word(i);
             loop {
@@ -52,14 +78,30 @@ impl<'a, D: Delta> Apply<'a, D> {
                 }
             }
         }
-        // No weight is in flight: blocks that follow may write over its entry.
-        M::store_mark(&self.journal.mark, mark(end.max(self.first), 0));
         refused
     }
 
     /// Weights of the chunk.
     pub(super) fn len(&self) -> usize {
         self.w.len()
+    }
+
+    pub(super) fn journal(&self) -> &'a Journal {
+        self.journal
+    }
+
+    /// The words from weight `i` on.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn words(&self, i: usize) -> *mut u32 {
+        self.w.word(i).as_ptr()
+    }
+
+    /// What is added to the weights from `i` on, aligned or not.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn delta(&self, i: usize) -> *const f32 {
+        assert!(i < self.w.len());
+        // SAFETY: the delta is as long as the weights; see `new`.
+        unsafe { self.delta.begin().add(i) }
     }
 
     /// Whether there are single weights to do before the whole blocks.

@@ -11,6 +11,8 @@ use std::sync::atomic::{
     compiler_fence,
 };
 
+#[cfg(target_arch = "x86_64")]
+use super::fours::Halves;
 use crate::weights::BLOCK;
 
 /// Arithmetic that one weight and a block of them share, so that a rule is written once.
@@ -114,6 +116,15 @@ pub(crate) trait Memory: Copy {
     fn store_mark(word: &AtomicU32, value: u32);
     /// Replaces `old` by `new`; false if the word held something else.
     fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool;
+    /// Stores two words, which are aligned to 8 bytes, at once.
+    #[cfg(target_arch = "x86_64")]
+    fn store_two(words: &[AtomicU32], values: u64);
+    /// Replaces four words if all of them hold `old`.
+    ///
+    /// # Safety
+    /// `words` is valid for four words, and [`fours::can`](super::fours::can).
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn exchange_four(words: *mut u32, old: Halves, new: Halves) -> bool;
 }
 
 /// Memory as it is.
@@ -133,6 +144,25 @@ impl Memory for Real {
     #[inline(always)]
     fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
         word.compare_exchange(old, new, Release, Relaxed).is_ok()
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn store_two(words: &[AtomicU32], values: u64) {
+        assert_eq!(words.len(), 2);
+        // SAFETY: two atomic words. Stands for two relaxed stores of a word each.
+        unsafe {
+            words
+                .as_ptr()
+                .cast_mut()
+                .cast::<u64>()
+                .write_volatile(values)
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn exchange_four(words: *mut u32, old: Halves, new: Halves) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { super::fours::exchange(words, old, new) }
     }
 }
 

@@ -81,6 +81,9 @@ pub(super) trait Delta: Copy {
     unsafe fn block<V: Lanes>(self, i: usize) -> V;
     /// Weight `i`.
     fn one(self, i: usize) -> f32;
+    /// Where it begins, aligned or not.
+    #[cfg(target_arch = "x86_64")]
+    fn begin(self) -> *const f32;
 }
 
 impl Delta for &[u8] {
@@ -96,6 +99,10 @@ impl Delta for &[u8] {
     fn one(self, i: usize) -> f32 {
         super::take::float(&self[i * 4..i * 4 + 4])
     }
+    #[cfg(target_arch = "x86_64")]
+    fn begin(self) -> *const f32 {
+        self.as_ptr().cast()
+    }
 }
 
 impl Delta for WeightsView<'_> {
@@ -110,6 +117,10 @@ impl Delta for WeightsView<'_> {
     #[inline]
     fn one(self, i: usize) -> f32 {
         self.load(i)
+    }
+    #[cfg(target_arch = "x86_64")]
+    fn begin(self) -> *const f32 {
+        WeightsView::as_ptr(&self)
     }
 }
 
