@@ -53,7 +53,7 @@ cfg_if::cfg_if! {
         mod transport;
 
         pub use gpu::{
-            Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
+            ADDERS_MAX, Adding, Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
         };
         pub(crate) use health::{SolverWatch, What, since_unix};
         pub(crate) use line::LINE_EVERY_ENV;

@@ -25,7 +25,7 @@ pub use self::cluster::{
     StragglerChoice, bandwidth,
 };
 pub use self::error::{ReadError, SettingsError};
-pub use self::gpu::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
+pub use self::gpu::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
 pub use self::link::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
 pub use self::poseidon::{CoordinatorSettings, ServerSettings, WorkerSettings};
 pub use self::solver::SolverSettings;

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use dogwild::watch::GpuMeter;
+use dogwild::watch::{GpuMeter, SolverMeter};
 use dogwild::weights::{Expect, Role, SharedWeights};
 use dogwild_lab::skip::skip;
 use support::output::{said, succeeds};
 use support::process::Process;
-use support::program::dogwild;
+use support::program::{DOGWILD, dogwild};
 use support::shm::shm_folder;
 use support::wait::wait_while;
 
@@ -183,8 +183,8 @@ fn components_keep_copies_in_step() {
     drop(solver);
 }
 
-/// What a device promises, LeNet on it, and sums of several: the library's own tests, with work
-/// that is late at random.
+/// What a device promises, a buffer in step with it, a hundred kills, LeNet on it, and sums of
+/// several: the library's own tests, with work that is late at random.
 #[test]
 fn tests_of_devices_pass_on_it() {
     let Some(folder) = standin() else { return };
@@ -193,16 +193,137 @@ fn tests_of_devices_pass_on_it() {
         dogwild_lab::process::die_with_parent(&mut tests);
         tests.current_dir(env!("CARGO_MANIFEST_DIR"));
         tests.args(["test", "--workspace", "--lib", "--", "--nocapture"]);
-        tests.args(["device::tests::a_gpu", "every_gpu", "lenet_on_a_gpu"]);
+        tests.args(["a_gpu_", "every_gpu_"]);
         let settings = [("STANDIN_SEED", seed), ("STANDIN_DELAY_US", "300")];
         let output = on_standin(&mut tests, folder, &settings).output();
         let output = output.expect("cargo starts");
         let told = said(&output);
         assert!(output.status.success(), "{told}");
         assert!(
-            told.contains("3 passed") && !told.contains("ELSEWHERE"),
+            told.contains("6 passed") && !told.contains("ELSEWHERE"),
             "{told}"
         );
+        used_well(&told);
+    }
+}
+
+/// A net of one layer, as kernels are slow here.
+const NET: &str = "name: 'small'
+layer { name: 'd' type: 'Data' top: 'data' top: 'label' data_param { batch_size: 16 } transform_param { scale: 0.00390625 } }
+layer { name: 'i' type: 'InnerProduct' bottom: 'data' top: 'i' inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
+layer { name: 'l' type: 'SoftmaxWithLoss' bottom: 'i' bottom: 'label' top: 'l' }
+";
+const SOLVER: &str =
+    "net: 'small.prototxt' base_lr: 0.05 lr_policy: 'fixed' momentum: 0.5 max_iter: 1000";
+
+/// A folder with a solver file, and its path.
+fn small_model() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let solver = folder.path().join("solver.prototxt");
+    std::fs::write(folder.path().join("small.prototxt"), NET).expect("written");
+    std::fs::write(&solver, SOLVER).expect("written");
+    (folder, solver)
+}
+
+const DATA: &str = "digits:3,train=2000,test=200";
+
+/// The guide's commands for a job whose nodes have two GPUs each and no solver on processors.
+#[test]
+fn a_job_trains_on_the_gpus_of_its_nodes() {
+    let Some(standin) = standin() else { return };
+    let (folder, solver) = small_model();
+    let out = folder.path().join("out");
+    let mut train = dogwild();
+    train.args(["train", "--solvers", "0", "--gpu", "0,1", "--data", DATA]);
+    train.args(["--iterations", "200", "--out"]).arg(&out);
+    train.arg("--solver").arg(&solver);
+    succeeds(on_standin(&mut train, standin, &[("STANDIN_GPUS", "2")]));
+    let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
+    let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(summary["replicas_identical"], true, "{summary}");
+    for (node, gpu) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let log = out.join(format!("node{node}-gpu{gpu}.log"));
+        used_well(&std::fs::read_to_string(log).expect("a log"));
+    }
+    let accuracy = summary["per_node"][0]["test_accuracy"].as_f64();
+    assert!(accuracy > Some(0.4), "{accuracy:?} right: {summary}");
+}
+
+/// The guide's commands for a node with a solver on a GPU and one on the processor; the former is
+/// killed on the way.
+#[test]
+fn a_gpu_and_the_processor_train_one_model() {
+    let Some(standin) = standin() else { return };
+    let (_folder, solver) = small_model();
+    let buffers = shm_folder();
+    let buffer = buffers.path().join("w");
+    let with = |words: &[&str]| {
+        let mut command = dogwild();
+        command.args(words).arg("--buffer").arg(&buffer);
+        command.arg("--solver").arg(&solver).args(["--data", DATA]);
+        command
+    };
+    succeeds(&mut with(&["init", "--nodes", "1", "--iterations", "0"]));
+    let shared = SharedWeights::open(&buffer, &Expect::default()).expect("a buffer");
+    let on_gpu = || {
+        let own = ["--solver-index", "1", "--solvers", "2", "--adders", "2"];
+        let mut gpu = with(&["gpu", "--device", "0"]);
+        Process::start(on_standin(gpu.args(own), standin, &[]))
+    };
+    let made = |index: u32| {
+        let slots = shared.slots().into_iter();
+        let mut own = slots.filter(|slot| slot.role == Role::Solver && slot.index == index);
+        own.next()
+            .map_or(0, |slot| SolverMeter::Iterations.of(&slot.meters))
+    };
+    let wait_for = |index: u32, iterations: u64, process: &mut Process| {
+        wait_while(&format!("solver {index}"), || {
+            assert_eq!(process.ended(), None, "solver {index}");
+            let now = made(index);
+            (now < iterations).then(|| format!("{now} iterations of {iterations}"))
+        });
+    };
+    let mut gpu = on_gpu();
+    wait_for(1, 20, &mut gpu);
+    gpu.kill();
+    let before = made(1);
+    let mut gpu = on_gpu();
+    wait_for(1, before + 20, &mut gpu);
+    let target = ["--target-accuracy", "0.5", "--test-every", "100"];
+    let mut on_processor = with(&["solver", "--nodes", "1", "--index", "0", "--solvers", "2"]);
+    let quiet = on_processor.args(target).stdout(Stdio::null());
+    let mut on_processor = Process::start(quiet.stderr(Stdio::null()));
+    assert!(on_processor.wait().success());
+    // The target stops the component too.
+    used_well(&said(&gpu.output()));
+}
+
+/// The measurement of the guide, and that of sums.
+#[test]
+fn benchmarks_run_on_it() {
+    let Some(standin) = standin() else { return };
+    let rawbench = Path::new(DOGWILD).with_file_name("dogwild-rawbench");
+    if !rawbench.exists() {
+        return skip("dogwild-rawbench is not there: cargo test --workspace builds it");
+    }
+    let (folder, _) = small_model();
+    let layers = folder.path().join("small.csv");
+    let table = "layer,kind,m,n,bias,flops\nc1,conv,20,25,yes,500000\nf2,fc,50,80,yes,80000\n";
+    std::fs::write(&layers, table).expect("written");
+    let layers = layers.display().to_string();
+    let gpu = "gpu --device 0 --weights 5000,100000 --adders 1,3 --seconds 0.2 --json";
+    let sums = "accumulate --device-kind cuda --devices 1,3 --iterations 5 --throughput 2000 \
+                --batch 8 --json --layers";
+    let sums = format!("{sums} {layers}");
+    for (words, device) in [(gpu, "Stand-in 0"), (&sums, "\"device_kind\": \"cuda\"")] {
+        let mut command = Command::new(&rawbench);
+        command.args(words.split_whitespace());
+        let settings = [("STANDIN_DELAY_US", "100")];
+        let output = on_standin(&mut command, standin, &settings).output();
+        let output = output.expect("it starts");
+        let told = said(&output);
+        assert!(output.status.success(), "{words}: {told}");
+        assert!(told.contains(device), "{words}: {told}");
         used_well(&told);
     }
 }

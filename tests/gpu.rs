@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dogwild::watch::{GpuMeter, SolverMeter};
-use dogwild::weights::{Expect, Role, SharedWeights, SlotInfo};
+use dogwild::weights::{Expect, Role, SharedWeights, SlotInfo, SolverState};
 use support::output::succeeds;
 use support::process::Process;
 use support::program::dogwild;
@@ -83,6 +83,11 @@ fn a_device_and_the_processor_train_one_model_and_a_kill_does_not_stop_them() {
     let mut gpu = on_device();
     // Alone on the device first: what it learns there reaches the buffer.
     wait(&shared, 1, 10, &mut [&mut gpu]);
+    let state = SolverState::path_beside(&buffer, 1);
+    let state = SolverState::look(&state, shared.id(), shared.padded()).unwrap();
+    wait_for("the device's momentum", || {
+        (0..shared.used()).any(|i| state.history().load(i) != 0.0)
+    });
     let mut solver = with(&["solver", "--index", "0", "--nodes", "1", "--buffer", path]);
     solver.args(model).args([
         "--target-accuracy",

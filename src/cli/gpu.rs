@@ -13,7 +13,7 @@ use super::pictures::pictures;
 use crate::device::Device;
 use crate::device::host::HostDevice;
 use crate::node::{run_gpu, stop_on_signals};
-use crate::settings::{CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
+use crate::settings::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
 use crate::solver::data::{Shard, Source};
 
 /// Arguments of `dogwild gpu`.
@@ -34,6 +34,9 @@ pub(super) struct GpuFlags {
     /// Weights of a chunk [default: the fastest of some that are tried]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(*CHUNK_WEIGHTS.start())..=i64::from(*CHUNK_WEIGHTS.end())))]
     chunk: Option<u32>,
+    /// Threads that add deltas to the buffer [default: a quarter of the cores, 1 to 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(*ADDERS.start())..=i64::from(*ADDERS.end())))]
+    adders: Option<u32>,
     /// Bytes per second that go up at most, or max [default: max for a GPU, 500MB for host]
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = args::rate)]
     rate: Option<Rate>,
@@ -81,6 +84,7 @@ impl Flags for GpuFlags {
             device: self.device,
             index: self.index,
             chunk_weights: self.chunk,
+            adders: self.adders,
             rate: self
                 .rate
                 .map(|rate| rate.0.map_or(UpRate::Max, UpRate::BytesPerS)),

@@ -37,9 +37,9 @@ pub enum DeviceError {
         /// Name of the device.
         device: String,
     },
-    /// A stream could not be made.
-    #[error("{device}: no further stream: {why}; raise the limit of threads (ulimit -u)")]
-    NoStream {
+    /// A thread could not be started: a stream of a host device, or one that adds deltas.
+    #[error("{device}: no further thread: {why}; raise the limit of threads (ulimit -u)")]
+    NoThread {
         /// Name of the device.
         device: String,
         /// What the system says.

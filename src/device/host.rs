@@ -66,7 +66,7 @@ impl Device for HostDevice {
         let thread = std::thread::Builder::new()
             .name(format!("device{}", self.index))
             .spawn(move || worker.run(&receiver))
-            .map_err(|error| DeviceError::NoStream {
+            .map_err(|error| DeviceError::NoThread {
                 device: self.name(),
                 why: error.to_string(),
             })?;

@@ -115,6 +115,52 @@ fn takes_a_position<D: Device>(device: &D) {
     assert_eq!(told, [1, 7]);
 }
 
+/// Work that is on streams keeps what it uses: nothing waits here until all else is gone.
+fn work_keeps_what_it_uses<D: Device>(device: &D) {
+    let back = host(vec![0.0; 64 * 1000]);
+    // Else a copy waits for all work before it.
+    device.pin(&back).unwrap();
+    for i in 0..64 {
+        let [up, down] = [(); 2].map(|()| device.stream().unwrap());
+        let memory = device.alloc(1000).unwrap();
+        let from = host(vec![i as f32; 1000]);
+        device.pin(&from).unwrap();
+        up.upload(from.all(), memory.all()).unwrap();
+        down.wait(&up.record().unwrap()).unwrap();
+        let part = i * 1000..(i + 1) * 1000;
+        down.download(memory.all(), back.part(part)).unwrap();
+    }
+    let want = (0..64).flat_map(|i| [i as f32; 1000]);
+    assert_eq!(values(&back), want.collect::<Vec<_>>());
+}
+
+/// Two users of one memory register it, and one of them goes while work of the other uses it.
+fn memory_stays_pinned_for_its_last_user<D: Device>(device: &D) {
+    let words = Arc::new(host(vec![1.0; 5000]));
+    for _ in 0..16 {
+        let [one, other] = [(); 2].map(|()| HostMemory::of(words.clone(), |words| words.view()));
+        device.pin(&one).unwrap();
+        device.pin(&other).unwrap();
+        let (stream, memory) = (device.stream().unwrap(), device.alloc(5000).unwrap());
+        stream.upload(other.all(), memory.all()).unwrap();
+        drop(one);
+        stream.finish().unwrap();
+    }
+}
+
+/// New memory is zero for work on any stream.
+fn memory_is_new<D: Device>(device: &D) {
+    for _ in 0..16 {
+        let (stream, back) = (device.stream().unwrap(), host([7.0; 5000]));
+        let memory = device.alloc(5000).unwrap();
+        stream.download(memory.all(), back.all()).unwrap();
+        let event = stream.record().unwrap();
+        event.wait().unwrap();
+        assert!(event.is_done().unwrap());
+        assert_eq!(values(&back), [0.0; 5000]);
+    }
+}
+
 fn several_devices_do_not_see_each_other<D: Device>(devices: &[D]) {
     let memories: Vec<_> = devices
         .iter()
@@ -133,11 +179,18 @@ fn several_devices_do_not_see_each_other<D: Device>(devices: &[D]) {
     }
 }
 
+fn keeps_promises<D: Device>(device: &D) {
+    goes_up_and_down(device);
+    takes_a_position(device);
+    work_keeps_what_it_uses(device);
+    memory_stays_pinned_for_its_last_user(device);
+    memory_is_new(device);
+}
+
 #[test]
 fn the_host_device_keeps_what_every_device_promises() {
     let device = HostDevice::new(0);
-    goes_up_and_down(&device);
-    takes_a_position(&device);
+    keeps_promises(&device);
     several_devices_do_not_see_each_other(&[device, HostDevice::new(1), HostDevice::new(2)]);
 }
 
@@ -146,8 +199,7 @@ fn a_gpu_keeps_what_every_device_promises() {
     #[cfg(feature = "cuda")]
     match cuda::CudaDevice::open(0) {
         Ok(device) => {
-            goes_up_and_down(&device);
-            takes_a_position(&device);
+            keeps_promises(&device);
             // Several logical devices on one GPU.
             let others = [(); 2].map(|()| cuda::CudaDevice::open(0).unwrap());
             several_devices_do_not_see_each_other(&[device, others[0].clone(), others[1].clone()]);

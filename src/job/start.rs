@@ -167,6 +167,7 @@ pub(super) fn start_device(
 ) -> Result<Component> {
     let solver_index = plan.own.solvers.of(node) + index;
     let settings = GpuSettings {
+        adders: None,
         buffer: shared.path().to_owned(),
         device: plan.own.devices_of(node)[index as usize],
         index,

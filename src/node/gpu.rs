@@ -1,11 +1,12 @@
 //! The GPU component: keeps the weights of a device in step with the buffer, and trains on them if
 //! asked.
 //!
-//! One thread runs the [`GpuSyncer`], another the device's solver. Waits for nothing but the
-//! device. The device's weights die with the process: what it had not sent is gone with a `kill
-//! -9`. What had come down is added by the next one (`GpuState`). A stop by signal sends everything
-//! first.
+//! One thread runs the [`GpuSyncer`], another the device's solver, further ones add deltas. Waits
+//! for nothing but the device. The device's weights die with the process: what it had not sent is
+//! gone with a `kill -9`. What had come down is added by the next one (`GpuState`). A stop by
+//! signal sends everything first.
 
+mod adders;
 mod solver;
 mod syncer;
 
@@ -23,13 +24,13 @@ use crate::solver::DeviceNetError;
 use crate::watch::GpuMeter;
 use crate::weights::{
     Damaged, Expect, GpuState, METERS, OpenError, Role, SharedWeights, Slot, SlotError, StateError,
-    Writes,
 };
 
 use solver::{DeviceSolver, Segment};
 
+pub use adders::Adding;
 pub use solver::DeviceSolverJob;
-pub use syncer::{Counts, GpuSyncer, slot_words};
+pub use syncer::{ADDERS_MAX, Counts, GpuSyncer, slot_words};
 
 /// Time between two publications of the counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
@@ -43,8 +44,8 @@ pub struct GpuJob {
     pub buffer: PathBuf,
     /// This component's number on this buffer, from 0.
     pub index: u32,
-    /// How local solvers write.
-    pub writes: Writes,
+    /// How deltas get into the buffer.
+    pub adding: Adding,
     /// Weights of a chunk; `None`: the fastest of some that are tried.
     pub chunk_weights: Option<usize>,
     /// Bytes per second that go up at most; `None`: as fast as it can.
@@ -114,20 +115,27 @@ pub fn run_gpu<D: Device>(device: &D, job: &GpuJob, stop: &AtomicBool) -> Result
     let shared = Arc::new(SharedWeights::open(&job.buffer, &Expect::default())?);
     let path = GpuState::path_beside(&job.buffer, job.index);
     let words = slot_words(shared.used());
-    let (state, _) = GpuState::open_or_create(&path, shared.id(), shared.used(), words)?;
-    let state = Arc::new(state);
+    let open = || GpuState::open_or_create(&path, shared.id(), shared.used(), words);
+    let (mut state, resumed) = open()?;
     let slot = shared.claim_slot(Role::Gpu, job.index)?;
     drop_privileges()?;
     // That of a component that was killed names memory that is gone.
     let _ = std::fs::remove_file(ipc_beside(&job.buffer, job.index));
-    let recovered = state
-        .recover(shared.view(), job.writes)
-        .map_err(|source| GpuError::Damaged { path, source })?;
+    let recovered = state.recover(shared.view(), job.adding.writes);
+    let recovered = recovered.map_err(|source| GpuError::Damaged {
+        path: path.clone(),
+        source,
+    })?;
     if recovered > 0 {
         log::info!("{recovered} delta(s) of a killed GPU component added to the buffer");
     }
     GpuMeter::DeltasRecovered.add(slot.meters(), recovered as u64);
-    let mut syncer = GpuSyncer::new(device, &shared, &state, job.writes)?;
+    if resumed && std::fs::remove_file(&path).is_ok() {
+        // The device of a component that was killed may still write to the pages of its file.
+        (state, _) = open()?;
+    }
+    let state = Arc::new(state);
+    let mut syncer = GpuSyncer::new(device, &shared, &state, job.adding)?;
     choose_chunk(&mut syncer, job)?;
     let _shared_handle = match job.ipc {
         true => Some(publish_handle(device, &mut syncer, job)?),

@@ -11,7 +11,7 @@ use super::Settings;
 use super::choices::{optional_shard, optional_source};
 use super::error::SettingsError;
 use super::limits::{BYTES_MIN, one};
-use crate::node::{DeviceSolverJob, GpuJob};
+use crate::node::{ADDERS_MAX, Adding, DeviceSolverJob, GpuJob};
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
 use crate::stream::MAX_NODES;
@@ -23,6 +23,9 @@ const HOST_RATE_BYTES_PER_S: f64 = 500e6;
 
 /// Weights of a chunk.
 pub const CHUNK_WEIGHTS: RangeInclusive<u32> = 16..=1 << 20;
+
+/// Threads that add deltas to the buffer.
+pub const ADDERS: RangeInclusive<u32> = 1..=ADDERS_MAX as u32;
 
 /// Which device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +84,9 @@ pub struct GpuSettings {
     /// Weights of a chunk; none: the fastest of some that are tried.
     #[serde(default)]
     pub chunk_weights: Option<u32>,
+    /// Threads that add deltas to the buffer; none: a quarter of the cores, 1 to 4.
+    #[serde(default)]
+    pub adders: Option<u32>,
     /// How fast weights go up; none: as fast as a GPU takes them, 500 MB/s to a host device.
     #[serde(default)]
     pub rate: Option<UpRate>,
@@ -125,6 +131,10 @@ impl Settings for GpuSettings {
             let (least, most) = (CHUNK_WEIGHTS.start(), CHUNK_WEIGHTS.end());
             let what = format!("{chunk}: give {least} to {most} weights");
             return Err(SettingsError::new("chunk_weights", what));
+        }
+        if let Some(adders) = self.adders.filter(|n| !ADDERS.contains(n)) {
+            let what = format!("{adders}: give 1 to {ADDERS_MAX} threads");
+            return Err(SettingsError::new("adders", what));
         }
         if let Some(UpRate::BytesPerS(rate)) = self.rate
             && (rate.is_nan() || rate < BYTES_MIN)
@@ -177,10 +187,13 @@ impl GpuSettings {
         GpuJob {
             buffer: self.buffer,
             index: self.index,
-            writes: if self.atomic {
-                Writes::Atomic
-            } else {
-                Writes::Racy
+            adding: Adding {
+                writes: if self.atomic {
+                    Writes::Atomic
+                } else {
+                    Writes::Racy
+                },
+                threads: self.adders.map_or_else(usual_adders, |n| n as usize),
             },
             chunk_weights: self.chunk_weights.map(|chunk| chunk as usize),
             rate_bytes_per_s: match (self.rate, self.device) {
@@ -192,4 +205,10 @@ impl GpuSettings {
             solver,
         }
     }
+}
+
+/// What leaves most of the cores to solvers.
+fn usual_adders() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    (cores / 4).clamp(1, 4)
 }

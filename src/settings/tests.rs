@@ -239,7 +239,8 @@ proptest! {
         buffer in path(),
         device in prop_oneof![Just(Which::Host), any::<usize>().prop_map(Which::Cuda)],
         index in any::<u32>(),
-        chunk_weights in option::of(CHUNK_WEIGHTS),
+        [chunk_weights, adders] in (option::of(CHUNK_WEIGHTS), option::of(ADDERS))
+            .prop_map(|(chunk, adders)| [chunk, adders]),
         rate in option::of(prop_oneof![
             Just(UpRate::Max), (1e3..1e12).prop_map(UpRate::BytesPerS),
         ]),
@@ -250,7 +251,8 @@ proptest! {
         seed in any::<u64>(),
     ) {
         comes_back(&GpuSettings {
-            buffer, device, index, chunk_weights, rate, atomic, ipc, solvers, shard, nodes, seed,
+            buffer, device, index, chunk_weights, adders, rate, atomic, ipc, solvers, shard, nodes,
+            seed,
             solver: data.as_ref().map(|_| "lenet".to_owned()),
             data,
             solver_index: solvers - 1,

@@ -4,8 +4,10 @@
 //! Built from the same net as the processor's ([`Net`] has checked shapes and tensors), for chains
 //! of the layers that LeNet has. Touches the device. Blobs are `[channel][row][column][image]`.
 //! Invariants: all memory is taken at the start; the host waits once for each batch, for the loss.
+//! The next batch goes up meanwhile.
 
 mod chain;
+mod feed;
 mod step;
 
 use std::ops::Range;
@@ -17,6 +19,7 @@ use super::spec::SolverSpec;
 use crate::device::kernels::{self, Geometry};
 use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, pin};
 use chain::Chain;
+use feed::Feed;
 
 /// Why a net does not run on a device.
 #[derive(Debug, thiserror::Error)]
@@ -67,13 +70,13 @@ struct Blob<M> {
 pub struct DeviceNet<D: Device> {
     stages: Vec<Stage<D::Memory>>,
     blobs: Vec<Blob<D::Memory>>,
-    labels: D::Memory,
+    feed: Feed<D>,
     loss: D::Memory,
     gradients: D::Memory,
     history: D::Memory,
     stream: D::Stream,
-    host_images: HostMemory,
-    host_labels: HostMemory,
+    /// Brings the momentum to the host.
+    keeper: D::Stream,
     host_loss: HostMemory,
     /// Sums of squares of weights and step, here and there.
     sums: D::Memory,
@@ -114,25 +117,20 @@ impl<D: Device> DeviceNet<D> {
             .into());
         };
         let host = |words: usize| -> Result<HostMemory, DeviceNetError> {
-            let memory = HostMemory::zeroed(words).map_err(|error| DeviceError::NoMemory {
-                device: "the host".to_owned(),
-                bytes: words * 4,
-                why: error.to_string(),
-            })?;
+            let memory = host_memory(words)?;
             pin(device, &memory);
             Ok(memory)
         };
         Ok(Self {
-            host_images: host(chain.sizes[0])?,
-            host_labels: host(n)?,
+            feed: Feed::new(device, chain.sizes[0] / n, n)?,
             host_loss: host(n)?,
             sums: device.alloc(2 * step::SUMS)?,
             host_sums: host(2 * step::SUMS)?,
-            labels: device.alloc(n)?,
             loss: device.alloc(n)?,
             gradients: device.alloc(net.extent())?,
             history: device.alloc(net.extent())?,
             stream: device.stream()?,
+            keeper: device.stream()?,
             tensors: net.parameters().to_vec(),
             images: n,
             loss_scale,
@@ -141,62 +139,58 @@ impl<D: Device> DeviceNet<D> {
         })
     }
 
-    /// The gradients of one whole batch (NCHW), overwriting those before, or added to them if
-    /// `keep`; gives the mean loss. `weights` are read as they are at that moment, racing with
-    /// their writers.
+    /// Puts a batch (NCHW) on its way. That may be while the batch before is worked on: between
+    /// [`begin`](Self::begin) and [`end`](Self::end).
     ///
     /// # Errors
     /// The device has failed.
     ///
     /// # Panics
-    /// If the batch has another size than the net.
-    pub fn gradients(
-        &mut self,
-        weights: &D::Memory,
-        images: &[f32],
-        labels: &[u32],
-        keep: bool,
-    ) -> Result<f32, DeviceError> {
-        self.load(images, labels);
-        let stream = &self.stream;
-        stream.upload(self.host_images.all(), self.blobs[0].data.all())?;
-        stream.upload(self.host_labels.all(), self.labels.all())?;
+    /// If it has another size than the net, or if there are two that were not worked on.
+    pub fn feed(&mut self, images: &[f32], labels: &[u32]) -> Result<(), DeviceError> {
+        self.feed.put(images, labels)
+    }
+
+    /// Begins with the gradients of the next batch that was fed, overwriting those before, or added
+    /// to them if `keep`. `weights` are read as they are at that moment, racing with their writers.
+    ///
+    /// # Errors
+    /// The device has failed.
+    ///
+    /// # Panics
+    /// If no batch was fed.
+    pub fn begin(&mut self, weights: &D::Memory, keep: bool) -> Result<(), DeviceError> {
+        self.feed.take(&self.stream)?;
         for stage in &self.stages {
             self.forward(stage, weights)?;
         }
         for stage in self.stages.iter().rev() {
             self.backward(stage, weights, keep)?;
         }
-        stream.download(self.loss.all(), self.host_loss.all())?;
-        stream.record()?.wait()?;
+        self.stream.download(self.loss.all(), self.host_loss.all())
+    }
+
+    /// Waits until the gradients are there; gives the mean loss.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn end(&self) -> Result<f32, DeviceError> {
+        self.stream.record()?.wait()?;
         let losses = (0..self.images).map(|i| self.host_loss.view().load(i));
         Ok(losses.sum::<f32>() * self.loss_scale)
     }
 
-    /// Images and labels into the memory that goes up, images innermost.
-    fn load(&self, images: &[f32], labels: &[u32]) {
-        let n = self.images;
-        let to = self.host_images.view();
-        assert_eq!(
-            (labels.len(), images.len()),
-            (n, to.len()),
-            "a batch of the net's size"
-        );
-        let values = images.len() / n;
-        for (i, image) in images.chunks_exact(values).enumerate() {
-            for (at, &value) in image.iter().enumerate() {
-                to.store(at * n + i, value);
-            }
-        }
-        for (i, &label) in labels.iter().enumerate() {
-            let word = self.host_labels.view().word(i);
-            word.store(label, std::sync::atomic::Ordering::Relaxed);
+    /// What is in a blob; the first are the pictures.
+    fn data(&self, blob: usize) -> &D::Memory {
+        match blob {
+            0 => self.feed.images(),
+            _ => &self.blobs[blob].data,
         }
     }
 
     fn forward(&self, stage: &Stage<D::Memory>, weights: &D::Memory) -> Result<(), DeviceError> {
         let stream = &self.stream;
-        let (x, y) = (&self.blobs[stage.bottom].data, &self.blobs[stage.top].data);
+        let (x, y) = (self.data(stage.bottom), &self.blobs[stage.top].data);
         match &stage.op {
             Op::Convolution {
                 geometry,
@@ -216,7 +210,7 @@ impl<D: Device> DeviceNet<D> {
             Op::Relu { slope } => kernels::relu(stream, x.all(), y.all(), *slope),
             Op::Loss => {
                 let diff = self.blobs[stage.bottom].diff.all();
-                let (labels, loss) = (self.labels.all(), self.loss.all());
+                let (labels, loss) = (self.feed.labels().all(), self.loss.all());
                 kernels::softmax_loss(stream, x.all(), labels, diff, loss, self.loss_scale)
             }
         }
@@ -268,7 +262,8 @@ impl<D: Device> DeviceNet<D> {
             }
             Op::InnerProduct { inputs, places } => {
                 let sizes = [*inputs, self.images];
-                self.weight_gradient(places, &bottom.data, &top.diff, sizes, keep)?;
+                let x = self.data(stage.bottom);
+                self.weight_gradient(places, x, &top.diff, sizes, keep)?;
                 if !wanted {
                     return Ok(());
                 }
@@ -321,6 +316,14 @@ impl<D: Device> DeviceNet<D> {
         let operands = [weights.part(weight.clone()), dy.all(), dx.all()];
         kernels::product(&self.stream, operands, sizes, [true, false], false)
     }
+}
+
+fn host_memory(words: usize) -> Result<HostMemory, DeviceError> {
+    HostMemory::zeroed(words).map_err(|error| DeviceError::NoMemory {
+        device: "the host".to_owned(),
+        bytes: words * 4,
+        why: error.to_string(),
+    })
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //! and are not yet, or not wholly, in the buffer.
 //!
 //! One file next to the buffer, used by one live syncer at a time. Layout: header; number of landed
-//! deltas; journal; landing slots; their words, which the device writes itself. Invariant: a delta
-//! *has landed* once its slot says so; from then on it gets into the buffer exactly once, whatever
-//! is killed when. What has not landed has died with the device.
+//! deltas; a journal for each landing slot; the slots; their words, which the device writes itself.
+//! Invariants: a delta *has landed* once its slot says so; from then on it gets into the buffer
+//! exactly once, whatever is killed when. What has not landed has died with the device. Deltas in
+//! several slots are of different weights, so they may be added at once.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
@@ -22,12 +23,12 @@ use super::state_file::{BufferId, STATE_HEAD_BYTES, StateFile, beside};
 use super::state_layout::{LAST_IN_PAGE, in_page};
 use super::view::WeightsView;
 
-const JOURNAL_OFFSET: usize = 512;
-const SLOTS_OFFSET: usize = 2048;
-const _: () = assert!(JOURNAL_OFFSET + size_of::<Journal>() <= SLOTS_OFFSET);
+const JOURNALS_OFFSET: usize = 512;
+const SLOTS_OFFSET: usize = 4096;
+const _: () = assert!(JOURNALS_OFFSET + LANDING_SLOTS * size_of::<Journal>() <= SLOTS_OFFSET);
 
-/// Deltas that may be on their way at once.
-pub const LANDING_SLOTS: usize = 4;
+/// Deltas that may be on their way at once, or being added.
+pub const LANDING_SLOTS: usize = 8;
 
 /// Words at the start of a landing place that the device tells about the delta behind them.
 pub const LANDING_HEAD: usize = 16;
@@ -94,6 +95,7 @@ impl GpuState {
         let shape = [
             ("number of weights", used as u64),
             ("size of a landing place", slot_words as u64),
+            ("number of landing places", LANDING_SLOTS as u64),
         ];
         let file = StateFile {
             magic: *b"DOGWGPU\0",
@@ -146,13 +148,15 @@ impl GpuState {
         self.landed_word().store(number, Release);
     }
 
-    /// Adds the delta in `slot` to `w`, all weights of the buffer, and frees the slot.
+    /// Adds the delta in `slot` to `w`, all weights of the buffer, and frees the slot. Threads may
+    /// do so for several slots at once.
     ///
     /// # Panics
     /// If nothing has landed there, or it does not lie within `w`.
     pub fn apply(&self, slot: usize, w: WeightsView<'_>, writes: Writes) {
         assert_eq!(self.slots()[slot].state.load(Relaxed), LANDED);
-        self.journal().begin(JournalOp::Apply, slot as u32, 0, 0, 0);
+        self.journal(slot)
+            .begin(JournalOp::Apply, slot as u32, 0, 0, 0);
         self.finish(slot, w, 0, writes);
     }
 
@@ -163,19 +167,22 @@ impl GpuState {
     /// A slot names weights that `w` does not have: the file is damaged.
     pub fn recover(&self, w: WeightsView<'_>, writes: Writes) -> Result<usize, Damaged> {
         let mut recovered = 0;
-        if let Some(found) = self.journal().pending() {
-            let slot = found.chunk as usize;
-            if found.kind != JournalOp::Apply || slot >= LANDING_SLOTS {
+        for slot in 0..LANDING_SLOTS {
+            let journal = self.journal(slot);
+            let Some(found) = journal.pending() else {
+                continue;
+            };
+            if found.kind != JournalOp::Apply || found.chunk as usize != slot {
                 return Err(Damaged);
             }
             let part = self.part(slot, w).ok_or(Damaged)?;
             // A delta has no `last` and no `sent`: recovery of this kind touches neither.
-            let found = self.journal().recover(part, part, part).ok_or(Damaged)?;
+            let found = journal.recover(part, part, part).ok_or(Damaged)?;
             if self.slots()[slot].state.load(Acquire) == LANDED {
                 recovered += 1;
                 self.finish(slot, w, found.progress, writes);
             } else {
-                self.journal().end();
+                journal.end();
             }
         }
         for (slot, landing) in self.slots().iter().enumerate() {
@@ -197,12 +204,13 @@ impl GpuState {
         let delta = self
             .landing()
             .slice(slot * self.slot_words + LANDING_HEAD, part.len());
-        kernels::apply_view(part, delta, done, self.journal(), writes);
+        let journal = self.journal(slot);
+        kernels::apply_view(part, delta, done, journal, writes);
         // Between the last weight and the journal's end: found in between, the slot says it is
         // done.
         compiler_fence(SeqCst);
         self.slots()[slot].state.store(FREE, Release);
-        self.journal().end();
+        journal.end();
     }
 
     /// The weights that slot is for, if `w` has them.
@@ -216,8 +224,9 @@ impl GpuState {
         fits.then(|| w.slice(first, len))
     }
 
-    fn journal(&self) -> &Journal {
-        self.mapping.at(JOURNAL_OFFSET)
+    fn journal(&self, slot: usize) -> &Journal {
+        let journals: &[Journal] = self.mapping.slice(JOURNALS_OFFSET, LANDING_SLOTS);
+        &journals[slot]
     }
 
     fn landed_word(&self) -> &AtomicU64 {
@@ -306,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_added_in_part_is_finished() {
+    fn deltas_added_in_part_are_finished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.gpu0");
         for done in (0..=64).step_by(BLOCK) {
@@ -316,14 +325,25 @@ mod tests {
             let (state, _) = open(&path);
             put(&state, 0, 3.0);
             state.land(0, 64, 64);
-            // As far as a killed `apply` had come.
-            state.journal().begin(JournalOp::Apply, 0, 0, 0, 0);
-            let delta = state.landing().slice(LANDING_HEAD, done);
-            kernels::apply_view(w.slice(64, done), delta, 0, state.journal(), Writes::Racy);
+            put(&state, 1, 7.0);
+            state.land(1, 128, 64);
+            // As far as two killed `apply` had come.
+            for (slot, done) in [(0, done), (1, 64 - done)] {
+                let journal = state.journal(slot);
+                journal.begin(JournalOp::Apply, slot as u32, 0, 0, 0);
+                let at = slot * state.slot_words() + LANDING_HEAD;
+                let delta = state.landing().slice(at, done);
+                let part = w.slice(64 + slot * 64, done);
+                kernels::apply_view(part, delta, 0, journal, Writes::Racy);
+            }
             drop(state);
             let (state, _) = open(&path);
-            assert_eq!(state.recover(w, Writes::Racy), Ok(1));
-            expect(w, |i| if (64..128).contains(&i) { 3.0 } else { 0.0 });
+            assert_eq!(state.recover(w, Writes::Racy), Ok(2));
+            expect(w, |i| match i {
+                64..128 => 3.0,
+                128..192 => 7.0,
+                _ => 0.0,
+            });
             assert_eq!(state.recover(w, Writes::Racy), Ok(0));
         }
     }

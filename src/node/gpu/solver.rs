@@ -2,12 +2,13 @@
 //!
 //! Reads data as a solver on the processor does, trains on the device, and makes its steps on the
 //! syncer's stream, so that none is lost to a position being taken. Its slot and its state file are
-//! those of a solver: iterations and the place in the data survive. The momentum is on the device
-//! and is lost with it.
+//! those of a solver: iterations, the place in the data and the momentum survive. The momentum is
+//! on the device; it comes to the file every [`KEEP_EVERY`] and at the end, so a kill takes it back
+//! by that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::clock::{Clock, cpu_ns};
 use super::super::model::{bound_net, data_kind, train_batch};
@@ -17,11 +18,14 @@ use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
 use super::super::turn::Turn;
 use super::GpuError;
-use crate::device::{Device, Stream};
+use crate::device::{Device, DeviceError, Event, HostMemory, Stream, pin};
 use crate::solver::data::{self, Batches, Shard, Source};
 use crate::solver::{Caution, Cluster, Crew, DeviceNet, Net, Phase, SolverSpec};
 use crate::watch::SolverMeter;
 use crate::weights::{Expect, Role, SharedWeights, SolverState};
+
+/// How often the momentum comes to the host.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// What a solver on a device is started with.
 #[derive(Clone, Debug)]
@@ -43,10 +47,16 @@ pub(super) struct DeviceSolver<D: Device> {
     job: DeviceSolverJob,
     net: DeviceNet<D>,
     batches: Batches,
+    /// The batch that goes up, or is worked on: where in the data it ends, and its images.
+    ahead: (u64, u64),
     caution: Caution,
     crew: Crew,
     halvings: u64,
-    state: SolverState,
+    state: Arc<SolverState>,
+    /// That of the state.
+    momentum: HostMemory,
+    /// When the momentum came last, or set out.
+    kept: Option<(Instant, D::Event)>,
 }
 
 /// The part of the syncer that a solver works with.
@@ -80,6 +90,9 @@ impl<D: Device> DeviceSolver<D> {
         }
         let path = SolverState::path_beside(shared.path(), job.index);
         let (state, _) = SolverState::open_or_create(&path, shared.id(), shared.padded())?;
+        let state = Arc::new(state);
+        let momentum = HostMemory::of(state.clone(), |state| state.history());
+        pin(device, &momentum);
         let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let batches = Batches::new(
             Arc::new(set.train),
@@ -90,13 +103,20 @@ impl<D: Device> DeviceSolver<D> {
             seed,
             state.progress().cursor.load(Relaxed),
         );
+        let mut on_device = DeviceNet::new(device, &job.spec, &net)?;
+        on_device.take_momentum(&momentum)?;
+        let mut batches = batches.map_err(SolverError::from)?;
+        let ahead = feed(&mut on_device, &mut batches)?;
         Ok(Self {
-            net: DeviceNet::new(device, &job.spec, &net)?,
-            batches: batches.map_err(SolverError::from)?,
+            net: on_device,
+            batches,
+            ahead,
             caution: Caution::from_words(state.progress().caution_words(), net.classes()),
             crew: Crew::default(),
             halvings: 0,
             state,
+            momentum,
+            kept: None,
             job: job.clone(),
         })
     }
@@ -130,6 +150,7 @@ impl<D: Device> DeviceSolver<D> {
             SolverMeter::WaitedNs.add(slot.meters(), waited_ns);
             let start = clock.now_ns();
             let (loss, rate, stride, images) = self.step(at)?;
+            self.keep_momentum(at)?;
             mean = Some(smoothed(mean, loss));
             let all = globals.local_iterations.fetch_add(1, Relaxed);
             let own = self.state.progress().iteration.fetch_add(1, Relaxed);
@@ -146,7 +167,21 @@ impl<D: Device> DeviceSolver<D> {
             slot.heartbeat();
         }
         // What is still on its way belongs to the last cycle.
-        Ok(at.stream.finish()?)
+        at.stream.finish()?;
+        Ok(self.net.keep_momentum(at.stream, &self.momentum)?.wait()?)
+    }
+
+    /// Brings the momentum to the host if it is time.
+    fn keep_momentum(&mut self, at: &Segment<'_, D>) -> Result<(), GpuError> {
+        let is_due = match &self.kept {
+            Some((since, there)) => since.elapsed() >= KEEP_EVERY && there.is_done()?,
+            None => true,
+        };
+        if is_due {
+            let there = self.net.keep_momentum(at.stream, &self.momentum)?;
+            self.kept = Some((Instant::now(), there));
+        }
+        Ok(())
     }
 
     /// One iteration: loss, rate, stride, pictures.
@@ -159,13 +194,13 @@ impl<D: Device> DeviceSolver<D> {
         };
         let (mut loss, mut images) = (0.0, 0);
         for part in 0..spec.iter_size {
-            let batch = self.batches.next();
-            let keep = part > 0;
-            loss += self
-                .net
-                .gradients(at.weights, &batch.images, &batch.labels, keep)?;
-            images += batch.labels.len() as u64;
-            self.state.progress().cursor.store(batch.cursor, Relaxed);
+            self.net.begin(at.weights, part > 0)?;
+            // While the device computes, the processor reads what comes next.
+            let next = feed(&mut self.net, &mut self.batches)?;
+            loss += self.net.end()?;
+            let (cursor, done) = std::mem::replace(&mut self.ahead, next);
+            images += done;
+            self.state.progress().cursor.store(cursor, Relaxed);
         }
         loss /= spec.iter_size as f32;
         if self.caution.note(loss) {
@@ -186,6 +221,16 @@ impl<D: Device> DeviceSolver<D> {
         let stride = self.net.step(spec, at.stream, at.weights, rate, &cluster)?;
         Ok((loss, rate, stride, images))
     }
+}
+
+/// Puts the next batch on its way: where in the data it ends, and its images.
+fn feed<D: Device>(
+    net: &mut DeviceNet<D>,
+    batches: &mut Batches,
+) -> Result<(u64, u64), DeviceError> {
+    let batch = batches.next();
+    net.feed(&batch.images, &batch.labels)?;
+    Ok((batch.cursor, batch.labels.len() as u64))
 }
 
 fn build(

@@ -2,10 +2,10 @@
 //! buffer.
 //!
 //! Touches the buffer, the syncer's state file and the device. Chunks are on their way one behind
-//! the other on three streams (up, kernel, down), so that all three work at once. They are added in
-//! that order. Invariants: a chunk goes up again only after its delta was added, so the position
-//! that a device takes holds all it has given. A delta that has come down is noted as landed before
-//! it is added.
+//! the other on three streams (up, kernel, down), so that all three work at once. They land in that
+//! order and are then added, several at once if asked. Invariants: a chunk goes up again only after
+//! its delta was added, so the position that a device takes holds all it has given. A delta that
+//! has come down is noted as landed before it is added.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::adders::{Adders, Adding};
 use crate::device::kernels::{TOLD, take_position};
 use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, pin};
-use crate::weights::{BLOCK, GpuState, LANDING_SLOTS, SharedWeights, Writes, device_len};
+use crate::weights::{BLOCK, GpuState, LANDING_SLOTS, SharedWeights, device_len};
 
 /// Weights of the largest chunk, and so of a landing place.
 const CHUNK_MAX: usize = 1 << 20;
@@ -23,6 +24,11 @@ const CHUNK_MAX: usize = 1 << 20;
 const CHUNKS: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, CHUNK_MAX];
 /// Time that each is tried for, at least.
 const TRIAL: Duration = Duration::from_millis(30);
+
+/// Chunks on their way: one goes up, one is in the kernel, one comes down.
+const ON_THE_WAY: usize = 3;
+/// Deltas that may be added at once.
+pub const ADDERS_MAX: usize = LANDING_SLOTS - ON_THE_WAY;
 
 /// Words of a landing place for a buffer of `used` weights.
 pub fn slot_words(used: usize) -> usize {
@@ -69,7 +75,7 @@ struct Bay<M> {
 pub struct GpuSyncer<D: Device> {
     shared: Arc<SharedWeights>,
     state: Arc<GpuState>,
-    writes: Writes,
+    adders: Adders,
     host: HostMemory,
     landing: HostMemory,
     weights: D::Memory,
@@ -89,17 +95,24 @@ pub struct GpuSyncer<D: Device> {
 impl<D: Device> GpuSyncer<D> {
     /// A syncer between `device` and the buffer. The device's weights are zero until the first
     /// [`cycle`](Self::cycle), which takes the buffer's and gives nothing. `state` has been
-    /// recovered.
+    /// recovered. More than [`ADDERS_MAX`] threads that add are that many.
     ///
     /// # Errors
-    /// The device has too little memory, or has failed.
+    /// The device has too little memory, or has failed; no thread can be started.
     pub fn new(
         device: &D,
         shared: &Arc<SharedWeights>,
         state: &Arc<GpuState>,
-        writes: Writes,
+        adding: Adding,
     ) -> Result<Self, DeviceError> {
         let n = device_len(shared.used());
+        let threads = adding.threads.clamp(1, ADDERS_MAX);
+        let places = ON_THE_WAY + threads;
+        let adding = Adding { threads, ..adding };
+        let adders = Adders::start(shared, state, adding, places).map_err(|error| {
+            let (device, why) = (device.name(), error.to_string());
+            DeviceError::NoThread { device, why }
+        })?;
         let host = HostMemory::of(shared.clone(), |shared| shared.view());
         let landing = HostMemory::of(state.clone(), |state| state.landing());
         pin(device, &host);
@@ -115,12 +128,12 @@ impl<D: Device> GpuSyncer<D> {
         Ok(Self {
             shared: shared.clone(),
             state: state.clone(),
-            writes,
+            adders,
             host,
             landing,
             weights: device.alloc(n)?,
             last: device.alloc(n)?,
-            bays: (0..LANDING_SLOTS).map(bay).collect::<Result<_, _>>()?,
+            bays: (0..places).map(bay).collect::<Result<_, _>>()?,
             up: device.stream()?,
             run: Arc::new(device.stream()?),
             down: device.stream()?,
@@ -216,11 +229,15 @@ impl<D: Device> GpuSyncer<D> {
         let n = self.weights.len();
         let chunks = n.div_ceil(self.chunk).max(1);
         // No more than there are chunks: the next one must not be on its way still.
-        while self.flights.len() >= LANDING_SLOTS.min(chunks) {
+        let places = self.bays.len();
+        let most = places.min(chunks);
+        while self.flights.len() >= most {
             self.land()?;
         }
         let (first, len) = (self.next().start, self.next().len());
         let slot = self.next_slot;
+        // Where this chunk landed last, or if others have landed there since, the next place.
+        self.adders.wait((slot + places - most) % places);
         self.tag = self.tag.wrapping_add(1).max(1);
         let bay = &self.bays[slot];
         self.up.upload(
@@ -252,7 +269,7 @@ impl<D: Device> GpuSyncer<D> {
             down: self.down.record()?,
         });
         self.counts.bytes_up += 4 * len as u64;
-        self.next_slot = (slot + 1) % LANDING_SLOTS;
+        self.next_slot = (slot + 1) % places;
         self.next_first = first + len;
         let last = self.next_first >= n;
         if last {
@@ -279,10 +296,11 @@ impl<D: Device> GpuSyncer<D> {
         while !self.flights.is_empty() {
             self.land()?;
         }
+        self.adders.wait_for_all();
         Ok(())
     }
 
-    /// Waits for the oldest chunk on its way and adds its delta.
+    /// Waits for the oldest chunk on its way and has its delta added.
     fn land(&mut self) -> Result<(), DeviceError> {
         let Some(flight) = self.flights.pop_front() else {
             return Ok(());
@@ -300,8 +318,7 @@ impl<D: Device> GpuSyncer<D> {
         bay.healed = told[0];
         if told[1] == flight.tag {
             self.state.land(flight.slot, flight.first, flight.len);
-            self.state
-                .apply(flight.slot, self.shared.view(), self.writes);
+            self.adders.add(flight.slot);
             self.counts.deltas += 1;
         }
         Ok(())

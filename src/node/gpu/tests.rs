@@ -1,7 +1,9 @@
-//! The syncer against a host device: what the device does reaches the buffer once, what the buffer
-//! does reaches the device, whatever else is at work and whichever process is killed.
+//! The syncer: what the device does reaches the buffer once, what the buffer does reaches the
+//! device, whatever else is at work and whichever process is killed. Held against a host device,
+//! and against a GPU where there is one (in CI a stand-in: `tests/cuda_standin.rs`).
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +15,7 @@ use super::*;
 use crate::device::host::HostDevice;
 use crate::device::kernels::add_scalar;
 use crate::device::{HostMemory, Memory, Stream};
-use crate::weights::{BufferSpec, Created, Existing, Manifest};
+use crate::weights::{BufferSpec, Created, Existing, Manifest, Writes};
 
 fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
     let spec = BufferSpec {
@@ -39,12 +41,53 @@ fn state(shared: &SharedWeights, index: u32) -> Arc<GpuState> {
     )
 }
 
-fn syncer(shared: &Arc<SharedWeights>, index: u32, writes: Writes) -> GpuSyncer<HostDevice> {
-    let device = HostDevice::new(index as usize);
-    GpuSyncer::new(&device, shared, &state(shared, index), writes).unwrap()
+fn syncer<D: Device>(
+    device: &D,
+    shared: &Arc<SharedWeights>,
+    index: u32,
+    adding: Adding,
+) -> GpuSyncer<D> {
+    GpuSyncer::new(device, shared, &state(shared, index), adding).unwrap()
 }
 
-fn on_device(syncer: &GpuSyncer<HostDevice>) -> Vec<f32> {
+/// The first GPU, if there is one.
+#[cfg(feature = "cuda")]
+fn a_gpu() -> Option<crate::device::cuda::CudaDevice> {
+    match crate::device::cuda::CudaDevice::open(0) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
+            let place = "where there is a GPU (docs/guide/gpu.md)";
+            dogwild_lab::skip::elsewhere(&error.to_string(), place);
+            None
+        }
+    }
+}
+
+#[test]
+fn a_host_device_is_kept_in_step() {
+    let open = |index| HostDevice::new(index as usize);
+    both_sides_end_with_the_sum_of_what_both_did(&open(0));
+    several_devices_share_one_buffer([0, 1, 2].map(open));
+    weights_that_are_not_finite_heal(&open(0));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_gpu_is_kept_in_step() {
+    let Some(device) = a_gpu() else { return };
+    both_sides_end_with_the_sum_of_what_both_did(&device);
+    // Several logical devices on one GPU.
+    several_devices_share_one_buffer([0, 1, 2].map(|_| a_gpu().expect("the same")));
+    weights_that_are_not_finite_heal(&device);
+}
+
+const fn racy(threads: usize) -> Adding {
+    let writes = Writes::Racy;
+    Adding { writes, threads }
+}
+
+fn on_device<D: Device>(syncer: &GpuSyncer<D>) -> Vec<f32> {
     let back = HostMemory::zeroed(syncer.weights().len()).unwrap();
     let stream = syncer.stream();
     stream.download(syncer.weights().all(), back.all()).unwrap();
@@ -56,23 +99,25 @@ fn on_host(shared: &SharedWeights, n: usize) -> Vec<f32> {
     (0..n).map(|i| shared.view().load(i)).collect()
 }
 
-#[test]
-fn both_sides_end_with_the_sum_of_what_both_did() {
+fn both_sides_end_with_the_sum_of_what_both_did<D: Device>(device: &D) {
     let folder = tempfile::tempdir().unwrap();
     // Not a multiple of the chunk, nor of a block.
     let n = 1001;
     let shared = buffer(&folder.path().join("w"), n);
     let start = |i: usize| i as f32 * 0.5;
     (0..n).for_each(|i| shared.view().store(i, start(i)));
-    for chunk in [16, 48, 320, 1008, 1 << 20] {
+    let chunks = [16, 48, 320, 512, 1008, 1 << 20];
+    let all = chunks.map(|chunk| [1, 2, 5].map(|adders| (chunk, adders)));
+    for (chunk, adders) in all.into_iter().flatten() {
         let before = on_host(&shared, n);
-        let mut syncer = syncer(&shared, 0, Writes::Racy);
+        let mut syncer = syncer(device, &shared, 0, racy(adders));
         syncer.set_chunk(chunk).unwrap();
         syncer.cycle().unwrap();
         syncer.drain().unwrap();
         assert_eq!(syncer.counts().deltas, 0, "the first cycle only takes");
         assert_eq!(on_device(&syncer)[..n], before);
-        for round in 0..5 {
+        // The last round is still on its way when the last cycle begins.
+        for round in 0..6 {
             add_scalar(&**syncer.stream(), syncer.weights().part(0..n), 2.0).unwrap();
             (0..n).for_each(|i| shared.view().racy_add(i, 1.0));
             syncer.cycle().unwrap();
@@ -82,22 +127,24 @@ fn both_sides_end_with_the_sum_of_what_both_did() {
         }
         syncer.cycle().unwrap();
         syncer.drain().unwrap();
-        let want: Vec<f32> = before.iter().map(|x| x + 15.0).collect();
-        assert_eq!(on_host(&shared, n), want, "chunks of {chunk}");
-        assert_eq!(on_device(&syncer)[..n], want, "chunks of {chunk}");
+        let want: Vec<f32> = before.iter().map(|x| x + 18.0).collect();
+        assert_eq!(on_host(&shared, n), want, "{adders}, chunks of {chunk}");
+        assert_eq!(on_device(&syncer)[..n], want, "{adders}, chunks of {chunk}");
         assert_eq!(shared.view().load(n), 0.0, "the tail stays zero");
-        assert_eq!(syncer.counts().cycles, 7);
+        assert_eq!(syncer.counts().cycles, 8);
     }
 }
 
-#[test]
-fn several_devices_share_one_buffer() {
+fn several_devices_share_one_buffer<D: Device>(devices: [D; 3]) {
     let folder = tempfile::tempdir().unwrap();
     let n = 4096;
     let shared = buffer(&folder.path().join("w"), n);
-    let mut syncers = [0, 1, 2].map(|index| {
-        // Atomic: three threads add to the same weights, and not one addition may be lost.
-        let mut syncer = syncer(&shared, index, Writes::Atomic);
+    let mut index = 0;
+    let mut syncers = devices.map(|device| {
+        // Atomic: several threads add to the same weights, and not one addition may be lost.
+        let (writes, threads) = (Writes::Atomic, 1 + index as usize);
+        let mut syncer = syncer(&device, &shared, index, Adding { writes, threads });
+        index += 1;
         syncer.set_chunk(512).unwrap();
         syncer
     });
@@ -122,11 +169,10 @@ fn several_devices_share_one_buffer() {
     }
 }
 
-#[test]
-fn weights_that_are_not_finite_heal() {
+fn weights_that_are_not_finite_heal<D: Device>(device: &D) {
     let folder = tempfile::tempdir().unwrap();
     let shared = buffer(&folder.path().join("w"), 64);
-    let mut syncer = syncer(&shared, 0, Writes::Racy);
+    let mut syncer = syncer(device, &shared, 0, racy(2));
     add_scalar(&**syncer.stream(), syncer.weights().part(3..5), f32::NAN).unwrap();
     add_scalar(
         &**syncer.stream(),
@@ -150,7 +196,7 @@ fn weights_that_are_not_finite_heal() {
 fn the_chunk_size_is_one_of_those_that_were_tried() {
     let folder = tempfile::tempdir().unwrap();
     let shared = buffer(&folder.path().join("w"), 100_000);
-    let mut syncer = syncer(&shared, 0, Writes::Racy);
+    let mut syncer = syncer(&HostDevice::new(0), &shared, 0, racy(1));
     let tried = syncer.measure().unwrap();
     let sizes: Vec<usize> = tried.iter().map(|tried| tried.0).collect();
     assert_eq!(sizes, [1 << 14, 1 << 16, 100_000]);
@@ -160,16 +206,18 @@ fn the_chunk_size_is_one_of_those_that_were_tried() {
 }
 
 const CHILD: &str = "DOGWILD_TEST_GPU_CHILD";
+const ADDERS: &str = "DOGWILD_TEST_GPU_ADDERS";
 const WEIGHTS: usize = 1 << 18;
-const CHUNK: usize = 1 << 16;
+const CHUNK: usize = 1 << 15;
 
 /// What the killed process does: each step adds 1 to the weights of the next chunk, so that each
 /// delta that lands is 1 everywhere.
-fn child(path: &Path) {
+fn child<D: Device>(device: &D, path: &Path) {
     let shared = buffer(path, WEIGHTS);
     let state = state(&shared, 0);
     state.recover(shared.view(), Writes::Racy).unwrap();
-    let mut syncer = GpuSyncer::new(&HostDevice::new(0), &shared, &state, Writes::Racy).unwrap();
+    let adders = std::env::var(ADDERS).unwrap().parse().unwrap();
+    let mut syncer = GpuSyncer::new(device, &shared, &state, racy(adders)).unwrap();
     syncer.set_chunk(CHUNK).unwrap();
     // On a line of its own: the test runner has begun one.
     println!("\nup");
@@ -194,8 +242,22 @@ fn cpu_ns(process: &Child) -> u64 {
 
 #[test]
 fn killed_and_started_again_it_loses_and_doubles_nothing() {
+    let name = "killed_and_started_again_it_loses_and_doubles_nothing";
+    survives_kills(&HostDevice::new(0), name);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_gpu_whose_component_is_killed_loses_and_doubles_nothing() {
+    let Some(device) = a_gpu() else { return };
+    let name = "a_gpu_whose_component_is_killed_loses_and_doubles_nothing";
+    survives_kills(&device, name);
+}
+
+/// Kills children, each of which runs the test `test` with this device.
+fn survives_kills<D: Device>(device: &D, test: &str) {
     if let Some(path) = std::env::var_os(CHILD) {
-        return child(Path::new(&path));
+        return child(device, Path::new(&path));
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");
@@ -206,10 +268,11 @@ fn killed_and_started_again_it_loses_and_doubles_nothing() {
     let (_, name) = module_path!().split_once("::").unwrap();
     for kills in 1.. {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let test = format!("{name}::killed_and_started_again_it_loses_and_doubles_nothing");
+        let test = format!("{name}::{test}");
         command.args(["--exact", &test, "--nocapture", "--test-threads", "1"]);
         command
             .env(CHILD, &path)
+            .env(ADDERS, [1, 3][kills % 2].to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         dogwild_lab::process::die_with_parent(&mut command);
@@ -264,7 +327,7 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
     let job = GpuJob {
         buffer: path.clone(),
         index: 2,
-        writes: Writes::Racy,
+        adding: racy(2),
         chunk_weights: Some(1024),
         rate_bytes_per_s: Some(50e6),
         ipc: false,
@@ -275,6 +338,15 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
     (0..LANDED).for_each(|i| left.landing().store(crate::weights::LANDING_HEAD + i, 0.5));
     left.land(0, 512, LANDED);
     drop(left);
+    let pages = || {
+        std::fs::metadata(GpuState::path_beside(&path, 2))
+            .unwrap()
+            .ino()
+    };
+    let (before, now) = (
+        std::fs::File::open(GpuState::path_beside(&path, 2)).unwrap(),
+        pages(),
+    );
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let running = scope.spawn(|| run_gpu(&HostDevice::new(0), &job, &stop));
@@ -296,6 +368,12 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
         stop.store(true, Relaxed);
         running.join().unwrap().unwrap();
     });
+    assert_ne!(
+        pages(),
+        now,
+        "what may still be written to by a killed one's device"
+    );
+    drop(before);
     let want = |i: usize| {
         i as f32
             + if (512..512 + LANDED).contains(&i) {

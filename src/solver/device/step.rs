@@ -2,7 +2,7 @@
 
 use super::DeviceNet;
 use crate::device::kernels::{self, StepFactors};
-use crate::device::{Device, DeviceError, Event, Memory, Stream};
+use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream};
 use crate::solver::spec::{Regularization, SolverSpec};
 use crate::solver::stride::Cluster;
 use crate::solver::update::Squares;
@@ -11,9 +11,10 @@ use crate::solver::update::Squares;
 pub(super) const SUMS: usize = 4096;
 
 impl<D: Device> DeviceNet<D> {
-    /// Makes a step with the gradients (of `iter_size` batches), on `stream`, which sees the
-    /// weights alone if it is the one that takes positions. The caller waits for it before the next
-    /// batch. Gives the stride, as [`update_in_cluster`](crate::solver::update_in_cluster) does.
+    /// Makes a step with the gradients (of `iter_size` batches), which [`end`](Self::end) has
+    /// waited for, on `stream`, which sees the weights alone if it is the one that takes positions.
+    /// The next batch is worked on after it. Gives the stride, as
+    /// [`update_in_cluster`](crate::solver::update_in_cluster) does.
     ///
     /// # Errors
     /// The device has failed.
@@ -25,7 +26,6 @@ impl<D: Device> DeviceNet<D> {
         rate: f32,
         cluster: &Cluster,
     ) -> Result<f32, DeviceError> {
-        stream.wait(&self.stream.record()?)?;
         let alone = cluster.portion >= 1.0;
         self.velocity(spec, stream, weights, rate, if alone { 1.0 } else { 0.0 })?;
         let mut stride = 1.0;
@@ -56,6 +56,39 @@ impl<D: Device> DeviceNet<D> {
             kernels::walk(stream, history, same, 0.5)?;
         }
         Ok(())
+    }
+
+    /// Goes on with a momentum that [`keep_momentum`](Self::keep_momentum) has brought.
+    ///
+    /// # Errors
+    /// The device has failed.
+    ///
+    /// # Panics
+    /// If it has fewer values than there are weights.
+    pub fn take_momentum(&self, from: &HostMemory) -> Result<(), DeviceError> {
+        let all = from.part(0..self.history.len());
+        self.stream.upload(all, self.history.all())?;
+        self.stream.finish()
+    }
+
+    /// Brings the momentum to the host, behind what is on `stream` by now. Steps may go on
+    /// meanwhile: what arrives is in parts of one step and in parts of a later one. The event is
+    /// done when all of it is there.
+    ///
+    /// # Errors
+    /// The device has failed.
+    ///
+    /// # Panics
+    /// If `to` has fewer values than there are weights.
+    pub fn keep_momentum(
+        &self,
+        stream: &D::Stream,
+        to: &HostMemory,
+    ) -> Result<D::Event, DeviceError> {
+        self.keeper.wait(&stream.record()?)?;
+        let all = to.part(0..self.history.len());
+        self.keeper.download(self.history.all(), all)?;
+        self.keeper.record()
     }
 
     /// Leaves the step in the history, and takes it off the weights `stride` times.

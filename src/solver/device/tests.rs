@@ -50,22 +50,39 @@ fn agrees_in_cluster<D: Device>(
     let (w, v) = (WeightsView::of(&words), WeightsView::of(&history));
     net.initialise(w, 7);
     let weights = device.alloc(n).unwrap();
-    let there = HostMemory::zeroed(n).unwrap();
+    // Steps are on another stream than gradients, as in a component.
+    let steps = device.stream().unwrap();
+    let [there, kept] = [(); 2].map(|()| HostMemory::zeroed(n).unwrap());
     let mut grads = vec![0.0; n];
-    for iteration in 0..3 {
+    let mut some = || {
+        let values = batch * input.iter().product::<usize>();
+        let images = (0..values).map(|_| random.random_range(0.0f32..1.0));
+        let images: Vec<f32> = images.collect();
+        let labels: Vec<u32> = (0..batch).map(|_| random.random_range(0..10)).collect();
+        (images, labels)
+    };
+    let mut next = some();
+    on_device.feed(&next.0, &next.1).unwrap();
+    for iteration in 0..4 {
+        if iteration == 2 {
+            // Another one goes on with its momentum.
+            let event = on_device.keep_momentum(&steps, &kept);
+            event.unwrap().wait().unwrap();
+            on_device = DeviceNet::new(device, spec, &net).unwrap();
+            on_device.take_momentum(&kept).unwrap();
+            on_device.feed(&next.0, &next.1).unwrap();
+        }
         // The same weights each time: what rounding has moved apart could let another value be a
         // window's largest.
         (0..n).for_each(|i| there.view().store(i, w.load(i)));
         on_device.stream.upload(there.all(), weights.all()).unwrap();
         for part in 0..spec.iter_size {
-            let images: Vec<f32> = (0..batch * input.iter().product::<usize>())
-                .map(|_| random.random_range(0.0f32..1.0))
-                .collect();
-            let labels: Vec<u32> = (0..batch).map(|_| random.random_range(0..10)).collect();
             let keep = part > 0;
-            let theirs = on_device
-                .gradients(&weights, &images, &labels, keep)
-                .unwrap();
+            on_device.begin(&weights, keep).unwrap();
+            // The next one goes up while this one is worked on.
+            let (images, labels) = std::mem::replace(&mut next, some());
+            on_device.feed(&next.0, &next.1).unwrap();
+            let theirs = on_device.end().unwrap();
             let ours = match keep {
                 false => net.forward_backward(w, &images, &labels, &mut grads),
                 true => net.add_gradients(w, &images, &labels, &mut grads),
@@ -88,7 +105,7 @@ fn agrees_in_cluster<D: Device>(
             crew: 2.0,
         };
         let stride = update_in_cluster(spec, &net, w, &grads, v, rate, &cluster);
-        let there = on_device.step(spec, &on_device.stream, &weights, rate, &cluster);
+        let there = on_device.step(spec, &steps, &weights, rate, &cluster);
         close("stride", &[there.unwrap()], &[stride]);
         let here: Vec<f32> = words
             .iter()
@@ -110,20 +127,34 @@ fn lenet_on_a_device_does_what_it_does_on_the_processor() {
     }
 }
 
+/// The first GPU, if there is one.
+#[cfg(feature = "cuda")]
+fn a_gpu() -> Option<crate::device::cuda::CudaDevice> {
+    match crate::device::cuda::CudaDevice::open(0) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
+            let place = "where there is a GPU (docs/guide/gpu.md)";
+            dogwild_lab::skip::elsewhere(&error.to_string(), place);
+            None
+        }
+    }
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn lenet_on_a_gpu_does_what_it_does_on_the_processor() {
-    use crate::device::DeviceError;
-
+    let Some(device) = a_gpu() else { return };
     let lenet = SolverSpec::builtin("lenet").unwrap();
-    match crate::device::cuda::CudaDevice::open(0) {
-        Ok(device) => agrees(&device, &lenet, [1, 28, 28], 16),
-        Err(error @ DeviceError::Missing { .. }) => dogwild_lab::skip::elsewhere(
-            &error.to_string(),
-            "where there is a GPU (docs/guide/gpu.md)",
-        ),
-        Err(error) => panic!("{error}"),
-    }
+    agrees(&device, &lenet, [1, 28, 28], 16);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_small_net_on_a_gpu_does_what_it_does_on_the_processor() {
+    let Some(device) = a_gpu() else { return };
+    let net = solver(&format!("{NET} {LOSS}"), "iter_size: 2");
+    agrees(&device, &net, [3, 11, 9], 4);
 }
 
 const NET: &str = "layer { name: 'd' type: 'Data' top: 'data' top: 'label' data_param { batch_size: 20 } }

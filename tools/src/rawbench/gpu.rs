@@ -12,8 +12,8 @@ use anyhow::Result;
 use dogwild::device::host::HostDevice;
 use dogwild::device::kernels::add_scalar;
 use dogwild::device::{Device, DeviceError, HostMemory, Memory, Stream};
-use dogwild::node::{GpuSyncer, slot_words};
-use dogwild::settings::Which;
+use dogwild::node::{Adding, GpuSyncer, slot_words};
+use dogwild::settings::{ADDERS, Which};
 use dogwild::watch::screen::Columns;
 use dogwild::weights::{
     BufferSpec, Created, Existing, GpuState, Manifest, SharedWeights, Writes, device_len,
@@ -35,6 +35,12 @@ pub(crate) struct Args {
     /// Weights of a chunk [default: the fastest of some that are tried]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20))]
     chunk: Option<u32>,
+    /// Threads that add deltas to the buffer: a line for each number of them
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(i64::from(*ADDERS.start())..=i64::from(*ADDERS.end())))]
+    adders: Vec<u32>,
+    /// Add atomically: what solvers add meanwhile is never lost
+    #[arg(long)]
+    atomic: bool,
     /// Time for each figure, seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = dogwild::cli::args::seconds)]
     seconds: f64,
@@ -49,6 +55,7 @@ struct Line {
     device: String,
     weights: usize,
     chunk: usize,
+    adders: usize,
     /// Passes over all weights per second: up, kernel, down, added to the buffer.
     cycles_per_s: f64,
     /// Bytes up per second in those cycles; as many come down.
@@ -61,8 +68,8 @@ struct Line {
     /// What the syncer reaches of those.
     up_share: f64,
     down_share: f64,
-    /// The share of its time that the syncer's thread waited for the device; the rest it adds
-    /// deltas.
+    /// The share of its time that the syncer's thread waited for the device; with one adder
+    /// it adds deltas in the rest.
     wait_share: f64,
 }
 
@@ -87,21 +94,30 @@ impl Args {
     }
 
     fn on<D: Device>(&self, device: &D) -> Result<Vec<Line>> {
-        self.weights
-            .iter()
-            .map(|&n| {
-                anyhow::ensure!(n > 0, "--weights 0: give 1 or more");
-                self.measure(device, n)
-            })
-            .collect()
+        let mut lines = Vec::new();
+        for &n in &self.weights {
+            anyhow::ensure!(n > 0, "--weights 0: give 1 or more");
+            for &adders in &self.adders {
+                lines.push(self.measure(device, n, adders as usize)?);
+            }
+        }
+        Ok(lines)
     }
 
-    fn measure<D: Device>(&self, device: &D, n: usize) -> Result<Line> {
+    fn measure<D: Device>(&self, device: &D, n: usize, adders: usize) -> Result<Line> {
         let folder = Scratch::new("dogwild-rawbench")?;
         let shared = Arc::new(buffer(&folder, n)?);
         let path = GpuState::path_beside(shared.path(), 0);
         let (state, _) = GpuState::open_or_create(&path, shared.id(), n, slot_words(n))?;
-        let mut syncer = GpuSyncer::new(device, &shared, &Arc::new(state), Writes::Racy)?;
+        let adding = Adding {
+            writes: if self.atomic {
+                Writes::Atomic
+            } else {
+                Writes::Racy
+            },
+            threads: adders,
+        };
+        let mut syncer = GpuSyncer::new(device, &shared, &Arc::new(state), adding)?;
         match self.chunk {
             Some(chunk) => syncer.set_chunk(chunk as usize)?,
             None => drop(syncer.measure()?),
@@ -133,6 +149,7 @@ impl Args {
             device: device.name(),
             weights: n,
             chunk: syncer.chunk(),
+            adders,
             cycles_per_s: (counts.cycles - before.cycles) as f64 / sync_s,
             sync_up_bytes_per_s: up,
             sync_down_bytes_per_s: down,
@@ -205,6 +222,7 @@ fn table(lines: &[Line]) -> Columns {
         "device",
         "weights",
         "chunk",
+        "adders",
         "cycles/s",
         "sync up",
         "sync down",
@@ -220,6 +238,7 @@ fn table(lines: &[Line]) -> Columns {
             line.device.clone(),
             line.weights.to_string(),
             line.chunk.to_string(),
+            line.adders.to_string(),
             format!("{:.1}", line.cycles_per_s),
             rate(line.sync_up_bytes_per_s),
             rate(line.sync_down_bytes_per_s),
