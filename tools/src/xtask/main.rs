@@ -76,9 +76,12 @@ enum Action {
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
     },
-    /// Change single lines of the stream's protocol, one at a time, and see that its tests fail.
-    /// Each takes some minutes.
+    /// Change single places of the stream's protocol, or of what keeps work on devices in order,
+    /// one at a time, and see that tests fail. Each takes up to some minutes.
     Mutants {
+        /// What is changed.
+        #[arg(value_name = "SET", default_value = "stream")]
+        of: mutants::Of,
         /// Only those whose names contain this.
         #[arg(long, value_name = "WORDS")]
         only: Option<String>,
@@ -157,7 +160,7 @@ fn main() -> ExitCode {
             seconds,
             only: only.as_deref(),
         }),
-        Action::Mutants { only } => mutants::run(only.as_deref()),
+        Action::Mutants { of, only } => mutants::run(of, only.as_deref()),
         Action::Tables => tables::write(&root().join("models")),
         Action::Deb {
             out,

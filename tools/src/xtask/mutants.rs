@@ -1,25 +1,27 @@
-//! `cargo xtask mutants`: single changes to the protocol of the stream, each of which the tests
-//! must catch.
+//! `cargo xtask mutants`: single changes to the protocol of the stream, or to how work on devices
+//! is kept in order, each of which the tests must catch.
 //!
 //! Works on the last commit, in a worktree under `target/mutants` with a target folder of its own.
-//! All changes are built at once, each behind a number that [`CHOICE`] turns on in a run of the
-//! tests: a mutant costs a run, not a build. A mutant that survives shows a rule that no test
-//! holds: write that test.
+//! All changes of a set are built at once, each behind a number that [`CHOICE`] turns on in a run
+//! of the tests: a mutant costs a run, not a build. A mutant that survives shows a rule that no
+//! test holds: write that test.
 //!
 //! Invariant: each change is a whole expression or whole statements and fits exactly one place of
-//! the tree; a test of this file holds that, so the list stays true.
+//! the tree; a test of this file holds that, so the lists stay true.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use super::{output, root};
 
-mod list;
+mod device;
+mod on_standin;
+mod stream;
+mod tests_of_stream;
 
 /// The variable that has the number of a mutant.
 const CHOICE: &str = "DOGWILD_MUTANT";
@@ -36,18 +38,53 @@ pub(crate) fn mutant(number: usize) -> bool {
 }
 "#;
 
-/// Which tests run, one after the other, until one fails: those of the changed file, those that go
-/// through states, all others, and the long ones.
-const EXPLORE: &[&str] = &["stream::tests::explore::"];
-const OTHERS: &[&str] = &["stream::", "--skip", "stream::tests::explore::"];
-const LONG: &[&str] = &["stream::", "--ignored"];
+/// Mutants that are built together.
+struct Set {
+    /// Where their files are.
+    folder: &'static str,
+    mutants: &'static [Mutant],
+    /// Of the library.
+    features: &'static [&'static str],
+    first_failure: FirstFailure,
+}
+
+/// The first test that fails, in a program of tests with a mutant or without; none: all pass.
+type FirstFailure = fn(&Path, Option<(usize, &Mutant)>) -> Result<Option<String>>;
+
+/// Which set.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Of {
+    /// The stream's protocol.
+    Stream,
+    /// Work on devices and what comes of it, on the stand-in for CUDA's driver. Takes g++.
+    Device,
+}
+
+impl Of {
+    fn set(self) -> Set {
+        match self {
+            Self::Stream => Set {
+                folder: "src/stream",
+                mutants: stream::MUTANTS,
+                features: &[],
+                first_failure: tests_of_stream::first_failure,
+            },
+            Self::Device => Set {
+                folder: "src",
+                mutants: device::MUTANTS,
+                features: &["cuda", "program"],
+                first_failure: on_standin::first_failure,
+            },
+        }
+    }
+}
 
 /// One change.
 #[derive(Clone, Copy, Debug)]
 struct Mutant {
     /// What is wrong then.
     name: &'static str,
-    /// Under `src/stream`.
+    /// Under the folder of its set.
     file: &'static str,
     old: &'static str,
     new: &'static str,
@@ -59,7 +96,7 @@ impl Mutant {
         let places = text.matches(self.old).count();
         ensure!(
             places == 1,
-            "mutant `{}` fits {places} places of src/stream/{}, not one",
+            "mutant `{}` fits {places} places of {}, not one",
             self.name,
             self.file
         );
@@ -73,9 +110,9 @@ impl Mutant {
 }
 
 /// The text of `file` with all its mutants, each behind its number.
-fn changed(file: &str, text: &str) -> Result<String> {
+fn changed(mutants: &[Mutant], file: &str, text: &str) -> Result<String> {
     let mut places = Vec::new();
-    let all = list::MUTANTS.iter().enumerate();
+    let all = mutants.iter().enumerate();
     for (number, mutant) in all.filter(|(_, mutant)| mutant.file == file) {
         places.push((mutant.place(text)?, number));
     }
@@ -85,12 +122,12 @@ fn changed(file: &str, text: &str) -> Result<String> {
     let groups = places.chunk_by(|(a, _), (b, _)| a == b);
     for group in groups {
         let (at, first) = group[0];
-        let first = list::MUTANTS[first];
+        let first = mutants[first];
         let mut with = String::new();
         for (_, number) in group {
-            let Mutant { name, new, old, .. } = list::MUTANTS[*number];
+            let Mutant { name, new, old, .. } = mutants[*number];
             ensure!(old == first.old, "mutant `{name}` overlaps another");
-            with += &format!("if crate::stream::mutant({number}) {{ {new} }} else ");
+            with += &format!("if crate::mutant({number}) {{ {new} }} else ");
         }
         with += &format!("{{ {} }}", first.old);
         if !first.is_statement() {
@@ -101,9 +138,10 @@ fn changed(file: &str, text: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Tries all mutants, or those whose names contain `only`.
-pub(crate) fn run(only: Option<&str>) -> Result<()> {
-    let all = list::MUTANTS.iter().enumerate();
+/// Tries all mutants of a set, or those whose names contain `only`.
+pub(crate) fn run(of: Of, only: Option<&str>) -> Result<()> {
+    let set = of.set();
+    let all = set.mutants.iter().enumerate();
     let wanted: Vec<_> = all
         .filter(|(_, mutant)| only.is_none_or(|only| mutant.name.contains(only)))
         .collect();
@@ -112,17 +150,16 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
         "no mutant is named `{}`: leave out --only, and all are tried, each with its name",
         only.unwrap_or_default()
     );
-    let tests = build()?;
+    let tests = build(&set)?;
+    let unchanged = (set.first_failure)(&tests, None)?;
     ensure!(
-        first_failure(&tests, None, &[EXPLORE, OTHERS])?.is_none(),
-        "the tests of the stream fail without any change: `cargo test --lib stream::`"
+        unchanged.is_none(),
+        "the tests fail without any change: {unchanged:?}"
     );
     let mut survived = Vec::new();
     for (number, mutant) in wanted {
         let start = Instant::now();
-        let own = format!("stream::tests::{}::", mutant.file.trim_end_matches(".rs"));
-        let stages = [&[own.as_str()], EXPLORE, OTHERS, LONG];
-        let caught_by = first_failure(&tests, Some(number), &stages)?;
+        let caught_by = (set.first_failure)(&tests, Some((number, mutant)))?;
         let seconds = start.elapsed().as_secs_f64();
         let name = mutant.name;
         match caught_by {
@@ -137,10 +174,14 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests of the stream, with all mutants in them; where they are.
-fn build() -> Result<PathBuf> {
-    let folder = root().join("target/mutants");
-    let tree = folder.join("tree");
+/// Where trees and programs of tests are.
+fn workshop() -> PathBuf {
+    root().join("target/mutants")
+}
+
+/// Builds the tests of the library, with all mutants in them; where they are.
+fn build(set: &Set) -> Result<PathBuf> {
+    let tree = workshop().join("tree");
     if !tree.exists() {
         let mut add = Command::new("git");
         add.args(["worktree", "add", "--detach", "--force"]);
@@ -151,20 +192,22 @@ fn build() -> Result<PathBuf> {
     let mut fresh = Command::new("git");
     fresh.args(["checkout", "--quiet", "--force", "--detach", commit.trim()]);
     output(fresh.current_dir(&tree))?;
-    let stream = tree.join("src/stream");
-    let mut files: Vec<_> = list::MUTANTS.iter().map(|mutant| mutant.file).collect();
+    let mut files: Vec<_> = set.mutants.iter().map(|mutant| mutant.file).collect();
     files.sort_unstable();
     files.dedup();
     for file in files {
-        rewrite(&stream.join(file), |text| changed(file, text))?;
+        rewrite(&tree.join(set.folder).join(file), |text| {
+            changed(set.mutants, file, text)
+        })?;
     }
-    rewrite(&tree.join("src/stream.rs"), |text| {
+    rewrite(&tree.join("src/lib.rs"), |text| {
         Ok(format!("{text}{SWITCH}"))
     })?;
     let mut build = Command::new("cargo");
     build.args(["test", "--no-default-features", "--lib", "--no-run"]);
+    build.arg("--features").arg(set.features.join(","));
     build.args(["--message-format", "json"]);
-    build.env("CARGO_TARGET_DIR", folder.join("built"));
+    build.env("CARGO_TARGET_DIR", workshop().join("built"));
     let said = output(build.current_dir(&tree))?;
     let mut made = said.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -178,40 +221,17 @@ fn rewrite(path: &Path, change: impl Fn(&str) -> Result<String>) -> Result<()> {
     fs::write(path, change(&text)?).with_context(|| path.display().to_string())
 }
 
-/// The first test that fails with that mutant; the rest is not run.
-fn first_failure(
-    tests: &Path,
-    number: Option<usize>,
-    stages: &[&[&str]],
-) -> Result<Option<String>> {
-    for stage in stages {
-        let mut command = Command::new(tests);
-        command.args(*stage).stdout(Stdio::piped());
-        command.stderr(Stdio::null()).env_remove(CHOICE);
-        if let Some(number) = number {
-            command.env(CHOICE, number.to_string());
-        }
-        let mut child = command.spawn().context("cannot run the tests")?;
-        let lines = BufReader::new(child.stdout.take().context("no pipe")?).lines();
-        let mut failed = None;
-        for line in lines {
-            let line = line?;
-            let name = line.strip_prefix("test ");
-            if let Some(name) = name.and_then(|name| name.strip_suffix(" ... FAILED")) {
-                failed = Some(name.to_owned());
-                child.kill()?;
-                break;
-            }
-        }
-        let ended = child.wait()?;
-        if failed.is_some() {
-            return Ok(failed);
-        }
-        if !ended.success() {
-            return Ok(Some(format!("the end of all tests ({ended})")));
-        }
+/// `command` with a mutant, or with none.
+fn with_mutant(command: &mut Command, number: Option<usize>) {
+    command.env_remove(CHOICE);
+    if let Some(number) = number {
+        command.env(CHOICE, number.to_string());
     }
-    Ok(None)
+}
+
+/// The test that a line of the runner says has failed.
+fn failed(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 #[cfg(test)]
@@ -220,13 +240,16 @@ mod tests {
 
     #[test]
     fn each_mutant_fits_one_place() {
-        assert!(list::MUTANTS.len() >= 20);
-        for (number, mutant) in list::MUTANTS.iter().enumerate() {
-            let path = root().join("src/stream").join(mutant.file);
-            let text = fs::read_to_string(&path).expect("a file of the stream");
-            let text = changed(mutant.file, &text).unwrap_or_else(|error| panic!("{error:#}"));
-            let switch = format!("if crate::stream::mutant({number}) {{ {} }}", mutant.new);
-            assert_eq!(text.matches(&switch).count(), 1, "{}", mutant.name);
+        for set in [Of::Stream, Of::Device].map(Of::set) {
+            assert!(set.mutants.len() >= 20);
+            for (number, mutant) in set.mutants.iter().enumerate() {
+                let path = root().join(set.folder).join(mutant.file);
+                let text = fs::read_to_string(&path).expect("a file of the set");
+                let text = changed(set.mutants, mutant.file, &text);
+                let text = text.unwrap_or_else(|error| panic!("{error:#}"));
+                let switch = format!("if crate::mutant({number}) {{ {} }}", mutant.new);
+                assert_eq!(text.matches(&switch).count(), 1, "{}", mutant.name);
+            }
         }
     }
 }

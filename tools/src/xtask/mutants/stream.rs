@@ -1,6 +1,5 @@
-//! The mutants. Each line that is changed is one rule of `docs/reference/stream-protocol.md`.
-//!
-//! What is changed is a whole expression, or whole statements: it is put into an `if`.
+//! Mutants of the stream. Each line that is changed is one rule of
+//! `docs/reference/stream-protocol.md`.
 
 use super::Mutant;
 

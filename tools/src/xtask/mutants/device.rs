@@ -1,0 +1,186 @@
+//! Mutants of devices: what waits for what, where words lie, how long memory lives.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a kernel does not wait for its position",
+        file: "node/gpu/syncer.rs",
+        old: "self.run.wait(&self.up.record()?)?;",
+        new: "",
+    },
+    Mutant {
+        name: "a download does not wait for its kernel",
+        file: "node/gpu/syncer.rs",
+        old: "self.down.wait(&self.run.record()?)?;",
+        new: "",
+    },
+    Mutant {
+        name: "what comes down is not waited for",
+        file: "node/gpu/syncer.rs",
+        old: "flight.down.wait()?;",
+        new: "",
+    },
+    Mutant {
+        name: "a chunk goes up before its delta is added",
+        file: "node/gpu/syncer.rs",
+        old: "self.adders.wait((slot + places - most) % places);",
+        new: "",
+    },
+    Mutant {
+        name: "a chunk is on its way twice",
+        file: "node/gpu/syncer.rs",
+        old: "places.min(chunks)",
+        new: "places",
+    },
+    Mutant {
+        name: "what is being added is not waited for at the end",
+        file: "node/gpu/syncer.rs",
+        old: "self.adders.wait_for_all();",
+        new: "",
+    },
+    Mutant {
+        name: "a position is that of the first chunk",
+        file: "node/gpu/syncer.rs",
+        old: "self.host.part(first..first + len)",
+        new: "self.host.part(0..len)",
+    },
+    Mutant {
+        name: "a delta lands one word too far",
+        file: "node/gpu/syncer.rs",
+        old: "self.landing.part(at..at + len + TOLD)",
+        new: "self.landing.part((at + 1).min(self.landing.len() - len - TOLD)..(at + 1).min(self.landing.len() - len - TOLD) + len + TOLD)",
+    },
+    Mutant {
+        name: "a kernel takes the first weights",
+        file: "node/gpu/syncer.rs",
+        old: "self.weights.part(first..first + len)",
+        new: "self.weights.part(0..len)",
+    },
+    Mutant {
+        name: "a stream does not hold what it uses",
+        file: "device/cuda/stream.rs",
+        old: "hold(&mut held);",
+        new: "",
+    },
+    Mutant {
+        name: "nothing waits for a stream",
+        file: "device/cuda/stream.rs",
+        old: "(driver.stream_synchronize)(self.handle)",
+        new: "{ let _ = driver; 0 }",
+    },
+    Mutant {
+        name: "a stream does not wait for an event",
+        file: "device/cuda/stream.rs",
+        old: "(driver.stream_wait)(self.handle, event.0.handle, 0)",
+        new: "{ let _ = driver; 0 }",
+    },
+    Mutant {
+        name: "the host does not wait for an event",
+        file: "device/cuda/stream.rs",
+        old: "(driver.event_synchronize)(event.handle)",
+        new: "{ let _ = driver; 0 }",
+    },
+    Mutant {
+        name: "an event is not recorded",
+        file: "device/cuda/stream.rs",
+        old: "(driver.event_record)(handle, self.handle)",
+        new: "{ let _ = driver; 0 }",
+    },
+    Mutant {
+        name: "a stream that goes waits for nothing",
+        file: "device/cuda/stream.rs",
+        old: "let _ = self.finish();",
+        new: "",
+    },
+    Mutant {
+        name: "an upload begins at the first word of the device",
+        file: "device/cuda/stream.rs",
+        old: "to.memory().address(to.start())",
+        new: "to.memory().address(0)",
+    },
+    Mutant {
+        name: "a download begins at the first word of the device",
+        file: "device/cuda/stream.rs",
+        old: "from.memory().address(from.start())",
+        new: "from.memory().address(0)",
+    },
+    Mutant {
+        name: "new memory is not cleared",
+        file: "device/cuda/memory.rs",
+        old: "done(unsafe { (context.driver.fill)(address, 0, bytes) })?;",
+        new: "",
+    },
+    Mutant {
+        name: "new memory is used before it is cleared",
+        file: "device/cuda/memory.rs",
+        old: "context.synchronize()?;",
+        new: "",
+    },
+    Mutant {
+        name: "memory is not freed",
+        file: "device/cuda/memory.rs",
+        old: "let _ = unsafe { (self.context.driver.free)(self.address) };",
+        new: "",
+    },
+    Mutant {
+        name: "memory is unpinned with its first user",
+        file: "device/cuda/memory.rs",
+        old: "*left > 0",
+        new: "false",
+    },
+    Mutant {
+        name: "memory stays pinned",
+        file: "device/cuda/memory.rs",
+        old: "let _ = unsafe { (self.context.driver.unregister)(self.at) };",
+        new: "",
+    },
+    Mutant {
+        name: "a gradient leaves before it is there",
+        file: "accumulate/devices.rs",
+        old: "lane.down.wait(ready)?;",
+        new: "",
+    },
+    Mutant {
+        name: "a gradient is added before it has come down",
+        file: "accumulate/devices.rs",
+        old: "there.wait().map_err(failed(device))?;",
+        new: "",
+    },
+    Mutant {
+        name: "a sum is written while it goes up",
+        file: "accumulate/devices.rs",
+        old: "done.map_or(Ok(()), |done| done.wait())",
+        new: "{ let _ = done; Ok(()) }",
+    },
+    Mutant {
+        name: "a device goes on before its sums are there",
+        file: "accumulate/devices.rs",
+        old: "self.lanes[device].up.finish()",
+        new: "Ok(())",
+    },
+    Mutant {
+        name: "a batch is used before it has gone up",
+        file: "solver/device/feed.rs",
+        old: "stream.wait(there)",
+        new: "{ let _ = there; Ok(()) }",
+    },
+    Mutant {
+        name: "gradients do not wait for the step before",
+        file: "solver/device/step.rs",
+        old: "self.stream.wait(&stream.record()?)?;",
+        new: "",
+    },
+    Mutant {
+        name: "a loss is read before it is there",
+        file: "solver/device.rs",
+        old: "self.stream.record()?.wait()?;",
+        new: "",
+    },
+    Mutant {
+        name: "momentum leaves before the step is made",
+        file: "solver/device/step.rs",
+        old: "self.keeper.wait(&stream.record()?)?;",
+        new: "",
+    },
+];
