@@ -162,7 +162,8 @@ class MeanOfGradients(torch.optim.SGD):
 
         own = torch.cat([one.grad.reshape(-1) for one in self.all if one.grad is not None])
         mean = torch.empty_like(own)
-        self.group.all_reduce(own, mean, op=ReduceOp.AVG)
+        # As arrays: with tensors it wants another torch. It takes numpy 1.25 or newer.
+        self.group.all_reduce(own.numpy(), mean.numpy(), op=ReduceOp.AVG)
         for one, part in zip(self.all, mean.split([one.numel() for one in self.all])):
             one.grad = part.view_as(one)
         super().step()

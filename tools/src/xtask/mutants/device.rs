@@ -177,10 +177,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "self.stream.record()?.wait()?;",
         new: "",
     },
-    Mutant {
-        name: "momentum leaves before the step is made",
-        file: "solver/device/step.rs",
-        old: "self.keeper.wait(&stream.record()?)?;",
-        new: "",
-    },
 ];
