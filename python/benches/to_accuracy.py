@@ -1,13 +1,13 @@
 """Time to 98 % on MNIST by two processes of one host, in turns: `dogwild.share` on one buffer and on
-two nodes, Hogwild of torch.multiprocessing, DistributedDataParallel over Gloo, and PCCL.
+two nodes, Hogwild of torch.multiprocessing, and DistributedDataParallel over Gloo.
 
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --rounds 5
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --ways share ddp --target 0.97
     DOGWILD_DATA=DIR dogwild-lab run 2 --rate 100Mbit --loss 10% -- \\
-        python python/benches/to_accuracy.py --ways nodes ddp --sync-steps 100
+        python python/benches/to_accuracy.py --ways nodes ddp --ddp-steps 100
 
 In a lab (as root; DOGWILD_LAB names the program) each process is on its own host, which leaves
-``nodes``, ``ddp`` and ``pccl``. The latter takes PyPI's pypccl, and runs only if it is named.
+``nodes`` and ``ddp``.
 
 LeNet, batches of 64, SGD with momentum; one seed for each round, the same for all ways. Process 0
 keeps a copy of its weights every 50 of its steps, with the time. Copies are tested after the end,
@@ -37,9 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 from mnist_share import accuracy, images, lenet  # noqa: E402
 
-WAYS = ("share", "nodes", "hogwild", "ddp", "pccl")
+WAYS = ("share", "nodes", "hogwild", "ddp")
 #: Those of which each process may be on a host of its own.
-OVER_A_LINK = ("nodes", "ddp", "pccl")
+OVER_A_LINK = ("nodes", "ddp")
 EVERY = 50
 
 
@@ -149,48 +149,6 @@ def ddp(args: argparse.Namespace, rank: int) -> None:
         print(json.dumps(one.result(args.data, args.target)), flush=True)
 
 
-class MeanOfGradients(torch.optim.SGD):
-    """Steps by the mean of all processes' gradients, in one all-reduce of PCCL."""
-
-    def __init__(self, model: nn.Module, lr: float, group: Any) -> None:
-        super().__init__(model.parameters(), lr=lr, momentum=0.9)
-        self.all = [one for one in model.parameters()]
-        self.group = group
-
-    def step(self, closure: Any = None) -> None:
-        from pccl import ReduceOp
-
-        own = torch.cat([one.grad.reshape(-1) for one in self.all if one.grad is not None])
-        mean = torch.empty_like(own)
-        # As arrays: with tensors it wants another torch. It takes numpy 1.25 or newer.
-        self.group.all_reduce(own.numpy(), mean.numpy(), op=ReduceOp.AVG)
-        for one, part in zip(self.all, mean.split([one.numel() for one in self.all])):
-            one.grad = part.view_as(one)
-        super().step()
-
-
-def pccl(args: argparse.Namespace, rank: int) -> None:
-    """PCCL: as DDP, with a master that process 0 runs."""
-    from pccl import Attribute, Communicator, MasterNode
-
-    if rank == 0:
-        master = MasterNode(listen_address=args.meeting)
-        master.run()
-    one = Learner(args.data, args.seed, rank)
-    group = Communicator(args.meeting)
-    group.connect(n_attempts=30)
-    while group.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < 2:
-        if group.are_peers_pending():
-            group.update_topology()
-        time.sleep(0.01)
-    one.steps(one.model, MeanOfGradients(one.model, args.lr, group), args.steps, rank == 0)
-    if rank == 0:
-        print(json.dumps(one.result(args.data, args.target)), flush=True)
-    # Its threads wait for each other's ends.
-    sys.stdout.flush()
-    os._exit(0)
-
-
 def in_a_lab() -> bool:
     return "DOGWILD_LAB_ADDRS" in os.environ
 
@@ -212,9 +170,8 @@ def free_address() -> str:
 def run(args: argparse.Namespace, way: str, seed: int) -> dict[str, Any]:
     """One training by one way, in processes of its own."""
     folder = tempfile.mkdtemp(dir="/dev/shm", prefix="dogwild-py-")
-    meeting = free_address() if way in ("ddp", "pccl") else os.path.basename(folder)
-    slow = way in ("ddp", "pccl") and args.sync_steps
-    steps = args.sync_steps if slow else args.steps
+    meeting = free_address() if way == "ddp" else os.path.basename(folder)
+    steps = args.ddp_steps if way == "ddp" and args.ddp_steps else args.steps
     options = ["--way", way, "--seed", str(seed), "--folder", folder, "--meeting", meeting]
     options += ["--data", str(args.data), "--steps", str(steps), "--lr", str(args.lr)]
     options += ["--target", str(args.target)]
@@ -243,9 +200,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description="Time to an accuracy, in turns.")
     options.add_argument("--data", type=Path, default=Path(default, "mnist") if default else None)
     options.add_argument("--rounds", type=int, default=5, help="seeds, each by all ways")
-    options.add_argument("--ways", nargs="+", default=WAYS[:-1], choices=WAYS)
+    options.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     options.add_argument("--steps", type=int, default=900, help="of each process")
-    options.add_argument("--sync-steps", type=int, help="the same with ddp and pccl")
+    options.add_argument("--ddp-steps", type=int, help="the same of DDP's, over a slow link")
     options.add_argument("--target", type=float, default=0.98)
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--seed", type=int, default=1, help="of the first round")
@@ -261,8 +218,6 @@ def main() -> None:
         hogwild(args)
     elif args.way == "ddp":
         ddp(args, args.rank)
-    elif args.way == "pccl":
-        pccl(args, args.rank)
     elif args.way:
         share(args, args.rank)
     else:
