@@ -16,8 +16,9 @@
 //! `replicas` answers. `checks` finds replicas that differ from what their master sent. `leave` has
 //! what a node does before it ends, `remains` how far it is. `lease` has what is known of each
 //! range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and `forks`
-//! what becomes of weights when the master changes; `reach` who hears whom by multicast. What they
-//! share is lent to them (`common`); all headers are made in `header`.
+//! what becomes of weights when the master changes; `reach` who hears whom by multicast. `search` is
+//! how a host comes to a node number, `seekers` what nodes answer it. What they share is lent to
+//! them (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
 //! and slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and
@@ -60,6 +61,8 @@ mod remains;
 mod replicas;
 mod report;
 mod restore;
+mod search;
+mod seekers;
 mod settle;
 mod shares;
 mod silence;
@@ -84,6 +87,7 @@ pub use positions::copy_positions;
 pub use range::Ranges;
 pub use remains::Remains;
 pub use report::{Difference, Report, Severity};
+pub use search::{NoNumber, Search};
 pub use settle::Settled;
 pub use streamer::Streamer;
 

@@ -24,6 +24,7 @@ mod frame;
 mod hello;
 mod pack;
 mod restore;
+mod seek;
 
 pub use contacts::{CONTACTS_MAX, Contact};
 pub use drop_reason::DropReason;
@@ -34,3 +35,4 @@ pub use frame::{
 pub use hello::{Hello, NodeSeen, SEEN_MAX, Stay};
 pub use pack::{SCALE_BLOCK, pack, power_of_two, scale_exponent, unpack};
 pub use restore::{ASK_MAX, BLOCK_CHUNKS, Held, emit_chunks, parse_chunks, parse_offer};
+pub use seek::{NO_NODE, Seek};

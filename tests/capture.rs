@@ -11,7 +11,7 @@ use dogwild_net::{Link, Source, To, capture, memory::Hub, seal};
 const DISSECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/wireshark/dogwild.lua");
 
 /// The frames: kind, payload bytes, acks.
-const FRAMES: [(Kind, u32, u8); 8] = [
+const FRAMES: [(Kind, u32, u8); 9] = [
     (Kind::Position, 1408, 2),
     (Kind::Delta, 64, 0),
     (Kind::Hello, 76, 0),
@@ -20,6 +20,7 @@ const FRAMES: [(Kind, u32, u8); 8] = [
     (Kind::Offer, 16, 0),
     (Kind::Contacts, 40, 0),
     (Kind::Check, 1408, 0),
+    (Kind::Seek, 12, 0),
 ];
 
 /// Captures [`FRAMES`] as a node at `local` would send them to `group`.

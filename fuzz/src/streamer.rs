@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use dogwild::sim::{Faults, Fleet, World};
 use dogwild::stream::{Config, Deltas, Merge, SILENCE_NS};
 use dogwild::weights::Writes;
-use dogwild::wire::{Dtype, Frame, Header, Kind, MAGIC, VERSION};
+use dogwild::wire::{Dtype, Frame, Header, Kind, MAGIC, NO_NODE, Seek, VERSION};
 
 /// Bytes of a step.
 pub const STEP: usize = 16;
 /// Frames that a host without a key gave to streamers so far.
 pub static FRAMES: AtomicU64 = AtomicU64::new(0);
 /// Frames of each kind that a streamer took as genuine ones.
-pub static TAKEN: [AtomicU64; 9] = [const { AtomicU64::new(0) }; 9];
+pub static TAKEN: [AtomicU64; 10] = [const { AtomicU64::new(0) }; 10];
 
 /// Frames that are kept to be changed.
 const KEPT: usize = 64;
@@ -262,6 +262,10 @@ fn fit_kind(header: &mut Header, items: u8) {
         Kind::Ask => 4 * u32::from(items),
         Kind::Offer => 8 * u32::from(items),
         Kind::Contacts => 20 * u32::from(items),
+        Kind::Seek => {
+            header.sender = NO_NODE;
+            Seek::LEN as u32
+        }
         Kind::Hello => header.payload_len,
         _ => 64,
     };

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::args;
 use super::given::{Flags, Given};
 use super::pictures::pictures;
-use crate::node::{TEST_IMAGES, run_solver, stop_on_signals};
+use crate::node::{TEST_IMAGES, number_here, run_solver, stop_on_signals};
 use crate::settings::SolverSettings;
 use crate::solver::data::{Shard, Source};
 
@@ -36,9 +36,9 @@ pub(super) struct SolverFlags {
     /// --node, --nodes, --index and --solvers, as many on each node]
     #[arg(long, value_name = "K/N", value_parser = args::shard)]
     shard: Option<Shard>,
-    /// This node, from 0
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    node: u16,
+    /// This node, from 0 [default: what the streamer of the buffer says]
+    #[arg(long, value_name = "K")]
+    node: Option<u16>,
     /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 2)]
     nodes: u16,
@@ -99,11 +99,14 @@ impl Flags for SolverFlags {
 impl Given<SolverFlags> {
     pub(super) fn run(self) -> Result<()> {
         let metrics = self.metrics();
-        let settings = self.settings()?;
+        let mut settings = self.settings()?;
         let stop = stop_on_signals()?;
         let spec = args::model(&settings.solver)?;
         let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
         let _serving = metrics.serve(&settings.buffer)?;
+        if settings.node.is_none() {
+            settings.node = number_here(&settings.buffer, &stop)?;
+        }
         run_solver(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }

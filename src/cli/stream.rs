@@ -19,9 +19,10 @@ pub struct StreamFlags {
     /// The node's buffer (dogwild init makes it)
     #[arg(long, value_name = "FILE")]
     buffer: PathBuf,
-    /// This node, from 0; from --nodes on: it joins the job later
+    /// This node, from 0; from --nodes on: it joins the job later [default: the number that this
+    /// buffer had before, else a free one of a job that runs]
     #[arg(long, value_name = "K")]
-    node: u16,
+    node: Option<u16>,
     /// Nodes that the job begins with; the same everywhere
     #[arg(long, value_name = "N", default_value_t = 2)]
     nodes: u16,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::args;
 use super::given::{Flags, Given};
 use super::pictures::pictures;
-use crate::node::{run_tester, stop_on_signals};
+use crate::node::{number_here, run_tester, stop_on_signals};
 use crate::settings::TesterSettings;
 use crate::solver::data::Source;
 
@@ -26,9 +26,9 @@ pub(super) struct TesterFlags {
     /// Pictures: digits, mnist:DIR, cifar10:DIR [default for LeNet: digits]
     #[arg(long, value_name = "SOURCE")]
     data: Option<Source>,
-    /// This node, from 0
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    node: u16,
+    /// This node, from 0 [default: what the streamer of the buffer says]
+    #[arg(long, value_name = "K")]
+    node: Option<u16>,
     /// Iterations of the cluster between tests [default: the solver file's test_interval]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     test_every: Option<u64>,
@@ -63,11 +63,14 @@ impl Flags for TesterFlags {
 impl Given<TesterFlags> {
     pub(super) fn run(self) -> Result<()> {
         let metrics = self.metrics();
-        let settings = self.settings()?;
+        let mut settings = self.settings()?;
         let stop = stop_on_signals()?;
         let spec = args::model(&settings.solver)?;
         let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
         let _serving = metrics.serve(&settings.buffer)?;
+        if settings.node.is_none() {
+            settings.node = number_here(&settings.buffer, &stop)?;
+        }
         run_tester(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }

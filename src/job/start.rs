@@ -94,7 +94,7 @@ pub(super) fn start_streamer(
             .into_iter()
             .collect(),
         buffer: shared.path().to_owned(),
-        node,
+        node: Some(node),
         nodes: plan.own.nodes,
         // Where all of them run here, they end at once.
         hand_over: here.is_some(),
@@ -131,7 +131,7 @@ pub(super) fn start_solver(
         index,
         solvers: plan.own.all_solvers(node),
         shard: Some(plan.own.shard(node, index)),
-        node,
+        node: Some(node),
         nodes: plan.own.nodes,
         seed: plan.job.seed,
         test_every: if plan.own.tester {
@@ -180,7 +180,7 @@ pub(super) fn start_device(
         solver_index,
         solvers: plan.own.all_solvers(node),
         shard: Some(plan.own.shard(node, solver_index)),
-        node,
+        node: Some(node),
         nodes: plan.own.nodes,
         seed: plan.job.seed,
     };
@@ -205,7 +205,7 @@ pub(super) fn start_tester(
         buffer: shared.path().to_owned(),
         solver: plan.job.model.clone(),
         data: Some(plan.job.data.clone()),
-        node,
+        node: Some(node),
         test_every: plan.job.test_every.map(|every| every.max(1)),
         test_images: plan.job.test_images.unwrap_or(0),
         target_accuracy: plan.job.target_accuracy,

@@ -14,7 +14,7 @@ use dogwild_net::{Source, Transmit, Way};
 
 use super::port::Port;
 use crate::stream::Streamer;
-use crate::wire::{CONTACTS_MAX, Contact, Stay};
+use crate::wire::{CONTACTS_MAX, Contact, NO_NODE, Stay};
 
 /// Time between two looks, ns.
 const LOOK_NS: u64 = 50_000_000;
@@ -24,6 +24,8 @@ const DENIED_NS: u64 = 300_000_000;
 const AGAIN_NS: u64 = 2_000_000_000;
 /// A node that was not heard for so long gets no copies of positions, ns.
 const SILENT_NS: u64 = 2_000_000_000;
+/// A host without a number that was not heard for so long is forgotten, ns.
+const SEEKER_NS: u64 = 1_000_000_000;
 /// Nodes that are told at one look.
 const TOLD_AT_ONCE: usize = 8;
 
@@ -43,6 +45,9 @@ struct Known {
 pub(super) struct Contacts {
     known: Vec<Known>,
     looked_ns: u64,
+    /// When a host without a number was heard last, and told where nodes are, ns; 0: there is none.
+    seeker_ns: u64,
+    seeker_told_ns: u64,
 }
 
 impl Contacts {
@@ -103,9 +108,40 @@ impl Contacts {
         }
     }
 
+    /// Takes a frame of a host that has no number: it is answered, and told where all nodes are.
+    /// True if it is of this session.
+    #[cold]
+    pub(super) fn take_seek(
+        &mut self,
+        now_ns: u64,
+        source: Source,
+        bytes: &[u8],
+        streamer: &mut Streamer<'_>,
+        tx: &mut dyn Transmit,
+    ) -> bool {
+        if streamer.is_seek(bytes) {
+            tx.learn(NO_NODE, source);
+            tx.set_way(NO_NODE, Way::Rest);
+            self.seeker_ns = now_ns.max(1);
+        }
+        let mut port = Port::new(tx, None);
+        let taken = streamer.handle_frame(now_ns, bytes, &mut port).is_some();
+        if taken && now_ns.saturating_sub(self.seeker_told_ns) >= LOOK_NS {
+            self.seeker_told_ns = now_ns;
+            for list in self.contacts(now_ns, streamer).chunks(CONTACTS_MAX) {
+                streamer.send_contacts(NO_NODE, list, &mut port);
+            }
+        }
+        taken
+    }
+
     /// Looks which nodes need copies, and tells nodes where others are, if it is time to.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: u64, streamer: &Streamer<'_>, tx: &mut dyn Transmit) {
+        if self.seeker_ns != 0 && now_ns.saturating_sub(self.seeker_ns) >= SEEKER_NS {
+            self.seeker_ns = 0;
+            tx.forget(NO_NODE);
+        }
         if !self.known.is_empty() && now_ns.saturating_sub(self.looked_ns) >= LOOK_NS {
             self.looked_ns = now_ns;
             self.look(now_ns, streamer, tx);
@@ -141,13 +177,7 @@ impl Contacts {
 
     /// Tells nodes that are heard where all others are.
     fn tell(&mut self, now_ns: u64, streamer: &Streamer<'_>, tx: &mut dyn Transmit) {
-        let contacts: Vec<Contact> = (0..)
-            .zip(&self.known)
-            .filter_map(|(node, known)| {
-                let address = known.address.filter(|_| is_heard(now_ns, node, streamer))?;
-                Some(Contact { node, address })
-            })
-            .collect();
+        let contacts = self.contacts(now_ns, streamer);
         let due = |known: &&mut Known| {
             let again = now_ns.saturating_sub(known.told_ns) >= AGAIN_NS;
             known.address.is_some() && known.way != Way::Rest && (known.told_ns == 0 || again)
@@ -162,6 +192,16 @@ impl Contacts {
                 known.told_ns = now_ns.max(1);
             }
         }
+    }
+
+    /// Where nodes are that are heard.
+    fn contacts(&self, now_ns: u64, streamer: &Streamer<'_>) -> Vec<Contact> {
+        let known = (0..).zip(&self.known);
+        let heard = known.filter_map(|(node, known)| {
+            let address = known.address.filter(|_| is_heard(now_ns, node, streamer))?;
+            Some(Contact { node, address })
+        });
+        heard.collect()
     }
 
     /// Nodes to which copies go.

@@ -128,6 +128,11 @@ impl<'a> StreamLoop<'a> {
         let (taken, sealed) = (&mut self.taken, &mut self.sealed);
         let contacts = &mut self.contacts;
         rx.recv(most, &mut |source, bytes| {
+            if bytes.get(KIND_AT) == Some(&(Kind::Seek as u8)) {
+                let answered = contacts.take_seek(now_ns, source, bytes, streamer, tx.as_mut());
+                *taken += u64::from(answered);
+                return;
+            }
             let mut port = Port::new(tx.as_mut(), rate.as_mut());
             if let Some(sender) = streamer.handle_frame(now_ns, bytes, &mut port) {
                 tx.learn(sender, source);

@@ -6,6 +6,7 @@
 mod error;
 mod kinds;
 mod leaving;
+mod number;
 mod peers;
 mod publish;
 mod say;
@@ -17,6 +18,7 @@ use dogwild_net::{Link, ReceiveStats};
 
 pub use self::error::StreamerError;
 use self::leaving::Leaving;
+pub use self::number::number_here;
 use self::peers::PeerTable;
 use self::publish::Health;
 use self::say::Say;
@@ -44,8 +46,9 @@ const TELL_EVERY_NS: u64 = 2_000_000;
 pub struct StreamJob {
     /// The buffer to stream.
     pub buffer: PathBuf,
-    /// This node; from `nodes` on: it joins later.
-    pub node: u16,
+    /// This node; from `nodes` on: it joins later. `None`: as its buffer was before, else a number
+    /// that is free in the job, which must run.
+    pub node: Option<u16>,
     /// Nodes that the job begins with.
     pub nodes: u16,
     /// Node numbers that there are, `nodes` and those that join.
@@ -80,9 +83,10 @@ pub struct StreamJob {
 /// capabilities.
 pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerError> {
     let known = job.nodes..=crate::stream::MAX_NODES;
-    if job.nodes == 0 || job.node >= job.places || !known.contains(&job.places) {
+    let node = job.node.unwrap_or(0);
+    if job.nodes == 0 || node >= job.places || !known.contains(&job.places) {
         return Err(StreamerError::Node {
-            node: job.node,
+            node,
             nodes: job.nodes,
             places: job.places,
         });
@@ -102,19 +106,22 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
             "frames are not authenticated: any host on the link can change the weights; --key-file seals them"
         );
     }
-    let config = configure(job, &shared, link.tx.mtu())?;
+    let Some(node) = number::number(job, &shared, &mut link, stop)? else {
+        return Ok(());
+    };
+    let config = configure(job, node, &shared, link.tx.mtu())?;
     let spec = config.state_spec(shared.padded());
     let (state, resumed) =
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
-    let slot = shared.claim_slot(Role::Stream, u32::from(job.node))?;
+    let slot = shared.claim_slot(Role::Stream, u32::from(node))?;
     drop_privileges_after_opening(transport.transport)?;
     let chunk_weights = config.chunk_weights;
     StreamMeter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
     StreamMeter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
     StreamMeter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
     let streamer = Streamer::new(config, shared.view(), &state);
-    say_start(job, &shared, chunk_weights, resumed);
-    tell_own_ranges(&shared, &streamer, job.node);
+    say_start(job, node, &shared, chunk_weights, resumed);
+    tell_own_ranges(&shared, &streamer, node);
     let mut runner = Loop {
         shared: &shared,
         base: slot.meters().each_ref().map(|word| word.load(Relaxed)),
@@ -123,7 +130,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         published_ns: 0,
         told_ns: 0,
         turns: streamer.turns(),
-        node: job.node,
+        node,
         said_ready: false,
         told_ready: false,
         said_heard: false,
@@ -172,10 +179,15 @@ fn tell_own_ranges(shared: &SharedWeights, streamer: &Streamer<'_>, node: u16) {
 }
 
 /// The first line of the log.
-fn say_start(job: &StreamJob, shared: &SharedWeights, chunk_weights: u32, resumed: bool) {
+fn say_start(
+    job: &StreamJob,
+    node: u16,
+    shared: &SharedWeights,
+    chunk_weights: u32,
+    resumed: bool,
+) {
     log::info!(
-        "node {} of {}: {} weights in {} chunks of {chunk_weights}, {} over {}{}",
-        job.node,
+        "node {node} of {}: {} weights in {} chunks of {chunk_weights}, {} over {}{}",
         job.nodes,
         shared.used(),
         shared.used().div_ceil(chunk_weights as usize),
@@ -197,7 +209,12 @@ fn replays_beside(buffer: &Path) -> PathBuf {
     name.into()
 }
 
-fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Config, StreamerError> {
+fn configure(
+    job: &StreamJob,
+    node: u16,
+    shared: &SharedWeights,
+    mtu: usize,
+) -> Result<Config, StreamerError> {
     let chunk_weights =
         chunk_weights_for(mtu, job.places, job.precision).ok_or(StreamerError::Mtu { mtu })?;
     Ok(Config {
@@ -206,7 +223,7 @@ fn configure(job: &StreamJob, shared: &SharedWeights, mtu: usize) -> Result<Conf
         data: shared.data(),
         first_weights: shared.first_weights(),
         incarnation: shared.identity(),
-        node: job.node,
+        node,
         nodes: job.nodes,
         later: job.places - job.nodes,
         min_nodes: job.min_nodes,

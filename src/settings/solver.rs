@@ -35,9 +35,9 @@ pub struct SolverSettings {
     /// solvers on each node.
     #[serde(default, with = "optional_shard")]
     pub shard: Option<Shard>,
-    /// This node, from 0.
+    /// This node, from 0; none: what the streamer of the buffer says.
     #[serde(default)]
-    pub node: u16,
+    pub node: Option<u16>,
     /// Number of nodes.
     #[serde(default = "two")]
     pub nodes: u16,
@@ -78,11 +78,8 @@ impl Settings for SolverSettings {
             );
             return Err(SettingsError::new("index", what));
         }
-        if self.node >= MAX_NODES {
-            let what = format!(
-                "{}: nodes count from 0, there are {MAX_NODES} at most",
-                self.node
-            );
+        if let Some(node) = self.node.filter(|node| *node >= MAX_NODES) {
+            let what = format!("{node}: nodes count from 0, there are {MAX_NODES} at most");
             return Err(SettingsError::new("node", what));
         }
         for (field, share) in [("shard", self.shard), ("test_turn", self.test_turn)] {
@@ -110,17 +107,18 @@ impl Settings for SolverSettings {
 impl SolverSettings {
     /// What the solver runs, with the model and the pictures that `solver` and `data` name.
     pub fn job(self, spec: SolverSpec, data: Source) -> SolverJob {
+        let node = self.node.unwrap_or(0);
         SolverJob {
             test_every: self.test_every.unwrap_or(spec.test_interval),
             spec,
             data,
             index: self.index,
             shard: self.shard.unwrap_or(Shard {
-                index: u32::from(self.node) * self.solvers + self.index,
+                index: u32::from(node) * self.solvers + self.index,
                 // Who joins later has a share as if it had been there.
-                of: u32::from(self.nodes.max(self.node + 1)) * self.solvers,
+                of: u32::from(self.nodes.max(node + 1)) * self.solvers,
             }),
-            node: self.node,
+            node,
             seed: self.seed,
             test_turn: self.test_turn.unwrap_or(Shard::WHOLE),
             test_images: self.test_images,

@@ -20,8 +20,10 @@ use crate::wire::Dtype;
 pub struct StreamSettings {
     /// The node's buffer.
     pub buffer: PathBuf,
-    /// This node, from 0. From `nodes` on: it joins the job later.
-    pub node: u16,
+    /// This node, from 0. From `nodes` on: it joins the job later. None: the number that its buffer
+    /// had before, else a free one of a job that runs.
+    #[serde(default)]
+    pub node: Option<u16>,
     /// Nodes that the job begins with, 1 to 255; the same everywhere.
     #[serde(default = "two")]
     pub nodes: u16,
@@ -115,7 +117,7 @@ impl Settings for StreamSettings {
     const COMPONENT: &str = "stream";
 
     fn validate(&self) -> Result<(), SettingsError> {
-        let (node, nodes) = (self.node, self.nodes);
+        let nodes = self.nodes;
         if !(1..=MAX_NODES).contains(&nodes) {
             let what = format!("{nodes}: give 1 to {MAX_NODES}");
             return Err(SettingsError::new("nodes", what));
@@ -126,7 +128,7 @@ impl Settings for StreamSettings {
                 format!("{places} for {nodes} nodes: give {nodes} to {MAX_NODES}, on all nodes");
             return Err(SettingsError::new("stream.places", what));
         }
-        if node >= places {
+        if let Some(node) = self.node.filter(|node| *node >= places) {
             let what = format!(
                 "{node} of {places} places: nodes count from 0, and the first {nodes} begin the job"
             );

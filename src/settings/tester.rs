@@ -23,9 +23,9 @@ pub struct TesterSettings {
     /// Pictures; none: digits where the model is for them.
     #[serde(default, with = "optional_source")]
     pub data: Option<Source>,
-    /// This node, from 0.
+    /// This node, from 0; none: what the streamer of the buffer says.
     #[serde(default)]
-    pub node: u16,
+    pub node: Option<u16>,
     /// Iterations of the cluster between tests, at least 1; none: the solver file's.
     #[serde(default)]
     pub test_every: Option<u64>,
@@ -63,7 +63,7 @@ impl TesterSettings {
             buffer: self.buffer,
             spec,
             data,
-            node: self.node,
+            node: self.node.unwrap_or(0),
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             curve: self.curve,

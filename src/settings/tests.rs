@@ -184,9 +184,10 @@ proptest! {
         transport in transport(),
         stream in flow(),
         (faults, hand_over, until_eof) in (faults(), any::<bool>(), any::<bool>()),
+        given in any::<bool>(),
         hosts in proptest::collection::vec("[a-z]{1,8}(:[1-9][0-9]{3})?", 0..3),
     ) {
-        let node = nodes - 1;
+        let node = given.then_some(nodes - 1);
         let join = if transport.transport == Transport::Udp { hosts } else { Vec::new() };
         comes_back(&StreamSettings {
             buffer, node, nodes, hand_over, until_eof, transport, join, stream, faults,
@@ -213,7 +214,7 @@ proptest! {
             index: solvers - 1,
             shard: of.map(|of| Shard { index: of - 1, of }),
             test_turn: of.map(|of| Shard { index: 0, of }),
-            node: nodes - 1,
+            node: Some(nodes - 1),
             test_images: 7,
         })?;
     }
@@ -222,7 +223,7 @@ proptest! {
     fn a_testers_come_back(
         buffer in path(),
         data in option::of(source()),
-        node in any::<u16>(),
+        node in option::of(any::<u16>()),
         test_every in option::of(1..u64::MAX),
         target_accuracy in option::of(0.0..=1.0f32),
         curve in option::of(path()),
@@ -256,7 +257,7 @@ proptest! {
             solver: data.as_ref().map(|_| "lenet".to_owned()),
             data,
             solver_index: solvers - 1,
-            node: nodes - 1,
+            node: Some(nodes - 1),
         })?;
     }
 }

@@ -8,6 +8,7 @@ use rand::RngExt;
 
 use super::network::{Bytes, Network, Unread};
 use crate::stream::{FillLent, Outbox, Room, To};
+use crate::wire::NO_NODE;
 
 /// Where a node sends.
 pub(super) struct Port<'n> {
@@ -50,6 +51,8 @@ impl Outbox for Port<'_> {
         let mut bytes: Bytes = std::iter::repeat_n(0, len).collect();
         fill(Arc::make_mut(&mut bytes));
         match to {
+            // Hosts without a number are not simulated.
+            To::Node(NO_NODE) => {}
             To::Node(node) => self.network.deliver(self.from, node, &bytes),
             To::Group | To::All => self.network.send_to_others(self.from, &bytes),
         }

@@ -52,7 +52,7 @@ impl Hellos {
             } else {
                 HELLO_SOON_NS
             };
-        let hello = self.hello(now_ns, common);
+        let hello = hello(now_ns, common, self.first);
         let header = header::hello(common, hello.seen.len());
         let went = out.send_hello(To::All, header.frame_len(), &mut |slot| {
             hello.emit(header.emit(slot).1)
@@ -71,28 +71,29 @@ impl Hellos {
         }
         went
     }
+}
 
-    fn hello(&self, now_ns: u64, common: &Common<'_>) -> Hello {
-        let config = &common.config;
-        let end = config.places().min(self.first.saturating_add(SEEN_MAX));
-        Hello {
-            fingerprint: config.fingerprint,
-            data: config.data,
-            first_weights: config.first_weights,
-            incarnation: config.incarnation,
-            chunk_weights: config.chunk_weights,
-            chunks: config.chunks,
-            nodes: config.nodes,
-            later: config.later as u8,
-            stay: common.stay(),
-            settled: common.settled(),
-            masters: config.masters,
-            trained_ms: common.trained.claim_ms(),
-            first: self.first,
-            seen: (self.first..end)
-                .map(|node| seen(now_ns, common, node))
-                .collect(),
-        }
+/// What this node says of itself, and of the nodes from `first` on.
+pub(super) fn hello(now_ns: u64, common: &Common<'_>, first: u16) -> Hello {
+    let config = &common.config;
+    let end = config.places().min(first.saturating_add(SEEN_MAX));
+    Hello {
+        fingerprint: config.fingerprint,
+        data: config.data,
+        first_weights: config.first_weights,
+        incarnation: config.incarnation,
+        chunk_weights: config.chunk_weights,
+        chunks: config.chunks,
+        nodes: config.nodes,
+        later: config.later as u8,
+        stay: common.stay(),
+        settled: common.settled(),
+        masters: config.masters,
+        trained_ms: common.trained.claim_ms(),
+        first,
+        seen: (first..end)
+            .map(|node| seen(now_ns, common, node))
+            .collect(),
     }
 }
 

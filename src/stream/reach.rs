@@ -6,7 +6,7 @@
 
 use super::common::Common;
 use super::{Outbox, Streamer, To, header};
-use crate::wire::Contact;
+use crate::wire::{Contact, Frame, Kind};
 
 /// Multicast works while the last frame by it is no older, ns: ten hellos.
 const HEARD_NS: u64 = 5_000_000_000;
@@ -42,6 +42,16 @@ impl Streamer<'_> {
         let header = header::contacts(&self.common, contacts.len());
         out.send_hello(To::Node(node), header.frame_len(), &mut |slot| {
             Contact::emit(contacts, header.emit(slot).1);
+        })
+    }
+
+    /// Whether `bytes` are a frame of this session from a host that has no number yet. The answer
+    /// goes to the address of [`NO_NODE`](crate::wire::NO_NODE).
+    #[cold]
+    pub fn is_seek(&self, bytes: &[u8]) -> bool {
+        Frame::parse(bytes).is_ok_and(|frame| {
+            let header = &frame.header;
+            header.kind == Kind::Seek && header.session == self.common.config.session
         })
     }
 

@@ -21,6 +21,7 @@ use super::pieces::check_piece;
 use super::rejoin::Rejoin;
 use super::replicas::Replicas;
 use super::restore::Restore;
+use super::seekers::Seekers;
 use super::settle::Settle;
 use super::slave::Slave;
 use super::strangers;
@@ -46,6 +47,7 @@ pub struct Streamer<'a> {
     unsure: Unsure,
     hellos: Hellos,
     leave: Leave,
+    seekers: Seekers,
     pub(super) settle: Settle,
     claim_windows: ClaimWindows,
 }
@@ -72,13 +74,15 @@ impl<'a> Streamer<'a> {
             unsure: Unsure::default(),
             hellos: Hellos::default(),
             leave: Leave::default(),
+            seekers: Seekers::default(),
             settle: Settle::default(),
             claim_windows: ClaimWindows::default(),
             common,
         }
     }
 
-    /// Takes one received frame. Returns the sender if the frame is a valid one of this session.
+    /// Takes one received frame. Returns the sender if the frame is a valid one of this session;
+    /// [`NO_NODE`](wire::NO_NODE): a host that has no number yet.
     pub fn handle_frame(
         &mut self,
         now_ns: u64,
@@ -106,6 +110,11 @@ impl<'a> Streamer<'a> {
         let header = &frame.header;
         if header.session != self.common.config.session {
             return Err(DropReason::Session);
+        }
+        if header.kind == Kind::Seek {
+            let common = &mut self.common;
+            self.seekers.handle(now_ns, common, &frame, out)?;
+            return Ok(wire::NO_NODE);
         }
         let sender = header.sender;
         if sender >= self.common.config.places() {
@@ -144,8 +153,8 @@ impl<'a> Streamer<'a> {
             }
             Kind::Offer => self.restore.handle_offer(&mut self.common, &frame)?,
             Kind::Check => checks::handle(&mut self.common, &frame)?,
-            // For the program around: see `reach`.
-            Kind::Contacts => {}
+            // For the program around: see `reach`. Seeks went another way.
+            Kind::Contacts | Kind::Seek => {}
         }
         let silence_ns = self.common.config.silence_ns;
         let peer = &mut self.common.peers[sender as usize];

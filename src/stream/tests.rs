@@ -37,6 +37,7 @@ mod members;
 mod merge;
 mod narrow;
 mod owed;
+mod search;
 mod settle;
 mod storm;
 mod strangers;

@@ -45,11 +45,13 @@ pub enum Kind {
     Contacts = 7,
     /// Master to all slaves: a position that went before, for those who hold it to compare.
     Check = 8,
+    /// A host without a number to all nodes: which numbers are free, or I claim this one.
+    Seek = 9,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Position,
         Self::Delta,
         Self::Hello,
@@ -58,6 +60,7 @@ impl Kind {
         Self::Offer,
         Self::Contacts,
         Self::Check,
+        Self::Seek,
     ];
 
     #[inline]

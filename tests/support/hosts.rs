@@ -115,11 +115,17 @@ impl Hosts {
     }
 
     fn command(&self, component: &[&str], node: u16) -> Command {
+        let mut command = self.unnumbered_command(component, node);
+        command.arg("--node").arg(node.to_string());
+        command
+    }
+
+    /// A component on the buffer of `host` that is not told which node it is.
+    pub(crate) fn unnumbered_command(&self, component: &[&str], host: u16) -> Command {
         let mut command = dogwild();
         let nodes = self.nodes.to_string();
-        command.args(component).args(["--nodes", &nodes, "--node"]);
-        command.arg(node.to_string()).arg("--buffer");
-        command.arg(self.buffer(node));
+        command.args(component).args(["--nodes", &nodes]);
+        command.arg("--buffer").arg(self.buffer(host));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }

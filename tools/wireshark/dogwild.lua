@@ -7,10 +7,10 @@
 local dogwild = Proto("dogwild", "dogwild frame")
 
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore", [5] = "ask",
-  [6] = "offer", [7] = "contacts", [8] = "check" }
+  [6] = "offer", [7] = "contacts", [8] = "check", [9] = "seek" }
 local stays = { [0] = "stays", [1] = "leaves", [2] = "is gone" }
 local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
-local VERSION, HEADER, SEAL, HELLO, SEEN, MAX_PAYLOAD = 2, 48, 32, 52, 12, 65536
+local VERSION, HEADER, SEAL, HELLO, SEEN, SEEK, MAX_PAYLOAD = 2, 48, 32, 52, 12, 12, 65536
 
 local f = {
   magic = ProtoField.string("dogwild.magic", "Magic"),
@@ -49,6 +49,8 @@ local f = {
   stay = ProtoField.uint8("dogwild.hello.stay", "Sender", base.DEC, stays, 0x7f),
   settled = ProtoField.bool("dogwild.hello.settled", "Its solvers have finished", 8, nil, 0x80),
   seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, by multicast, gone, silent)"),
+  seek_first = ProtoField.uint16("dogwild.seek.first", "First node asked for"),
+  claimed = ProtoField.uint16("dogwild.seek.claimed", "Claimed number (255: none)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
   number = ProtoField.uint64("dogwild.seal.number", "Number"),
   mac = ProtoField.bytes("dogwild.seal.tag", "Tag"),
@@ -75,6 +77,13 @@ local function add_hello(tree, payload)
   tree:add(f.stay, payload(51, 1))
   tree:add(f.settled, payload(51, 1))
   for at = HELLO, payload:len() - SEEN, SEEN do tree:add(f.seen, payload(at, SEEN)) end
+end
+
+local function add_seek(tree, payload)
+  if payload:len() < SEEK then return end
+  tree:add_le(f.incarnation, payload(0, 8))
+  tree:add_le(f.seek_first, payload(8, 2))
+  tree:add_le(f.claimed, payload(10, 2))
 end
 
 local function add_header(tree, buffer)
@@ -140,6 +149,7 @@ function dogwild.dissector(buffer, pinfo, root)
     local payload = buffer(at, length)
     local node = tree:add(f.payload, payload)
     if kind == 3 then add_hello(node, payload) end
+    if kind == 9 then add_seek(node, payload) end
   end
   at = at + length
   if tag > 0 then tree:add(f.tag, buffer(at, tag)) end

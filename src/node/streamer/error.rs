@@ -39,6 +39,9 @@ pub enum StreamerError {
         /// Number of nodes that was given.
         nodes: u16,
     },
+    /// A node that was given no number gets none.
+    #[error("no node number for this host: {0}")]
+    Number(#[from] crate::stream::NoNumber),
     /// The MTU holds no chunk.
     #[error("frames of {mtu} bytes are too small for one chunk: give a larger MTU")]
     Mtu {

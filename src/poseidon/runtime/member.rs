@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::checkpoint::{CheckpointError, CheckpointFolder};
 use super::connect::connect;
@@ -19,8 +19,10 @@ use crate::poseidon::{Checkpoint, ClusterInfo, Member, MemberHello, Message, Mes
 
 /// Time between two polls of listening sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Time in which an `Abort` can still reach the other members.
-const LINGER: Duration = Duration::from_millis(500);
+/// Looks, [`LOOK_EVERY`] apart, in which an `Abort` can still reach the other members: two seconds,
+/// or more where this process gets no processor. On a busy machine half a second of time cut
+/// connections whose thread had not run yet, and their other ends blamed the wrong member.
+const LINGER_LOOKS: u32 = 400;
 
 /// Settings of a server or a worker: its place in the cluster, and its connections.
 #[derive(Clone, Debug)]
@@ -251,8 +253,8 @@ pub(super) fn receive_until_bye(
     }
 }
 
-/// Closes all connections. After a failure it first sends the reason as `Abort`, and waits up to
-/// [`LINGER`] while `readers_left` reading threads still run. After a failure no connection keeps
+/// Closes all connections. After a failure it first sends the reason as `Abort`, and waits for
+/// [`LINGER_LOOKS`] while `readers_left` reading threads still run. After a failure no connection keeps
 /// this process longer than that, whether or not its other end reads.
 pub(super) fn close_all(
     links: Vec<Link>,
@@ -260,9 +262,10 @@ pub(super) fn close_all(
     readers_left: impl Fn() -> usize,
 ) {
     let mut links = links;
-    let end = Instant::now() + LINGER;
-    let wait_while = |holds: &dyn Fn() -> bool| {
-        while holds() && Instant::now() < end {
+    let mut looks = LINGER_LOOKS;
+    let mut wait_while = |holds: &dyn Fn() -> bool| {
+        while holds() && looks > 0 {
+            looks -= 1;
             std::thread::sleep(LOOK_EVERY);
         }
     };

@@ -1,0 +1,164 @@
+//! The number of a node that was given none: the one that its buffer had before, else a free one of
+//! the job, which the other nodes tell.
+//!
+//! Touches the link, which nothing else uses yet, and leaves no address in it. Waits as long as no
+//! node answers, and says so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use dogwild_net::{Link, Source, To, Way};
+
+use super::super::clock::Clock;
+use super::{StreamJob, StreamerError};
+use crate::stream::Search;
+use crate::weights::{Expect, OpenError, SharedWeights, StreamState};
+use crate::wire::{Contact, Frame, Kind, NO_NODE};
+
+/// Time between two lines about what is waited for, ns; the first comes after it.
+const SAY_EVERY_NS: u64 = 5_000_000_000;
+/// A node that had a number before starts with it after so long, if none answers, ns.
+const ALONE_NS: u64 = 300_000_000;
+/// Frames that are looked at between two looks at the clock, and the longest sleep.
+const BATCH: usize = 256;
+const SLEEP: Duration = Duration::from_millis(5);
+
+/// The number of the node that `job` streams; `None`: `stop` was set before it had one.
+///
+/// # Errors
+/// There is none for it, or the link is broken.
+pub(super) fn number(
+    job: &StreamJob,
+    shared: &SharedWeights,
+    link: &mut Link,
+    stop: &AtomicBool,
+) -> Result<Option<u16>, StreamerError> {
+    if job.node.is_some() {
+        return Ok(job.node);
+    }
+    let had = number_before(shared);
+    let shape = (job.nodes, job.places);
+    let mut search = Search::new(shared.session(), shared.identity(), shape, had);
+    let mut known = BTreeSet::new();
+    let found = find(&mut search, had, link, &mut known, stop);
+    for node in known {
+        link.tx.forget(node);
+    }
+    let found = found?;
+    match (found, had) {
+        (Some(node), None) => log::info!("this host is node {node} of the job, which was free"),
+        (Some(node), Some(_)) => log::info!("this host is node {node} of the job, as before"),
+        (None, _) => {}
+    }
+    Ok(found)
+}
+
+/// The node that streamed this buffer before, as its state file says.
+fn number_before(shared: &SharedWeights) -> Option<u16> {
+    let path = StreamState::path_beside(shared.path());
+    let state = StreamState::look(&path, shared.id(), shared.padded()).ok()?;
+    Some(state.spec().node)
+}
+
+/// The number of the node that streams `buffer`, for its other components: waits until its streamer
+/// has one. `None`: `stop` was set before.
+///
+/// # Errors
+/// The buffer cannot be opened.
+pub fn number_here(buffer: &Path, stop: &AtomicBool) -> Result<Option<u16>, OpenError> {
+    let shared = SharedWeights::open(buffer, &Expect::default())?;
+    let mut said = false;
+    while !stop.load(Relaxed) {
+        let globals = shared.globals();
+        if let Some(node) = number_before(&shared) {
+            log::info!("this is node {node}, as the streamer of its buffer says");
+            return Ok(Some(node));
+        }
+        if globals.ready.load(Relaxed) != 0 {
+            // What streams it has no state file: a program with a loop of its own.
+            return Ok(Some(0));
+        }
+        if !std::mem::replace(&mut said, true) {
+            log::info!("waiting for the streamer of this buffer, which knows which node this is");
+        }
+        std::thread::sleep(SLEEP);
+    }
+    Ok(None)
+}
+
+fn find(
+    search: &mut Search,
+    had: Option<u16>,
+    link: &mut Link,
+    known: &mut BTreeSet<u16>,
+    stop: &AtomicBool,
+) -> Result<Option<u16>, StreamerError> {
+    let clock = Clock::start();
+    let mut say_ns = SAY_EVERY_NS;
+    while !stop.load(Relaxed) {
+        let now_ns = clock.now_ns();
+        if let Some((header, seek)) = search.poll(now_ns) {
+            link.tx.send(To::All, header.frame_len(), &mut |slot| {
+                seek.emit(header.emit(slot).1);
+            });
+            link.tx.flush()?;
+        }
+        hear(search, now_ns, link, known)?;
+        if let Some(node) = search.number(now_ns)? {
+            return Ok(Some(node));
+        }
+        if search.heard() == 0 && had.is_some() && now_ns >= ALONE_NS {
+            return Ok(had);
+        }
+        if now_ns >= say_ns {
+            say_ns = now_ns + SAY_EVERY_NS;
+            match search.heard() {
+                0 => log::warn!(
+                    "waiting for a node of the job, which says what numbers are free: none answers; nodes that begin a \
+                     job need --node K, those that multicast does not reach --join HOST"
+                ),
+                heard => log::info!("waiting for {heard} nodes to agree on the number of this one"),
+            }
+        }
+        link.rx.wait(SLEEP)?;
+    }
+    Ok(None)
+}
+
+/// Takes what has come. Seeks go from then on to each node that was heard, or heard of.
+fn hear(
+    search: &mut Search,
+    now_ns: u64,
+    link: &mut Link,
+    known: &mut BTreeSet<u16>,
+) -> Result<(), StreamerError> {
+    let Link { tx, rx } = link;
+    let mut refused = None;
+    rx.recv(
+        BATCH,
+        &mut |source, bytes| match search.hear(now_ns, bytes) {
+            Ok(true) => {
+                let mut learn = |node: u16, source: Source| {
+                    if node < NO_NODE && known.insert(node) {
+                        tx.learn(node, source);
+                        tx.set_way(node, Way::Rest);
+                    }
+                };
+                if let Ok(frame) = Frame::parse(bytes) {
+                    learn(frame.header.sender, source);
+                    if frame.header.kind == Kind::Contacts {
+                        let contacts = Contact::parse(frame.payload).unwrap_or_default();
+                        for contact in contacts {
+                            learn(contact.node, Source::Socket(contact.address));
+                        }
+                    }
+                }
+            }
+            Ok(false) => {}
+            Err(error) => refused = Some(error),
+        },
+    )?;
+    refused.map_or(Ok(()), |error| Err(error.into()))
+}
