@@ -16,8 +16,8 @@
 //! `replicas` answers. `checks` finds replicas that differ from what their master sent. `leave` has
 //! what a node does before it ends, `remains` how far it is. `lease` has what is known of each
 //! range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and `forks`
-//! what becomes of weights when the master changes; `reach` who hears whom by multicast. `search` is
-//! how a host comes to a node number, `seekers` what nodes answer it. What they share is lent to
+//! what becomes of weights when the master changes; `reach` who hears whom by multicast. `search`
+//! is how a host comes to a node number, `seekers` what nodes answer it. What they share is lent to
 //! them (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])

@@ -158,7 +158,7 @@ fn one_address_is_enough_to_get_a_number() {
 
 #[test]
 fn a_host_without_a_job_waits_and_says_for_what() {
-    let hosts = Hosts::new("nobody-there", 2);
+    let hosts = Hosts::new("no-job", 2);
     hosts.init(2, 1, 100);
     let waits = Process::start(&mut unnumbered(&hosts, 2, &[]));
     wait_for("a word of what is waited for", || {
@@ -188,7 +188,10 @@ fn a_job_of_another_shape_and_one_that_is_full_say_so() {
         )
     };
     let said = refused(2, &[]);
-    assert_says(&said, &["2 nodes at its beginning", "--nodes 2 --places 3"]);
+    assert_says(
+        &said,
+        &["2 nodes at its beginning and 3 places", "--nodes, --places"],
+    );
     let _third = Process::start(&mut unnumbered(&hosts, 2, &places));
     hosts.wait_until_ready([2]);
     let said = refused(3, &places);

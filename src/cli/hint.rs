@@ -10,6 +10,7 @@ use crate::device::DeviceError;
 use crate::node::{GpuError, JoinError, SolverError, StreamerError, TransportError};
 use crate::settings::ReadError;
 use crate::solver::data::DataError;
+use crate::stream::NoNumber;
 use crate::weights::{CreateError, OpenError, StateError};
 
 /// What to add to the message of `error`.
@@ -84,6 +85,11 @@ fn of_streamer(error: &StreamerError) -> Option<&'static str> {
         StreamerError::Node { .. } => Some("--node, --nodes, --places"),
         StreamerError::Masters { .. } => Some("--masters"),
         StreamerError::Mtu { .. } => Some("--mtu"),
+        StreamerError::Number(NoNumber::OtherJob { .. }) => Some("--nodes, --places"),
+        StreamerError::Number(NoNumber::Full { .. }) => Some("--node K, --places"),
+        StreamerError::Number(NoNumber::Taken { .. }) => {
+            Some("`dogwild init --fresh` makes it anew")
+        }
         _ => None,
     }
 }

@@ -12,10 +12,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, OUTSTANDING};
 use super::remains::{Nearer, Remains};
+use super::{Report, Streamer};
 use crate::wire::{NodeSeen, Stay};
 
 /// Hellos that say that this node is gone.
@@ -219,5 +219,38 @@ impl Common<'_> {
     pub(super) fn has_new(&self, chunk: u32) -> bool {
         let (w, last, _) = self.chunk_views(chunk);
         (0..w.len()).any(|i| w.load(i).to_bits() != last.load(i).to_bits())
+    }
+}
+
+impl Streamer<'_> {
+    /// Begins to leave: gives its ranges to other nodes, and has all that was added to its buffer
+    /// delivered. Solvers must have stopped.
+    pub fn leave(&mut self) {
+        if !self.common.leaves() {
+            self.common.set_stay(Stay::Leaves);
+        }
+    }
+
+    /// Whether it left because all that was added to its buffer is with other nodes, and not
+    /// because there is no other.
+    pub fn has_delivered(&self) -> bool {
+        self.leave.has_delivered()
+    }
+
+    /// What is left to do before a node that leaves may go.
+    pub fn remains(&self, now_ns: u64) -> Remains {
+        self.leave.remains(now_ns, &self.common)
+    }
+
+    /// Whether a node that leaves has come no nearer to its end for twenty times the shortest
+    /// silence: it may as well end with what it has.
+    pub fn has_stalled(&self) -> bool {
+        self.leave.has_stalled(&self.common)
+    }
+
+    /// Whether this node has left: nothing more is to be sent. A node without others, to which
+    /// nothing can be given, leaves at once.
+    pub fn has_left(&self) -> bool {
+        self.common.config.places() == 1 && self.common.leaves() || self.leave.has_gone()
     }
 }

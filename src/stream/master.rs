@@ -76,14 +76,18 @@ impl Master {
 
     #[cold]
     fn begin_turns(&mut self, common: &Common<'_>) {
-        let (cursor, tickets) = (self.cursor, std::mem::take(&mut self.tickets));
-        let checks = std::mem::take(&mut self.checks).begin_turns();
-        *self = Self::new(common);
-        self.checks = checks;
+        let mut before = std::mem::replace(self, Self::new(common));
+        self.checks = std::mem::take(&mut before.checks).begin_turns();
         // What the adapter has yet to read does not depend on whose range it is in.
-        self.tickets = tickets;
+        self.tickets = before.tickets;
+        if before.turn.len() > 0 {
+            // A new window would double until it overruns a queue, and the others with it.
+            self.window = before.window;
+            let chunks = self.turn.len();
+            self.window.turn_to(common.config.window_frames, chunks);
+        }
         if self.turn.len() > 0 {
-            self.cursor = self.turn.at(cursor);
+            self.cursor = self.turn.at(before.cursor);
         }
     }
 

@@ -1,8 +1,8 @@
 //! How a host that has no number comes to one, in a job that runs.
 //!
-//! It asks all nodes which numbers they know ([`Seek`]), claims a free one, and has it once all that
-//! answer say so. It never takes a number that the job begins with. Nodes keep the number for it
-//! meanwhile ([`seekers`](super::seekers)). A number whose node has left in order is free if no
+//! It asks all nodes which numbers they know ([`Seek`]), claims a free one, and has it once all
+//! that answer say so. It never takes a number that the job begins with. Nodes keep the number for
+//! it meanwhile ([`seekers`](super::seekers)). A number whose node has left in order is free if no
 //! other is: all that it did is with others. That of a node that is silent is not, for it may be
 //! back.
 //!
@@ -26,8 +26,8 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 pub enum NoNumber {
     /// All numbers are taken.
     #[error(
-        "all {places} places of the job are taken (nodes that are silent: {silent:?}): give --node K of one that never \
-         comes back, or start the job with more --places"
+        "all {places} places of the job are taken; give the number of a node that never comes back (silent are \
+         {silent:?}), or begin the job with more places"
     )]
     Full {
         /// Node numbers that there are.
@@ -37,7 +37,7 @@ pub enum NoNumber {
     },
     /// The numbers of this host and of the job do not fit each other.
     #[error(
-        "the job has {nodes} nodes at its beginning and {places} places: give --nodes {nodes} --places {places}"
+        "the job has {nodes} nodes at its beginning and {places} places: give these two numbers here too"
     )]
     OtherJob {
         /// Nodes that it begins with.
@@ -47,8 +47,8 @@ pub enum NoNumber {
     },
     /// The number that this host had is another's now.
     #[error(
-        "this buffer was that of node {node}, which has left, and another host has that number now: start anew with \
-         `dogwild init --fresh`, and this host gets another"
+        "this buffer was that of node {node}, which has left, and another host has that number now: make the buffer \
+         anew, and this host gets another"
     )]
     Taken {
         /// The number.
@@ -228,7 +228,7 @@ impl Search {
         })
     }
 
-    /// Whether somebody has spoken of each number.
+    /// Whether a node has spoken of each number.
     fn knows_all(&self) -> bool {
         let told = |node: u16| self.said.values().any(|said| said.contains_key(&node));
         (self.nodes..self.places).all(told)

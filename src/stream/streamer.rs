@@ -27,7 +27,7 @@ use super::slave::Slave;
 use super::strangers;
 use super::takeover::Takeover;
 use super::unsure::Unsure;
-use super::{Config, Counters, Outbox, PeerCounters, Ranges, Remains, Report};
+use super::{Config, Counters, Outbox, PeerCounters, Ranges, Report};
 use crate::weights::{StreamState, WeightsView};
 use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 
@@ -46,7 +46,7 @@ pub struct Streamer<'a> {
     missing: Missing,
     unsure: Unsure,
     hellos: Hellos,
-    leave: Leave,
+    pub(super) leave: Leave,
     seekers: Seekers,
     pub(super) settle: Settle,
     claim_windows: ClaimWindows,
@@ -306,37 +306,6 @@ impl<'a> Streamer<'a> {
     /// Node numbers that there are, and ranges.
     pub fn places(&self) -> u16 {
         self.common.config.places()
-    }
-
-    /// Begins to leave: gives its ranges to other nodes, and has all that was added to its buffer
-    /// delivered. Solvers must have stopped.
-    pub fn leave(&mut self) {
-        if !self.common.leaves() {
-            self.common.set_stay(Stay::Leaves);
-        }
-    }
-
-    /// Whether it left because all that was added to its buffer is with other nodes, and not
-    /// because there is no other.
-    pub fn has_delivered(&self) -> bool {
-        self.leave.has_delivered()
-    }
-
-    /// What is left to do before a node that leaves may go.
-    pub fn remains(&self, now_ns: u64) -> Remains {
-        self.leave.remains(now_ns, &self.common)
-    }
-
-    /// Whether a node that leaves has come no nearer to its end for twenty times the shortest
-    /// silence: it may as well end with what it has.
-    pub fn has_stalled(&self) -> bool {
-        self.leave.has_stalled(&self.common)
-    }
-
-    /// Whether this node has left: nothing more is to be sent. A node without others, to which
-    /// nothing can be given, leaves at once.
-    pub fn has_left(&self) -> bool {
-        self.common.config.places() == 1 && self.common.leaves() || self.leave.has_gone()
     }
 
     /// What is known of `node`.

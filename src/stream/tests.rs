@@ -35,6 +35,7 @@ mod lives;
 mod masters;
 mod members;
 mod merge;
+mod moves;
 mod narrow;
 mod owed;
 mod search;

@@ -112,12 +112,7 @@ struct Draining {
 impl Window {
     /// A window of `configured` frames (0: no limit) over a range of `range_chunks`.
     pub(super) fn new(configured: u32, range_chunks: usize, nodes: u16) -> Self {
-        // At most one pass over the range: a chunk whose last position is not answered yet would
-        // only make its slave send the same delta again.
-        let most = match configured {
-            0 => 0,
-            frames => u64::from(frames).min(range_chunks as u64).max(1),
-        };
+        let most = most(configured, range_chunks);
         Self {
             sent: 0,
             answers: Answers::new(nodes),
@@ -135,6 +130,16 @@ impl Window {
             rate: Rate::default(),
             queued_ns: 0,
         }
+    }
+
+    /// Goes on over ranges of `chunks` in all, in place of those before: the way to the others is
+    /// what it was. What is on the way is not counted, for its answers may go elsewhere.
+    pub(super) fn turn_to(&mut self, configured: u32, chunks: usize) {
+        self.most = most(configured, chunks);
+        self.frames = self.frames.clamp(SHORTEST.min(self.most), self.most);
+        self.given_up = self.sent;
+        (self.timed, self.drain.running) = (None, None);
+        self.begin_round();
     }
 
     /// Notes that a position goes now. Returns its number.
@@ -361,6 +366,15 @@ impl Window {
     /// Frames that positions may run ahead of answers at present; 0: no limit.
     pub(super) fn frames(&self) -> u64 {
         self.frames
+    }
+}
+
+/// Frames of a window, at most. No more than one pass over the ranges: a chunk whose last position
+/// is not answered yet would only make its slave send the same delta again.
+fn most(configured: u32, chunks: usize) -> u64 {
+    match configured {
+        0 => 0,
+        frames => u64::from(frames).min(chunks as u64).max(1),
     }
 }
 

@@ -10,7 +10,7 @@ const BYTES_PER_S: f64 = 3e6;
 /// Steps within which everything here happens.
 const LONG: usize = 600_000;
 
-fn job(nodes: u16) -> Config {
+pub(super) fn job(nodes: u16) -> Config {
     Config {
         nodes,
         masters: nodes,
@@ -21,7 +21,7 @@ fn job(nodes: u16) -> Config {
     }
 }
 
-fn thin(drop: f64) -> Faults {
+pub(super) fn thin(drop: f64) -> Faults {
     let limit = Some(Limit {
         bytes_per_s: BYTES_PER_S,
         burst_bytes: 32 << 10,
@@ -36,7 +36,11 @@ fn thin(drop: f64) -> Faults {
 }
 
 /// Virtual time until `holds`, ns.
-fn time_until(world: &mut World<'_>, what: &str, holds: impl Fn(&World<'_>) -> bool) -> u64 {
+pub(super) fn time_until(
+    world: &mut World<'_>,
+    what: &str,
+    holds: impl Fn(&World<'_>) -> bool,
+) -> u64 {
     let began_ns = world.now_ns();
     for _ in 0..LONG {
         if holds(world) {
@@ -47,7 +51,7 @@ fn time_until(world: &mut World<'_>, what: &str, holds: impl Fn(&World<'_>) -> b
     panic!("never {what}");
 }
 
-fn is_ready(world: &World<'_>, node: u16) -> bool {
+pub(super) fn is_ready(world: &World<'_>, node: u16) -> bool {
     world.streamer(node).is_some_and(Streamer::ready)
 }
 

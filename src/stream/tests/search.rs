@@ -236,7 +236,7 @@ fn numbers_of_nodes_that_left_come_last_and_those_of_silent_ones_never() {
     // Node 2 has just got its number.
     let silent = vec![3, 4, 5];
     assert_eq!(full, NoNumber::Full { places: 6, silent });
-    assert!(full.to_string().contains("--places"), "{full}");
+    assert!(full.to_string().contains("more places"), "{full}");
 }
 
 #[test]
@@ -299,7 +299,10 @@ fn another_shape_of_the_job_is_told_with_what_to_give() {
     let search = Search::new(config.session, 70, (3, 16), None);
     let found = look(&mut members, vec![search], &mut |_, _, _| true);
     let why = found[0].clone().expect_err("another job").to_string();
-    assert!(why.contains("--nodes 2 --places 6"), "{why}");
+    assert!(
+        why.contains("2 nodes at its beginning and 6 places"),
+        "{why}"
+    );
 }
 
 #[test]
