@@ -21,9 +21,9 @@ pub use protocol::{
     Contribution, Coordinator, Destination, HEADER_LEN, Header, KvStore, LayerSpec, MAX_TEXT,
     Member, MemberHello, MemberRole, Message, MessageKind, ModelFile, ModelFileError, ModelLayer,
     ModelTensor, Next, PAIR_BYTES, Pair, ParseError, Partition, Payload, Penalty, Plan, PlanError,
-    PlanLayer, PlanTensor, Priority, ProtocolViolation, RecordedLayer, Recording, RecordingError,
-    Refusal, RoundError, Saved, Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer,
-    VERSION, bits_len, state_name,
+    PlanLayer, PlanTensor, Priority, ProtocolViolation, Reads, RecordedLayer, Recording,
+    RecordingError, Refusal, RoundError, Saved, Schedule, Sizes, StepError, StepRule, StepSpec,
+    Stragglers, Syncer, VERSION, bits_len, state_name,
 };
 #[cfg(feature = "program")]
 pub(crate) use runtime::secured;

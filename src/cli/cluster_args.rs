@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 use super::args;
 use super::pictures::pictures;
 use crate::poseidon::{
-    ClusterKey, ModelFile, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Recording,
+    ClusterKey, ModelFile, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Reads, Recording,
 };
 use crate::settings::{
     CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
@@ -84,6 +84,10 @@ pub struct ClusterArgs {
     /// Steps of others that a worker may miss when it begins an iteration
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub staleness: u32,
+    /// What a worker reads in place of those: steps that it makes of its own gradients, or whole
+    /// steps alone
+    #[arg(long, value_enum, default_value = "own")]
+    pub reads: ReadsArg,
     /// Whether a step waits for all workers, or goes on without the last
     #[arg(long, value_enum, default_value = "wait")]
     pub stragglers: StragglersArg,
@@ -103,6 +107,15 @@ pub enum PartitionArg {
     Pairs,
     /// Each tensor whole on one server
     Tensor,
+}
+
+/// See [`Reads`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReadsArg {
+    /// Whole steps, and for each that is missing one of its own gradient
+    Own,
+    /// Whole steps alone: delayed bulk-synchronous
+    Delayed,
 }
 
 /// See [`Stragglers`](crate::poseidon::Stragglers).
@@ -264,6 +277,10 @@ impl ClusterArgs {
             },
             pair_bytes: self.pair_bytes,
             staleness: self.staleness,
+            reads: match self.reads {
+                ReadsArg::Own => Reads::Own,
+                ReadsArg::Delayed => Reads::Delayed,
+            },
             stragglers: match self.stragglers {
                 StragglersArg::Wait => StragglerChoice::Wait,
                 StragglersArg::Drop => StragglerChoice::Drop,
@@ -282,6 +299,7 @@ impl ClusterArgs {
             ("--partition", name(&self.partition)),
             ("--pair-bytes", self.pair_bytes.to_string()),
             ("--staleness", self.staleness.to_string()),
+            ("--reads", name(&self.reads)),
             ("--stragglers", name(&self.stragglers)),
             ("--quorum", self.quorum.to_string()),
             ("--checkpoint-every", self.checkpoint_every.to_string()),

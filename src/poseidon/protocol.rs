@@ -4,9 +4,11 @@
 //! numbers and no solver: its arithmetic is an argument ([`Arithmetic`]). `runtime` drives these
 //! state machines over TCP; `docs/reference/reliable-protocol.md` has the protocol.
 
+mod ahead;
 mod arithmetic;
 mod bandwidth;
 mod book;
+mod completion;
 mod coordinator;
 mod message;
 mod model_file;
@@ -19,9 +21,11 @@ mod store;
 mod syncer;
 mod violation;
 
+pub use ahead::Reads;
 pub use arithmetic::Arithmetic;
 pub use bandwidth::{Bandwidth, Next, Priority};
 pub use book::Book;
+pub use completion::Completion;
 pub use coordinator::{ClusterInfo, Coordinator, Member, MemberHello, MemberRole, Refusal};
 pub use message::{
     Body, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Sizes, VERSION,
@@ -36,7 +40,7 @@ pub use replay::{RecordedLayer, Recording, RecordingError};
 pub use rounds::RoundError;
 pub use step::{Penalty, Schedule, StepError, StepRule, StepSpec, state_name};
 pub use store::{Checkpoint, KvStore, Saved};
-pub use syncer::{Completion, Contribution, Destination, Syncer};
+pub use syncer::{Contribution, Destination, Syncer};
 pub use violation::ProtocolViolation;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::error::SettingsError;
 use super::limits::{lenet, one};
 use super::link;
 use crate::poseidon::{
-    ClusterKey, ClusterSpec, MemberJob, Overlap, PAIR_BYTES, Partition, Policy, Stragglers,
+    ClusterKey, ClusterSpec, MemberJob, Overlap, PAIR_BYTES, Partition, Policy, Reads, Stragglers,
 };
 use crate::solver::data::Source;
 
@@ -67,6 +67,8 @@ pub struct ClusterSettings {
     pub pair_bytes: u64,
     /// Steps of others that a worker may miss when it begins an iteration.
     pub staleness: u32,
+    /// What a worker reads in place of those: steps of its `own`, or whole steps alone (`delayed`).
+    pub reads: Reads,
     /// Whether a step waits for all workers.
     pub stragglers: StragglerChoice,
     /// Share of the workers that make a step where stragglers are dropped, 0 to 1.
@@ -154,6 +156,7 @@ impl Default for ClusterSettings {
             partition: Partition::Pairs,
             pair_bytes: PAIR_BYTES,
             staleness: 0,
+            reads: Reads::Own,
             stragglers: StragglerChoice::Wait,
             quorum: 0.75,
             checkpoint_every: CHECKPOINT_EVERY,
@@ -204,6 +207,7 @@ impl ClusterSettings {
             pair_bytes: self.pair_bytes,
             partition: self.partition,
             staleness: self.staleness,
+            reads: self.reads,
             stragglers: match self.stragglers {
                 StragglerChoice::Wait => Stragglers::Wait,
                 StragglerChoice::Drop => Stragglers::Drop(self.quorum),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::node::Transport;
-use crate::poseidon::{Overlap, Partition};
+use crate::poseidon::{Overlap, Partition, Reads};
 use crate::solver::data::{Shard, Source};
 use crate::stream::{Deltas, Merge};
 use crate::wire::Dtype;
@@ -132,12 +132,13 @@ prop_compose! {
         partition in prop_oneof![Just(Partition::Pairs), Just(Partition::Tensor)],
         pair_bytes in any::<u64>(),
         staleness in any::<u32>(),
+        reads in prop_oneof![Just(Reads::Own), Just(Reads::Delayed)],
         stragglers in prop_oneof![Just(StragglerChoice::Wait), Just(StragglerChoice::Drop)],
         quorum in share(),
         checkpoint_every in any::<u64>(),
     ) -> ClusterSettings {
         ClusterSettings {
-            workers, servers, partition, pair_bytes, staleness, stragglers, quorum,
+            workers, servers, partition, pair_bytes, staleness, reads, stragglers, quorum,
             checkpoint_every,
             scheme: scheme.parse().expect("a scheme"),
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use dogwild::job::{BufferPlan, make_buffer};
 use dogwild::poseidon::{
     ClusterKey, ClusterSpec, CoordinatorJob, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition,
-    Policy, PoseidonError, Scheme, ServerJob, Stragglers, WorkerJob, run_coordinator, run_server,
-    run_worker,
+    Policy, PoseidonError, Reads, Scheme, ServerJob, Stragglers, WorkerJob, run_coordinator,
+    run_server, run_worker,
 };
 use dogwild::solver::SolverSpec;
 use dogwild::solver::data::Source;
@@ -53,6 +53,7 @@ pub(crate) fn setup(policy: Policy, workers: u16, servers: u16, clocks: u64) -> 
             pair_bytes: PAIR_BYTES,
             partition: Partition::Pairs,
             staleness: 0,
+            reads: Reads::Own,
             stragglers: Stragglers::Wait,
             clocks,
             checkpoint_every: 0,

@@ -4,14 +4,17 @@
 //! alone, so every member that has the plan knows which server holds which pair.
 
 mod error;
+mod layer_spec;
 
 use serde::{Deserialize, Serialize};
 
+use super::ahead::Reads;
 use super::message::{MAX_TEXT, Sizes};
 use super::step::{StepRule, StepSpec};
 use crate::poseidon::cost::{ClusterError, ClusterSize, LayerShape, Policy, Scheme};
 
 pub use error::PlanError;
+pub use layer_spec::LayerSpec;
 
 /// Default size of a KV pair, in bytes (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;
@@ -66,33 +69,6 @@ pub struct PlanLayer {
     pub tensors: Vec<PlanTensor>,
 }
 
-/// A layer as a [`Plan`] is made from it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerSpec {
-    /// Name of the layer.
-    pub name: String,
-    /// Its weight matrix.
-    pub shape: LayerShape,
-    /// Weight, then bias if it has one.
-    pub tensors: Vec<PlanTensor>,
-    /// See [`PlanLayer::rows`]; `None`: as many as images.
-    pub rows: Option<u32>,
-    /// How its gradient travels; `None`: as the cluster's policy chooses.
-    pub scheme: Option<Scheme>,
-}
-
-impl From<(String, LayerShape, Vec<PlanTensor>)> for LayerSpec {
-    fn from((name, shape, tensors): (String, LayerShape, Vec<PlanTensor>)) -> Self {
-        Self {
-            name,
-            shape,
-            tensors,
-            rows: None,
-            scheme: None,
-        }
-    }
-}
-
 /// A KV pair: consecutive weights of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
@@ -129,6 +105,8 @@ pub struct ClusterSpec {
     pub partition: Partition,
     /// See [`Plan::staleness`].
     pub staleness: u32,
+    /// What a worker reads while steps are missing.
+    pub reads: Reads,
     /// What happens when workers are late.
     pub stragglers: Stragglers,
     /// Iterations of each worker.
@@ -150,6 +128,7 @@ impl ClusterSpec {
             pair_bytes: PAIR_BYTES,
             partition: Partition::Pairs,
             staleness: 0,
+            reads: Reads::Own,
             stragglers: Stragglers::Wait,
             clocks,
             checkpoint_every: 0,
@@ -175,6 +154,9 @@ pub struct Plan {
     pub partition: Partition,
     /// A worker at iteration t sees every update up to t - staleness - 1 of every worker, or waits.
     pub staleness: u32,
+    /// What a worker reads while steps are missing.
+    #[serde(default)]
+    pub reads: Reads,
     /// What happens when workers are late.
     pub stragglers: Stragglers,
     /// Iterations of each worker.
@@ -220,6 +202,7 @@ impl Plan {
             pair_bytes: spec.pair_bytes,
             partition: spec.partition,
             staleness: spec.staleness,
+            reads: spec.reads,
             stragglers: spec.stragglers,
             clocks: spec.clocks,
             checkpoint_every: spec.checkpoint_every,

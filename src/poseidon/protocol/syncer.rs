@@ -7,13 +7,17 @@
 //! - Weights change only while the layer is *open*: from its `send` to the next `begin`. Messages
 //!   that arrive outside wait. So a pass reads each layer's weights of one moment.
 //! - At most `staleness` steps of what was sent may be missing when an iteration begins.
+//! - While steps are missing the worker has steps of its own in its weights
+//!   ([`ahead`](super::ahead)), unless the plan says that it reads whole steps alone.
 //! - Steps that a worker makes itself (`sfb`, `onebit`) are made in the order of the clocks, from
 //!   updates summed in the order of the workers: all workers make the same ones, bit for bit.
+
+mod apply;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::arithmetic::{Arithmetic, rebuild};
+use super::ahead::{Ahead, ahead_of};
 use super::coordinator::{Member, MemberRole};
 use super::message::{Body, Message, MessageKind};
 use super::onebit;
@@ -22,7 +26,7 @@ use super::rounds::Rounds;
 use super::store::Saved;
 use super::violation::ProtocolViolation;
 use crate::poseidon::cost::Scheme;
-use crate::weights::{WeightsView, kernels};
+use apply::values_of;
 
 /// The receivers of a worker's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ struct HeldPair {
     waiting: VecDeque<Message>,
     /// Difference of the gradients and the bits that were sent; empty but under `onebit`.
     residual: Vec<f32>,
+    /// Its own part of steps that are missing, where the worker reads that.
+    ahead: Option<Ahead>,
 }
 
 /// The syncer of one layer of one worker.
@@ -70,6 +76,8 @@ pub struct Syncer {
     pairs: Vec<HeldPair>,
     /// Factors of all workers, by clock (`sfb`).
     rounds: Rounds<Arc<Message>>,
+    /// Own factors that were sent and are in no [`Ahead`] yet.
+    own: VecDeque<Arc<Message>>,
     open: bool,
     scratch: Vec<f32>,
 }
@@ -85,6 +93,7 @@ impl Syncer {
             applied: if onebit { start } else { 0 },
             waiting: VecDeque::new(),
             residual: vec![0.0; if onebit { pair.len } else { 0 }],
+            ahead: ahead_of(plan, info.scheme, pair.len),
             pair,
         });
         let staleness = u64::from(plan.staleness);
@@ -97,6 +106,7 @@ impl Syncer {
             // A peer may be `staleness` clocks ahead of what this worker has sent, and that as far
             // ahead of what has arrived here.
             rounds: Rounds::new(plan.workers, 2 * staleness + 2, start),
+            own: VecDeque::new(),
             open: true,
             scratch: Vec::new(),
             layer: info,
@@ -161,7 +171,9 @@ impl Syncer {
     /// True if [`Syncer::apply_received`] would change something.
     pub fn has_unapplied(&self) -> bool {
         let arrived = || self.pairs.iter().any(|held| !held.waiting.is_empty());
-        self.open && (arrived() || self.rounds.is_complete(self.workers))
+        let behind = |held: &HeldPair| held.ahead.as_ref().is_some_and(Ahead::is_behind);
+        let own = || !self.own.is_empty() || self.pairs.iter().any(behind);
+        self.open && (arrived() || self.rounds.is_complete(self.workers) || own())
     }
 
     /// Closes the layer: a pass is about to read its weights.
@@ -191,12 +203,14 @@ impl Syncer {
                 // This cannot fail: before this clock began, the worker waited for the steps of
                 // older ones, so the clock is within the window.
                 let _ = self.rounds.add(self.worker, clock, message.clone());
+                self.note_own(&message);
                 let peers = (self.workers > 1).then_some((Destination::Peers, message));
                 peers.into_iter().collect()
             }
             (Scheme::Adam, Contribution::Factors(factors)) => {
                 let home = self.pairs.iter().find_map(|p| p.pair.server);
                 let message = message(MessageKind::Factors, self.index, Body::Floats(factors));
+                self.note_own(&message);
                 home.map(|home| (Destination::Server(home), message))
                     .into_iter()
                     .collect()
@@ -211,6 +225,9 @@ impl Syncer {
                     } else {
                         (MessageKind::Gradient, Body::Floats(gradient.to_vec()))
                     };
+                    if let Some(ahead) = &mut held.ahead {
+                        ahead.note(clock, values_of(&body, pair.len));
+                    }
                     Some((
                         Destination::Server(pair.server?),
                         message(kind, pair.id, body),
@@ -284,53 +301,6 @@ impl Syncer {
         self.pairs.iter_mut().find(holds)
     }
 
-    /// Applies to the weights what has arrived, if the layer is open. `w` and each of `state` have
-    /// the layout of the buffer.
-    pub fn apply_received(
-        &mut self,
-        w: WeightsView<'_>,
-        state: &[WeightsView<'_>],
-        math: &dyn Arithmetic,
-    ) {
-        if !self.open {
-            return;
-        }
-        match self.layer.scheme {
-            Scheme::Ps | Scheme::Adam => {
-                for held in &mut self.pairs {
-                    if let Some(message) = held.waiting.pop_back() {
-                        kernels::copy_in(part(&held.pair, w), message.floats());
-                        held.applied = message.clock;
-                    }
-                }
-            }
-            Scheme::OneBit => {
-                for held in &mut self.pairs {
-                    while let Some(message) = held.waiting.pop_front() {
-                        self.scratch.clear();
-                        self.scratch.resize(held.pair.len, 0.0);
-                        onebit::add(message.words(), &mut self.scratch);
-                        let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
-                        let (clock, gradient) = (held.applied, &self.scratch);
-                        math.step(&held.pair, clock, self.workers, gradient, w, &state);
-                        held.applied = message.clock;
-                    }
-                }
-            }
-            Scheme::Sfb => {
-                while let Some((clock, factors)) = self.rounds.take(self.workers) {
-                    let factors = factors.iter().map(|(_, message)| message.as_ref());
-                    rebuild(&self.layer, factors, math, &mut self.scratch);
-                    for HeldPair { pair, .. } in &self.pairs {
-                        let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
-                        let (w, state) = (part(pair, w), parts(pair, state));
-                        math.step(pair, clock, self.workers, gradient, w, &state);
-                    }
-                }
-            }
-        }
-    }
-
     /// The state that a checkpoint needs in addition to weights and history.
     pub fn saved(&self) -> Vec<Saved> {
         let residuals = self.pairs.iter().filter(|p| !p.residual.is_empty());
@@ -351,45 +321,5 @@ impl Syncer {
             p.residual = array(&format!("pair{}.residual", p.pair.id), p.residual.len())?;
         }
         Ok(())
-    }
-}
-
-/// A pair's part of the buffer.
-fn part<'w>(pair: &Pair, of: WeightsView<'w>) -> WeightsView<'w> {
-    of.slice(pair.offset, pair.len)
-}
-
-/// A pair's part of each.
-fn parts<'w>(pair: &Pair, of: &[WeightsView<'w>]) -> Vec<WeightsView<'w>> {
-    of.iter().map(|of| part(pair, *of)).collect()
-}
-
-/// The completion vector: one bit per layer. The next iteration begins when all are set.
-#[derive(Debug)]
-pub struct Completion {
-    bits: Vec<bool>,
-}
-
-impl Completion {
-    /// A vector of `layers` bits, none of them set.
-    pub fn new(layers: usize) -> Self {
-        Self {
-            bits: vec![false; layers],
-        }
-    }
-
-    /// Sets or clears the bit of `layer`.
-    pub fn set(&mut self, layer: usize, ready: bool) {
-        self.bits[layer] = ready;
-    }
-
-    /// True if all bits are set.
-    pub fn all(&self) -> bool {
-        self.bits.iter().all(|bit| *bit)
-    }
-
-    /// Layers whose bit is not set.
-    pub fn missing(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.bits.len()).filter(|&layer| !self.bits[layer])
     }
 }

@@ -1,6 +1,8 @@
 //! A whole cluster without a network: messages are delivered in any order the protocol allows.
 //! All replicas must follow the steps that one process makes from the same gradients.
 
+mod ahead;
+
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 
@@ -91,6 +93,7 @@ fn plan(
         pair_bytes: 64,
         partition: Partition::Pairs,
         staleness,
+        reads: Reads::Own,
         stragglers,
         clocks: 6,
         checkpoint_every: 3,
@@ -160,6 +163,8 @@ struct World {
     lead: u64,
     /// What each iteration was computed from: its clock, and the weights when it began.
     read: Vec<(u64, Vec<f32>)>,
+    /// Who did.
+    readers: Vec<u16>,
 }
 
 impl World {
@@ -186,6 +191,7 @@ impl World {
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             lead: 0,
             read: Vec::new(),
+            readers: Vec::new(),
             plan,
         }
     }
@@ -203,6 +209,7 @@ impl World {
         }
         worker.syncers.iter_mut().for_each(Syncer::begin);
         self.read.push((clock, values(&worker.w)));
+        self.readers.push(k as u16);
         let (all, factors) = gradients(k as u16, clock);
         let mut sent = Vec::new();
         for (l, syncer) in worker.syncers.iter_mut().enumerate().rev() {
@@ -376,13 +383,16 @@ fn no_worker_runs_further_ahead_than_staleness() {
     }
 }
 
-/// What an iteration is computed from: each pair as it was after one of the steps t - s to t,
-/// whole, and never older. The oldest that is allowed does occur.
+/// What an iteration is computed from where whole steps alone are read: each pair as it was after
+/// one of the steps t - s to t, whole, and never older. The oldest that is allowed does occur.
 #[test]
 fn reads_are_as_old_as_staleness_allows_and_no_older() {
     for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam] {
         for staleness in [0, 1, 3] {
-            let plan = plan(scheme, 3, 2, staleness, Stragglers::Wait);
+            let plan = Plan {
+                reads: Reads::Delayed,
+                ..plan(scheme, 3, 2, staleness, Stragglers::Wait)
+            };
             let mut world = World::new(plan.clone(), 7 + u64::from(staleness));
             world.run(Some(1));
             world.run(None);

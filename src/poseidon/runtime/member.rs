@@ -15,7 +15,7 @@ use super::link::{self, Incoming, Link, LinkError, SILENCE};
 use super::secure::ClusterKey;
 use super::shutdown::Shutdown;
 use super::traffic::{Traffic, TrafficReport};
-use crate::poseidon::{Checkpoint, ClusterInfo, Member, MemberHello, Message, MessageKind};
+use crate::poseidon::{Checkpoint, ClusterInfo, Member, MemberHello, Message, MessageKind, Plan};
 
 /// Time between two polls of listening sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -222,11 +222,19 @@ pub(super) fn identity(cluster: &ClusterInfo, fingerprint: u64) -> BTreeMap<Stri
             "partition",
             format!("{:?} of {} bytes", plan.partition, plan.pair_bytes),
         ),
-        ("staleness", plan.staleness.to_string()),
+        ("staleness", staleness(plan)),
         ("solver", plan.recipe.clone()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
+}
+
+/// The staleness of a plan, and what workers read in place of what is missing.
+fn staleness(plan: &Plan) -> String {
+    match (plan.staleness, plan.reads) {
+        (0, _) => "0".into(),
+        (steps, reads) => format!("{steps}, reads {reads:?}"),
+    }
 }
 
 /// Receive loop of a connection to `who`, until its `Bye` or an error, which begins the shutdown.

@@ -6,8 +6,8 @@
 //! more for each.
 
 use dogwild::poseidon::{
-    ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Scheme, StepSpec, Stragglers,
-    bits_len,
+    ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Reads, Scheme, StepSpec,
+    Stragglers, bits_len,
 };
 
 /// Machines and their links.
@@ -100,6 +100,7 @@ fn plan(layers: &[(LayerShape, Scheme)], place: &Place) -> Plan {
         pair_bytes: place.pair_bytes,
         partition: place.partition,
         staleness: 0,
+        reads: Reads::Own,
         stragglers: Stragglers::Wait,
         clocks: 1,
         checkpoint_every: 0,

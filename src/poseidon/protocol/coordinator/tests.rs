@@ -12,6 +12,7 @@ fn coordinator(resume: bool) -> Coordinator {
         pair_bytes: 1 << 20,
         partition: Partition::Pairs,
         staleness: 0,
+        reads: crate::poseidon::Reads::Own,
         stragglers: Stragglers::Wait,
         clocks: 10,
         checkpoint_every: 5,

@@ -11,6 +11,7 @@ fn spec() -> ClusterSpec {
         pair_bytes: 4000,
         partition: Partition::Pairs,
         staleness: 0,
+        reads: Reads::Own,
         stragglers: Stragglers::Wait,
         clocks: 10,
         checkpoint_every: 0,

@@ -1,0 +1,144 @@
+//! What a syncer does with the weights: true steps, as their updates arrive, and own steps ahead of
+//! them.
+//!
+//! Invariant: own steps are out of the weights before a true one is made.
+
+use std::sync::Arc;
+
+use super::super::arithmetic::{Arithmetic, rebuild};
+use super::super::message::{Body, Message};
+use super::super::onebit;
+use super::super::plan::Pair;
+use super::{HeldPair, Syncer};
+use crate::poseidon::cost::Scheme;
+use crate::weights::{WeightsView, kernels};
+
+impl Syncer {
+    /// Applies to the weights what has arrived, if the layer is open. `w` and each of `state` have
+    /// the layout of the buffer.
+    pub fn apply_received(
+        &mut self,
+        w: WeightsView<'_>,
+        state: &[WeightsView<'_>],
+        math: &dyn Arithmetic,
+    ) {
+        if !self.open {
+            return;
+        }
+        match self.layer.scheme {
+            Scheme::Ps | Scheme::Adam => {
+                for held in &mut self.pairs {
+                    let Some(message) = held.waiting.pop_back() else {
+                        continue;
+                    };
+                    let w = part(&held.pair, w);
+                    match &mut held.ahead {
+                        Some(ahead) => ahead.take_weights(message.clock, message.floats(), w),
+                        None => kernels::copy_in(w, message.floats()),
+                    }
+                    held.applied = message.clock;
+                }
+            }
+            Scheme::OneBit => {
+                for held in &mut self.pairs {
+                    let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
+                    if !held.waiting.is_empty() {
+                        held.undo_own(w, &state);
+                    }
+                    while let Some(message) = held.waiting.pop_front() {
+                        let gradient = values_of(&message.body, held.pair.len);
+                        let clock = held.applied;
+                        math.step(&held.pair, clock, self.workers, &gradient, w, &state);
+                        held.applied = message.clock;
+                        held.forget_own(held.applied);
+                    }
+                }
+            }
+            Scheme::Sfb => {
+                while let Some((clock, factors)) = self.rounds.take(self.workers) {
+                    let factors = factors.iter().map(|(_, message)| message.as_ref());
+                    rebuild(&self.layer, factors, math, &mut self.scratch);
+                    for held in &mut self.pairs {
+                        let pair = held.pair;
+                        let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
+                        let (w, state) = (part(&pair, w), parts(&pair, state));
+                        held.undo_own(w, &state);
+                        math.step(&pair, clock, self.workers, gradient, w, &state);
+                        held.forget_own(clock + 1);
+                    }
+                }
+            }
+        }
+        self.make_own(w, state, math);
+    }
+
+    /// Notes factors that this worker has sent, where it reads its own part of missing steps.
+    pub(super) fn note_own(&mut self, message: &Arc<Message>) {
+        if self.pairs.iter().any(|held| held.ahead.is_some()) {
+            self.own.push_back(message.clone());
+        }
+    }
+
+    /// Makes this worker's part of the steps that are missing.
+    fn make_own(&mut self, w: WeightsView<'_>, state: &[WeightsView<'_>], math: &dyn Arithmetic) {
+        while let Some(message) = self.own.pop_front() {
+            rebuild(
+                &self.layer,
+                std::iter::once(&*message),
+                math,
+                &mut self.scratch,
+            );
+            for held in &mut self.pairs {
+                let (pair, done) = (held.pair, held.applied.max(self.rounds.now()));
+                if let Some(ahead) = held.ahead.as_mut().filter(|_| message.clock >= done) {
+                    let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
+                    ahead.note(message.clock, gradient.to_vec());
+                }
+            }
+        }
+        for held in &mut self.pairs {
+            let pair = held.pair;
+            if let Some(ahead) = &mut held.ahead {
+                let (w, state) = (part(&pair, w), parts(&pair, state));
+                ahead.make(&pair, w, &state, math);
+            }
+        }
+    }
+}
+
+impl HeldPair {
+    fn undo_own(&mut self, w: WeightsView<'_>, state: &[WeightsView<'_>]) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.undo(w, state);
+        }
+    }
+
+    fn forget_own(&mut self, steps: u64) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.forget(steps);
+        }
+    }
+}
+
+/// The gradient of a pair of `len` weights that was sent as `body`.
+pub(super) fn values_of(body: &Body, len: usize) -> Vec<f32> {
+    match body {
+        Body::Words(words) => {
+            let mut values = vec![0.0; len];
+            onebit::add(words, &mut values);
+            values
+        }
+        Body::Floats(values) => values.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// A pair's part of the buffer.
+fn part<'w>(pair: &Pair, of: WeightsView<'w>) -> WeightsView<'w> {
+    of.slice(pair.offset, pair.len)
+}
+
+/// A pair's part of each.
+fn parts<'w>(pair: &Pair, of: &[WeightsView<'w>]) -> Vec<WeightsView<'w>> {
+    of.iter().map(|of| part(pair, *of)).collect()
+}
