@@ -62,7 +62,7 @@ cfg_if::cfg_if! {
         pub use privileges::{drop_privileges_after_opening, drop_privileges_before_opening};
         pub use seeds::JoinError;
         pub use stop::{Interrupted, Stop, is_code_of_signal, signal_name, stop_at_eof, stop_on_signals};
-        pub use streamer::{StreamJob, StreamerError, number_here, run_streamer};
+        pub use streamer::{StreamJob, StreamerError, run_streamer};
         pub use transport::{Transport, TransportError, TransportSpec, Wrappers, open_link};
     }
 }

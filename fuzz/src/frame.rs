@@ -1,6 +1,8 @@
 //! Any bytes as a frame: parsing never panics, and what parses is emitted to the same bytes again.
 
-use dogwild::wire::{Contact, Frame, HEADER_LEN, Hello, MAGIC, VERSION, parse_chunks, parse_offer};
+use dogwild::wire::{
+    Contact, Frame, HEADER_LEN, Hello, MAGIC, Seek, VERSION, parse_chunks, parse_offer,
+};
 
 /// As they are, and once more with the first bytes of a genuine frame and a length that fits.
 pub fn run(bytes: &[u8]) {
@@ -36,6 +38,11 @@ fn check(bytes: &[u8]) {
     let _ = Hello::parse(frame.payload);
     let _ = parse_offer(frame.payload).map(<[_]>::len);
     let _ = parse_chunks(frame.payload).map(Iterator::count);
+    if let Some(seek) = Seek::parse(frame.payload) {
+        let mut again = [0; Seek::LEN];
+        seek.emit(&mut again);
+        assert_eq!(again, frame.payload);
+    }
     if let Some(contacts) = Contact::parse(frame.payload) {
         let mut again = vec![0; frame.payload.len()];
         Contact::emit(&contacts, &mut again);

@@ -12,7 +12,7 @@ use super::given::{Flags, Given};
 use super::pictures::pictures;
 use crate::device::Device;
 use crate::device::host::HostDevice;
-use crate::node::{number_here, run_gpu, stop_on_signals};
+use crate::node::{run_gpu, stop_on_signals};
 use crate::settings::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
 use crate::solver::data::{Shard, Source};
 
@@ -64,9 +64,9 @@ pub(super) struct GpuFlags {
     /// from --node, --nodes, --solver-index and --solvers, as many on each node]
     #[arg(long, value_name = "K/N", value_parser = args::shard)]
     shard: Option<Shard>,
-    /// This node, from 0 [default: what the streamer of the buffer says]
-    #[arg(long, value_name = "K")]
-    node: Option<u16>,
+    /// This node, from 0
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    node: u16,
     /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 1)]
     nodes: u16,
@@ -124,15 +124,12 @@ impl Given<GpuFlags> {
     }
 }
 
-fn on<D: Device>(device: &D, mut settings: GpuSettings, stop: &AtomicBool) -> Result<()> {
+fn on<D: Device>(device: &D, settings: GpuSettings, stop: &AtomicBool) -> Result<()> {
     let model = settings.solver.as_ref().map(|solver| {
         let spec = args::model(solver)?;
         let data = pictures(settings.data.clone(), solver, &spec)?;
         anyhow::Ok((spec, data))
     });
     let model = model.transpose()?;
-    if model.is_some() && settings.node.is_none() {
-        settings.node = number_here(&settings.buffer, stop)?;
-    }
     Ok(run_gpu(device, &settings.job(model), stop)?)
 }

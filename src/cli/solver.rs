@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::args;
 use super::given::{Flags, Given};
 use super::pictures::pictures;
-use crate::node::{TEST_IMAGES, number_here, run_solver, stop_on_signals};
+use crate::node::{TEST_IMAGES, run_solver, stop_on_signals};
 use crate::settings::SolverSettings;
 use crate::solver::data::{Shard, Source};
 
@@ -99,14 +99,11 @@ impl Flags for SolverFlags {
 impl Given<SolverFlags> {
     pub(super) fn run(self) -> Result<()> {
         let metrics = self.metrics();
-        let mut settings = self.settings()?;
+        let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let spec = args::model(&settings.solver)?;
         let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
         let _serving = metrics.serve(&settings.buffer)?;
-        if settings.node.is_none() {
-            settings.node = number_here(&settings.buffer, &stop)?;
-        }
         run_solver(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::args;
 use super::given::{Flags, Given};
 use super::pictures::pictures;
-use crate::node::{number_here, run_tester, stop_on_signals};
+use crate::node::{run_tester, stop_on_signals};
 use crate::settings::TesterSettings;
 use crate::solver::data::Source;
 
@@ -63,14 +63,11 @@ impl Flags for TesterFlags {
 impl Given<TesterFlags> {
     pub(super) fn run(self) -> Result<()> {
         let metrics = self.metrics();
-        let mut settings = self.settings()?;
+        let settings = self.settings()?;
         let stop = stop_on_signals()?;
         let spec = args::model(&settings.solver)?;
         let data = pictures(settings.data.clone(), &settings.solver, &spec)?;
         let _serving = metrics.serve(&settings.buffer)?;
-        if settings.node.is_none() {
-            settings.node = number_here(&settings.buffer, &stop)?;
-        }
         run_tester(&settings.job(spec, data), &stop)?;
         Ok(stop.check()?)
     }

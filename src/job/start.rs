@@ -180,7 +180,7 @@ pub(super) fn start_device(
         solver_index,
         solvers: plan.own.all_solvers(node),
         shard: Some(plan.own.shard(node, solver_index)),
-        node: Some(node),
+        node,
         nodes: plan.own.nodes,
         seed: plan.job.seed,
     };

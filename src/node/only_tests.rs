@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::model::{bound_net, data_kind};
 use super::ready::{is_finished, wait_until_ready};
 use super::solver_error::SolverError;
+use super::streamer::number_here;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
 use super::train_clock::TrainClock;
@@ -30,8 +31,8 @@ pub struct TesterJob {
     pub spec: SolverSpec,
     /// Test pictures, and the mean of the training pictures where the model takes it off.
     pub data: Source,
-    /// Node index, for the rows of the curve.
-    pub node: u16,
+    /// Node index, for the rows of the curve; `None`: that of the buffer's streamer.
+    pub node: Option<u16>,
     /// Iterations of the cluster between tests; at least 1.
     pub test_every: u64,
     /// Test pictures; 0: all.
@@ -61,7 +62,7 @@ pub fn run_tester(job: &TesterJob, stop: &AtomicBool) -> Result<(), SolverError>
         return Ok(());
     }
     let schedule = Schedule {
-        node: job.node,
+        node: job.node.unwrap_or_else(|| number_here(&shared)),
         index: 0,
         every: job.test_every.max(1),
         turn: Shard::WHOLE,

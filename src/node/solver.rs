@@ -13,6 +13,7 @@ use super::line::Line;
 use super::model::{NetError, bound_net, data_kind, train_batch};
 use super::ready::{is_finished, wait_until_ready};
 use super::solver_error::SolverError;
+use super::streamer::number_here;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
 use super::train_clock::TrainClock;
@@ -42,11 +43,15 @@ pub struct SolverJob {
     pub data: Source,
     /// This solver's number on this buffer, from 0.
     pub index: u32,
-    /// This solver's number in the whole cluster, and how many there are: its share of the data (of
-    /// the whole cluster).
-    pub shard: Shard,
-    /// Node index, for the rows of the curve.
-    pub node: u16,
+    /// This solver's number in the whole cluster, and how many there are: its share of the data.
+    /// `None`: by its node and the two numbers that follow.
+    pub shard: Option<Shard>,
+    /// Node index; `None`: that of the buffer's streamer.
+    pub node: Option<u16>,
+    /// Nodes of the cluster.
+    pub nodes: u16,
+    /// Solvers of each.
+    pub solvers: u32,
     /// Seed of the order of pictures and of mirroring and cropping.
     pub seed: u64,
     /// Iterations between tests, of the cluster; 0: no tests.
@@ -63,6 +68,17 @@ pub struct SolverJob {
     pub max_age: Option<u64>,
     /// Where rows of the learning curve go.
     pub curve: Option<PathBuf>,
+}
+
+impl SolverJob {
+    /// Its share of the pictures on `node`.
+    fn shard_of(&self, node: u16) -> Shard {
+        self.shard.unwrap_or(Shard {
+            index: u32::from(node) * self.solvers + self.index,
+            // Who joins later has a share as if it had been there.
+            of: u32::from(self.nodes.max(node + 1)) * self.solvers,
+        })
+    }
 }
 
 /// Trains until the target that the buffer names is reached or `stop` is set.
@@ -90,7 +106,9 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
     if !wait_until_ready(&shared, stop) {
         return Ok(());
     }
-    let seed = job.seed ^ u64::from(job.shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let node = job.node.unwrap_or_else(|| number_here(&shared));
+    let shard = job.shard_of(node);
+    let seed = job.seed ^ u64::from(shard.index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let cursor = state.progress().cursor.load(Relaxed);
     trainer.seed_dropout(seed, cursor);
     let mut batches = Batches::new(
@@ -98,7 +116,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         mean_from.train,
         Phase::Train,
         trainer.net.batch_size(),
-        job.shard,
+        shard,
         seed,
         cursor,
     )?;
@@ -106,7 +124,7 @@ pub fn run_solver(job: &SolverJob, stop: &AtomicBool) -> Result<(), SolverError>
         let tester = Tester::new(&job.spec, mean_from.test, set.test, job.test_images)?;
         let curve = job.curve.as_deref().map(CurveWriter::append).transpose()?;
         let schedule = Schedule {
-            node: job.node,
+            node,
             index: job.index,
             every: job.test_every,
             turn: job.test_turn,

@@ -18,7 +18,7 @@ use dogwild_net::{Link, ReceiveStats};
 
 pub use self::error::StreamerError;
 use self::leaving::Leaving;
-pub use self::number::number_here;
+pub(super) use self::number::number_here;
 use self::peers::PeerTable;
 use self::publish::Health;
 use self::say::Say;
@@ -106,6 +106,8 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
             "frames are not authenticated: any host on the link can change the weights; --key-file seals them"
         );
     }
+    // Frames are read from here on. The files behind it need no capability.
+    drop_privileges_after_opening(transport.transport)?;
     let Some(node) = number::number(job, &shared, &mut link, stop)? else {
         return Ok(());
     };
@@ -114,7 +116,6 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
     let (state, resumed) =
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
     let slot = shared.claim_slot(Role::Stream, u32::from(node))?;
-    drop_privileges_after_opening(transport.transport)?;
     let chunk_weights = config.chunk_weights;
     StreamMeter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
     StreamMeter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);

@@ -112,9 +112,9 @@ pub struct GpuSettings {
     /// `nodes`, `solver_index` and `solvers`, as many on each node.
     #[serde(default, with = "optional_shard")]
     pub shard: Option<Shard>,
-    /// This node, from 0; none: what the streamer of the buffer says.
+    /// This node, from 0.
     #[serde(default)]
-    pub node: Option<u16>,
+    pub node: u16,
     /// Number of nodes.
     #[serde(default = "one")]
     pub nodes: u16,
@@ -159,8 +159,11 @@ impl Settings for GpuSettings {
             let what = format!("{index} of {of}: shares count from 0");
             return Err(SettingsError::new("shard", what));
         }
-        if let Some(node) = self.node.filter(|node| *node >= MAX_NODES) {
-            let what = format!("{node}: nodes count from 0, there are {MAX_NODES} at most");
+        if self.node >= MAX_NODES {
+            let what = format!(
+                "{}: nodes count from 0, there are {MAX_NODES} at most",
+                self.node
+            );
             return Err(SettingsError::new("node", what));
         }
         Ok(())
@@ -170,15 +173,14 @@ impl Settings for GpuSettings {
 impl GpuSettings {
     /// What the component runs, with the model and the pictures that `solver` and `data` name.
     pub fn job(self, model: Option<(SolverSpec, Source)>) -> GpuJob {
-        let node = self.node.unwrap_or(0);
         let solver = model.map(|(spec, data)| DeviceSolverJob {
             data,
             spec,
             index: self.solver_index,
             shard: self.shard.unwrap_or(Shard {
-                index: u32::from(node) * self.solvers + self.solver_index,
+                index: u32::from(self.node) * self.solvers + self.solver_index,
                 // Who joins later has a share as if it had been there.
-                of: u32::from(self.nodes.max(node + 1)) * self.solvers,
+                of: u32::from(self.nodes.max(self.node + 1)) * self.solvers,
             }),
             seed: self.seed,
         });

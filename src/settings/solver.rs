@@ -107,18 +107,15 @@ impl Settings for SolverSettings {
 impl SolverSettings {
     /// What the solver runs, with the model and the pictures that `solver` and `data` name.
     pub fn job(self, spec: SolverSpec, data: Source) -> SolverJob {
-        let node = self.node.unwrap_or(0);
         SolverJob {
             test_every: self.test_every.unwrap_or(spec.test_interval),
             spec,
             data,
             index: self.index,
-            shard: self.shard.unwrap_or(Shard {
-                index: u32::from(node) * self.solvers + self.index,
-                // Who joins later has a share as if it had been there.
-                of: u32::from(self.nodes.max(node + 1)) * self.solvers,
-            }),
-            node,
+            shard: self.shard,
+            node: self.node,
+            nodes: self.nodes,
+            solvers: self.solvers,
             seed: self.seed,
             test_turn: self.test_turn.unwrap_or(Shard::WHOLE),
             test_images: self.test_images,

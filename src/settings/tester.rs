@@ -63,7 +63,7 @@ impl TesterSettings {
             buffer: self.buffer,
             spec,
             data,
-            node: self.node.unwrap_or(0),
+            node: self.node,
             test_images: self.test_images,
             target_accuracy: self.target_accuracy,
             curve: self.curve,

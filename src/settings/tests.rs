@@ -258,7 +258,7 @@ proptest! {
             solver: data.as_ref().map(|_| "lenet".to_owned()),
             data,
             solver_index: solvers - 1,
-            node: Some(nodes - 1),
+            node: nodes - 1,
         })?;
     }
 }

@@ -5,7 +5,6 @@
 //! node answers, and says so.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use dogwild_net::{Link, Source, To, Way};
 use super::super::clock::Clock;
 use super::{StreamJob, StreamerError};
 use crate::stream::Search;
-use crate::weights::{Expect, OpenError, SharedWeights, StreamState};
+use crate::weights::{SharedWeights, StreamState};
 use crate::wire::{Contact, Frame, Kind, NO_NODE};
 
 /// Time between two lines about what is waited for, ns; the first comes after it.
@@ -62,30 +61,12 @@ fn number_before(shared: &SharedWeights) -> Option<u16> {
     Some(state.spec().node)
 }
 
-/// The number of the node that streams `buffer`, for its other components: waits until its streamer
-/// has one. `None`: `stop` was set before.
-///
-/// # Errors
-/// The buffer cannot be opened.
-pub fn number_here(buffer: &Path, stop: &AtomicBool) -> Result<Option<u16>, OpenError> {
-    let shared = SharedWeights::open(buffer, &Expect::default())?;
-    let mut said = false;
-    while !stop.load(Relaxed) {
-        let globals = shared.globals();
-        if let Some(node) = number_before(&shared) {
-            log::info!("this is node {node}, as the streamer of its buffer says");
-            return Ok(Some(node));
-        }
-        if globals.ready.load(Relaxed) != 0 {
-            // What streams it has no state file: a program with a loop of its own.
-            return Ok(Some(0));
-        }
-        if !std::mem::replace(&mut said, true) {
-            log::info!("waiting for the streamer of this buffer, which knows which node this is");
-        }
-        std::thread::sleep(SLEEP);
-    }
-    Ok(None)
+/// The number of the node whose buffer is ready, for its other components. 0 where it is streamed
+/// by a program with a loop of its own, which leaves no state file.
+pub(in super::super) fn number_here(shared: &SharedWeights) -> u16 {
+    let node = number_before(shared).unwrap_or(0);
+    log::info!("this is node {node}, as the streamer of its buffer says");
+    node
 }
 
 fn find(
