@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::model::{bound_net, data_kind};
-use super::ready::{is_finished, wait_until_ready};
+use super::ready::{is_finished, number_here, wait_until_ready};
 use super::solver_error::SolverError;
-use super::streamer::number_here;
 use super::tester::{Tester, Transforms};
 use super::testing::{Moment, Schedule, Testing};
 use super::train_clock::TrainClock;

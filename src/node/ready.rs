@@ -1,9 +1,9 @@
-//! When components on a buffer begin and end.
+//! When components on a buffer begin and end, and which node they are of.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::weights::{Role, SharedWeights};
+use crate::weights::{Role, SharedWeights, StreamState};
 
 /// Waits until the streamer has seen every range, and logs it. False if told to stop meanwhile.
 pub(super) fn wait_until_ready(shared: &SharedWeights, stop: &AtomicBool) -> bool {
@@ -39,4 +39,19 @@ pub(super) fn is_finished(shared: &SharedWeights, stop: &AtomicBool) -> bool {
     stop.load(Relaxed)
         || globals.stop.load(Relaxed) != 0
         || (target > 0 && globals.iterations() >= target)
+}
+
+/// The node that streamed this buffer before, as its state file says.
+pub(super) fn number_before(shared: &SharedWeights) -> Option<u16> {
+    let path = StreamState::path_beside(shared.path());
+    let state = StreamState::look(&path, shared.id(), shared.padded()).ok()?;
+    Some(state.spec().node)
+}
+
+/// The number of the node whose buffer is ready, for its other components. 0 where it is streamed
+/// by a program with a loop of its own, which leaves no state file.
+pub(super) fn number_here(shared: &SharedWeights) -> u16 {
+    let node = number_before(shared).unwrap_or(0);
+    log::info!("this is node {node}, as the streamer of its buffer says");
+    node
 }

@@ -18,7 +18,6 @@ use dogwild_net::{Link, ReceiveStats};
 
 pub use self::error::StreamerError;
 use self::leaving::Leaving;
-pub(super) use self::number::number_here;
 use self::peers::PeerTable;
 use self::publish::Health;
 use self::say::Say;

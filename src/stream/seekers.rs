@@ -12,8 +12,9 @@ use super::hello::hello;
 use super::{Outbox, To, header};
 use crate::wire::{DropReason, Frame, NO_NODE, Seek};
 
-/// A claim that was not heard again for so long is over, ns.
-const CLAIM_NS: u64 = 2_000_000_000;
+/// A claim that was not heard again for so long is over, ns: its host may stand still between its
+/// last seek and its first hello.
+const CLAIM_NS: u64 = 10_000_000_000;
 /// Least time between two answers, ns: the hosts ask again.
 const ANSWER_NS: u64 = 500_000;
 

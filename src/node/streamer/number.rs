@@ -11,9 +11,10 @@ use std::time::Duration;
 use dogwild_net::{Link, Source, To, Way};
 
 use super::super::clock::Clock;
+use super::super::ready::number_before;
 use super::{StreamJob, StreamerError};
 use crate::stream::Search;
-use crate::weights::{SharedWeights, StreamState};
+use crate::weights::SharedWeights;
 use crate::wire::{Contact, Frame, Kind, NO_NODE};
 
 /// Time between two lines about what is waited for, ns; the first comes after it.
@@ -52,21 +53,6 @@ pub(super) fn number(
         (None, _) => {}
     }
     Ok(found)
-}
-
-/// The node that streamed this buffer before, as its state file says.
-fn number_before(shared: &SharedWeights) -> Option<u16> {
-    let path = StreamState::path_beside(shared.path());
-    let state = StreamState::look(&path, shared.id(), shared.padded()).ok()?;
-    Some(state.spec().node)
-}
-
-/// The number of the node whose buffer is ready, for its other components. 0 where it is streamed
-/// by a program with a loop of its own, which leaves no state file.
-pub(in super::super) fn number_here(shared: &SharedWeights) -> u16 {
-    let node = number_before(shared).unwrap_or(0);
-    log::info!("this is node {node}, as the streamer of its buffer says");
-    node
 }
 
 fn find(

@@ -267,8 +267,8 @@ fn a_claim_ends_with_its_host() {
             .seen[0]
             .life
     };
-    assert_eq!(answer(&mut members[0], 2_100 * MS), 70);
-    assert_eq!(answer(&mut members[0], 4_100 * MS), 0);
+    assert_eq!(answer(&mut members[0], 11_900 * MS), 70);
+    assert_eq!(answer(&mut members[0], 12_100 * MS), 0);
 }
 
 /// The first seek of `search` with which it claims a number.
