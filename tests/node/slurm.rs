@@ -122,10 +122,11 @@ fn ports() -> [u16; 3] {
     std::array::from_fn(|_| free.next().expect("a port"))
 }
 
+/// The numbers of jobs, from which nodes make their port, are others in each cluster.
 fn config(folder: &str, host: &str, ports: [u16; 3]) -> String {
     let [control, one, two] = ports;
     format!(
-        "ClusterName=dogwild\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
+        "ClusterName=dogwild\nFirstJobId={control}\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
          AuthType=auth/munge\nAuthInfo=socket={folder}/socket,cred_expire=5\nCredType=cred/munge\n\
          MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
          ReturnToService=2\nSlurmctldPort={control}\nStateSaveLocation={folder}/state\n\

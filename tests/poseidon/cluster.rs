@@ -227,6 +227,9 @@ impl Cluster {
         let ends = |run: &dyn Fn() -> Ended| {
             let ended = run();
             if ended.is_err() && self.absent == 0 {
+                // Who is told why at the same moment is to end by that, and not because it is asked
+                // to stop.
+                std::thread::sleep(std::time::Duration::from_millis(500));
                 stop.store(true, std::sync::atomic::Ordering::Relaxed);
             }
             ended
