@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use dogwild::poseidon::{
     Claims, Client, ClientJob, Contribution, CoordinatorJob, First, MemberJob, ModelFile, ModelJob,
     ModelLayer, ModelTensor, OwnReplica, PoseidonError, Replica, Scheme, ServerJob, StepRule,
-    run_coordinator, run_server,
+    Stragglers, run_coordinator, run_server,
 };
 use dogwild::weights::kernels;
 
@@ -60,6 +60,7 @@ struct Job {
     clocks: u64,
     checkpoint_every: u64,
     staleness: u32,
+    stragglers: Stragglers,
 }
 
 impl Job {
@@ -70,6 +71,7 @@ impl Job {
             clocks,
             checkpoint_every: 0,
             staleness: 0,
+            stragglers: Stragglers::Wait,
         }
     }
 }
@@ -99,6 +101,7 @@ fn run<T: Send>(
     let mut cluster = setup(force(job.scheme), 2, 1, job.clocks).cluster;
     cluster.checkpoint_every = job.checkpoint_every;
     cluster.staleness = job.staleness;
+    cluster.stragglers = job.stragglers;
     let model = ModelJob::of_file(model(job.rule.clone())).expect("a model");
     let address = folder.join("coordinator");
     let _ = std::fs::remove_file(&address);
@@ -369,6 +372,40 @@ fn the_first_error_is_returned_once() {
     assert!(why.contains("out of pictures"), "{why}");
 }
 
+/// One that stood still while the others made all iterations goes to their end, and not beyond it:
+/// there is no one left for another step.
+#[test]
+fn who_was_left_behind_ends_with_the_others() {
+    let clocks = 4;
+    let mut job = Job::new(Scheme::Ps, SGD, clocks);
+    job.stragglers = Stragglers::Drop(0.5);
+    let folder = tempfile::tempdir().expect("a folder");
+    let both = Barrier::new(2);
+    let (_, server) = run(&job, folder.path(), false, |place| {
+        let client = join(place, First::FromServers);
+        client.begin().expect("no error").expect("it begins");
+        if client.index() == 1 {
+            both.wait();
+        }
+        client.end().expect("no error");
+        if client.index() == 1 {
+            client.wait(0, 1).expect("a step");
+            // For the steps that were made meanwhile.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        while let Some(turn) = client.begin().expect("no error") {
+            assert!(turn.clock < clocks, "iteration {} of {clocks}", turn.clock);
+            client.end().expect("no error");
+        }
+        assert!(client.settle().expect("no error"));
+        if client.index() == 0 {
+            both.wait();
+        }
+        client.close().expect("a good end");
+    });
+    server.expect("a good end");
+}
+
 /// What would make all wait for ever is an error of the one that does it, and changes nothing.
 #[test]
 fn wrong_use_is_told() {
@@ -508,7 +545,7 @@ fn a_mean_that_is_not_seen_is_refused() {
     let why = job.check(&cluster).expect_err("refused").to_string();
     assert!(why.contains("step rule mean with staleness"), "{why}");
     cluster.staleness = 0;
-    cluster.stragglers = dogwild::poseidon::Stragglers::Drop(0.5);
+    cluster.stragglers = Stragglers::Drop(0.5);
     let why = job.check(&cluster).expect_err("refused").to_string();
     assert!(
         why.contains("step rule mean with late workers dropped"),

@@ -73,8 +73,9 @@ impl Turns {
             clock = clock.max(hub.steps());
             self.clock.store(clock, Relaxed);
         }
-        // The end may have been announced while this worker waited.
-        if clock >= hub.end_at() {
+        // The end may have been announced while this worker waited, or the others may have come
+        // to it.
+        if over(clock) {
             return Ok(None);
         }
         let missing = clock.saturating_sub(hub.steps());
