@@ -18,7 +18,7 @@ const SEEK_NS: u64 = 40_000_000;
 /// A number is claimed once answers have come for so long, and had once none has denied the claim
 /// for so long, ns: ten seeks, some of which may be lost.
 const LISTEN_NS: u64 = 400_000_000;
-/// A node that is said to live, and does not answer, is waited for so long, ns.
+/// A node that answered once, or is said to live, is waited for so long, ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Why a host gets no number.
@@ -138,14 +138,11 @@ impl Search {
         }
     }
 
-    /// Takes a frame that came: true if it is of the job.
+    /// Takes a frame that came; false: it is not of the job.
     ///
     /// # Errors
     /// The job is another one than this host takes it for.
-    pub fn hear(&mut self, now_ns: u64, bytes: &[u8]) -> Result<bool, NoNumber> {
-        let Ok(frame) = Frame::parse(bytes) else {
-            return Ok(false);
-        };
+    pub fn hear(&mut self, now_ns: u64, frame: &Frame<'_>) -> Result<bool, NoNumber> {
         let sender = frame.header.sender;
         if frame.header.session != self.session || sender == NO_NODE {
             return Ok(false);
@@ -206,9 +203,10 @@ impl Search {
         }
         if let Some(claimed) = self.claimed {
             let agree = |node: &u16| self.agree.contains(node);
-            let patient = now_ns.saturating_sub(since_ns) < PATIENCE_NS;
-            let all = self.said.keys().all(agree) && !(patient && self.awaits(agree));
-            return Ok(all.then_some(claimed));
+            let all = self.said.keys().all(agree) && !self.awaits(agree);
+            // Those that do not answer any more may be dead. Who denies the claim ends it at once.
+            let waited = now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
+            return Ok((all || waited && !self.agree.is_empty()).then_some(claimed));
         }
         if !self.knows_all() {
             return Ok(None);

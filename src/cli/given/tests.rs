@@ -71,7 +71,8 @@ fn flags_and_their_settings_in_a_file_start_the_same_member() {
         "--listen 127.0.0.1:0 --address-file a --session s --iterations 9 --resume --key-file k \
          --solver s.prototxt --data mnist:/d --seed 3 --weights w --threads-per-worker 2 \
          --compute replay:r.json --workers 4 --servers 2 --scheme sfb --partition tensor \
-         --pair-bytes 4096 --staleness 1 --reads delayed --stragglers drop --quorum 60% --checkpoint-every 5",
+         --pair-bytes 4096 --staleness 1 --reads delayed --stragglers drop \
+         --quorum 60% --checkpoint-every 5",
     );
     let member = "--index 1 --coordinator h:7700 --listen 127.0.0.1:0 --checkpoints c --resume \
                   --bandwidth 10MB --key-file k --report r.json --seed 5";

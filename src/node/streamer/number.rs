@@ -103,29 +103,30 @@ fn hear(
 ) -> Result<(), StreamerError> {
     let Link { tx, rx } = link;
     let mut refused = None;
-    rx.recv(
-        BATCH,
-        &mut |source, bytes| match search.hear(now_ns, bytes) {
-            Ok(true) => {
-                let mut learn = |node: u16, source: Source| {
-                    if node < NO_NODE && known.insert(node) {
-                        tx.learn(node, source);
-                        tx.set_way(node, Way::Rest);
-                    }
-                };
-                if let Ok(frame) = Frame::parse(bytes) {
-                    learn(frame.header.sender, source);
-                    if frame.header.kind == Kind::Contacts {
-                        let contacts = Contact::parse(frame.payload).unwrap_or_default();
-                        for contact in contacts {
-                            learn(contact.node, Source::Socket(contact.address));
-                        }
-                    }
-                }
+    rx.recv(BATCH, &mut |source, bytes| {
+        let Ok(frame) = Frame::parse(bytes) else {
+            return;
+        };
+        match search.hear(now_ns, &frame) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                refused = Some(error);
+                return;
             }
-            Ok(false) => {}
-            Err(error) => refused = Some(error),
-        },
-    )?;
+        }
+        let mut learn = |node: u16, source: Source| {
+            if node < NO_NODE && known.insert(node) {
+                tx.learn(node, source);
+                tx.set_way(node, Way::Rest);
+            }
+        };
+        learn(frame.header.sender, source);
+        if frame.header.kind == Kind::Contacts {
+            for contact in Contact::parse(frame.payload).unwrap_or_default() {
+                learn(contact.node, Source::Socket(contact.address));
+            }
+        }
+    })?;
     refused.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -1,4 +1,4 @@
-//! What a worker does while steps are missing: it makes them itself, with its own part of each.
+//! What a worker does while steps are missing: it makes them itself, of its own gradients.
 //!
 //! Within the window of staleness a worker reads its own updates at once (Ho et al., "More
 //! Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section

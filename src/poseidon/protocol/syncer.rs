@@ -26,7 +26,6 @@ use super::rounds::Rounds;
 use super::store::Saved;
 use super::violation::ProtocolViolation;
 use crate::poseidon::cost::Scheme;
-use apply::values_of;
 
 /// The receivers of a worker's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +225,7 @@ impl Syncer {
                         (MessageKind::Gradient, Body::Floats(gradient.to_vec()))
                     };
                     if let Some(ahead) = &mut held.ahead {
-                        ahead.note(clock, values_of(&body, pair.len));
+                        ahead.note(clock, as_sent(gradient, &body));
                     }
                     Some((
                         Destination::Server(pair.server?),
@@ -322,4 +321,14 @@ impl Syncer {
         }
         Ok(())
     }
+}
+
+/// What of `gradient` is in `body`.
+fn as_sent(gradient: &[f32], body: &Body) -> Vec<f32> {
+    let Body::Words(words) = body else {
+        return gradient.to_vec();
+    };
+    let mut values = vec![0.0; gradient.len()];
+    onebit::add(words, &mut values);
+    values
 }

@@ -20,8 +20,8 @@ use crate::poseidon::{Checkpoint, ClusterInfo, Member, MemberHello, Message, Mes
 /// Time between two polls of listening sockets and flags.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Looks, [`LOOK_EVERY`] apart, in which an `Abort` can still reach the other members: two seconds,
-/// or more where this process gets no processor. On a busy machine half a second of time cut
-/// connections whose thread had not run yet, and their other ends blamed the wrong member.
+/// or more where this process gets no processor. On a busy machine a shorter time can cut a
+/// connection whose thread has not run yet, and its other end blames the wrong member.
 const LINGER_LOOKS: u32 = 400;
 
 /// Settings of a server or a worker: its place in the cluster, and its connections.

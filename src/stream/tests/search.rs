@@ -25,6 +25,10 @@ impl Outbox for Sent {
     }
 }
 
+fn frame_of(bytes: &[u8]) -> Frame<'_> {
+    Frame::parse(bytes).expect("a frame")
+}
+
 fn job() -> Config {
     Config {
         nodes: 2,
@@ -106,7 +110,7 @@ fn look(
                     );
                     for (to, answer) in sent.0.iter().filter(|_| hears(host, at, false)) {
                         assert_eq!(*to, To::Node(NO_NODE));
-                        if let Err(error) = search.hear(now_ns, answer) {
+                        if let Err(error) = search.hear(now_ns, &frame_of(answer)) {
                             found[host] = Some(Err(error));
                         }
                     }
@@ -213,6 +217,21 @@ fn a_claim_that_one_member_denies_is_given_up() {
     assert_eq!(found, [Ok(2), Ok(3)]);
 }
 
+/// It answers once, and dies before it hears of the claim: it holds up no host for ever.
+#[test]
+fn a_member_that_dies_meanwhile_is_not_waited_for_for_ever() {
+    let (config, folder) = (job(), folder());
+    let ground = Ground::new(folder.path(), &config);
+    let mut members = ground.members(&config);
+    let mut frames = 0;
+    let mut hears = |_: usize, member: usize, to_member: bool| {
+        frames += u32::from(member == 1 && to_member);
+        member == 0 || frames == 1
+    };
+    let found = look(&mut members, searches(&config, [70]), &mut hears);
+    assert_eq!(found, [Ok(2)]);
+}
+
 #[test]
 fn numbers_of_nodes_that_left_come_last_and_those_of_silent_ones_never() {
     let (config, folder) = (job(), folder());
@@ -261,8 +280,7 @@ fn a_claim_ends_with_its_host() {
         seek.emit(header.emit(&mut bytes).1);
         member.handle_frame(at_ns, &bytes, &mut sent);
         let (_, bytes) = sent.0.pop().expect("an answer");
-        let frame = Frame::parse(&bytes).expect("a frame");
-        crate::wire::Hello::parse(frame.payload)
+        crate::wire::Hello::parse(frame_of(&bytes).payload)
             .expect("a hello")
             .seen[0]
             .life
@@ -283,7 +301,9 @@ fn claim(search: &mut Search, members: &mut [Streamer<'_>]) -> Vec<u8> {
             let mut sent = Sent::default();
             members[0].handle_frame(now_ns, &bytes, &mut sent);
             for (_, answer) in sent.0 {
-                search.hear(now_ns, &answer).expect("the same job");
+                search
+                    .hear(now_ns, &frame_of(&answer))
+                    .expect("the same job");
             }
         }
         search.number(now_ns).expect("there is one");

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::super::arithmetic::{Arithmetic, rebuild};
-use super::super::message::{Body, Message};
+use super::super::message::Message;
 use super::super::onebit;
 use super::super::plan::Pair;
 use super::{HeldPair, Syncer};
@@ -41,14 +41,17 @@ impl Syncer {
             }
             Scheme::OneBit => {
                 for held in &mut self.pairs {
-                    let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
-                    if !held.waiting.is_empty() {
-                        held.undo_own(w, &state);
+                    if held.waiting.is_empty() {
+                        continue;
                     }
+                    let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
+                    held.undo_own(w, &state);
                     while let Some(message) = held.waiting.pop_front() {
-                        let gradient = values_of(&message.body, held.pair.len);
-                        let clock = held.applied;
-                        math.step(&held.pair, clock, self.workers, &gradient, w, &state);
+                        self.scratch.clear();
+                        self.scratch.resize(held.pair.len, 0.0);
+                        onebit::add(message.words(), &mut self.scratch);
+                        let (clock, gradient) = (held.applied, &self.scratch);
+                        math.step(&held.pair, clock, self.workers, gradient, w, &state);
                         held.applied = message.clock;
                         held.forget_own(held.applied);
                     }
@@ -117,19 +120,6 @@ impl HeldPair {
         if let Some(ahead) = &mut self.ahead {
             ahead.forget(steps);
         }
-    }
-}
-
-/// The gradient of a pair of `len` weights that was sent as `body`.
-pub(super) fn values_of(body: &Body, len: usize) -> Vec<f32> {
-    match body {
-        Body::Words(words) => {
-            let mut values = vec![0.0; len];
-            onebit::add(words, &mut values);
-            values
-        }
-        Body::Floats(values) => values.clone(),
-        _ => Vec::new(),
     }
 }
 
