@@ -4,6 +4,7 @@
 
 cfg_if::cfg_if! {
     if #[cfg(feature = "metrics")] {
+        mod answer;
         mod collect;
         mod names;
         mod serve;

@@ -1,29 +1,35 @@
 //! Answers scrapes over HTTP.
 //!
-//! One thread reads counters; each answer is written by a thread of its own, so that a client that
-//! does not read keeps no other waiting.
+//! Each connection has a thread of its own and gets one answer, in a limited time: a client that is
+//! silent, or that does not read, keeps no other waiting.
 
+use std::io::ErrorKind;
+use std::net::{Shutdown, TcpListener};
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use prometheus_client::encoding::prometheus_text::CONTENT_TYPE;
-use tiny_http::{Header, Method, Request, Response, Server};
+use anyhow::{Context, Result};
+use socket2::SockRef;
 
 use super::Told;
+use super::answer::{Exchange, refuse};
 use super::collect::{text, text_of_server};
 use super::names::Metrics;
 use crate::node::drop_privileges;
 use crate::weights::{Expect, SharedWeights};
 
-/// Answers that are being written at once, at most.
-const MOST_ANSWERS: usize = 16;
+/// Connections at once, at most.
+const MOST_CONNECTIONS: usize = 64;
+
+/// After an error that may repeat itself at once.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Metrics that are served until this is dropped. It has the buffers open as long.
 pub struct Serving {
-    server: Arc<Server>,
+    listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,85 +55,89 @@ impl Serving {
         })
     }
 
-    fn serve(address: &str, text: impl Fn(&Metrics) -> String + Send + 'static) -> Result<Self> {
+    fn serve<F>(address: &str, text: F) -> Result<Self>
+    where
+        F: Fn(&Metrics) -> String + Send + Sync + 'static,
+    {
         let (tell, told) = channel();
         let thread = std::thread::Builder::new().name("metrics".into());
         let to = address.to_owned();
         let thread = thread.spawn(move || {
-            let server = listen(&to).map(Arc::new);
-            let its = server.as_ref().ok().cloned();
+            let listening = listen(&to).map(Arc::new);
+            let its = listening.as_ref().ok().cloned();
             // Who started this thread waits for it.
-            let _ = tell.send(server);
-            if let Some(server) = its {
-                serve(&server, text);
+            let _ = tell.send(listening);
+            if let Some(listener) = its {
+                serve(&listener, text);
             }
         })?;
-        let server = told.recv().context("the thread of metrics has ended")?;
-        let server = server.with_context(|| {
+        let listener = told.recv().context("the thread of metrics has ended")?;
+        let listener = listener.with_context(|| {
             format!(
                 "--metrics {address}: cannot listen there; give HOST:PORT of this host, with port 0 for any that is free"
             )
         })?;
-        log::info!("metrics: http://{}/metrics", server.server_addr());
+        log::info!("metrics: http://{}/metrics", listener.local_addr()?);
         Ok(Self {
-            server,
+            listener,
             thread: Some(thread),
         })
+    }
+
+    #[cfg(test)]
+    pub(super) fn address(&self) -> String {
+        let address = self.listener.local_addr().expect("it listens");
+        address.to_string()
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
+        // On Linux this ends a wait for a connection.
+        let ended = SockRef::from(&*self.listener).shutdown(Shutdown::Both);
+        if let (Ok(()), Some(thread)) = (ended, self.thread.take()) {
             let _ = thread.join();
         }
     }
 }
 
-/// Listens, without any capability: what faces the network has none, nor have the threads that the
-/// server starts.
-fn listen(address: &str) -> Result<Server> {
+/// Listens, without any capability: what faces the network has none, nor have the threads that this
+/// one starts.
+fn listen(address: &str) -> Result<TcpListener> {
     drop_privileges()?;
-    Server::http(address).map_err(|why| anyhow!("{why}"))
+    Ok(TcpListener::bind(address)?)
 }
 
-fn serve(server: &Server, text: impl Fn(&Metrics) -> String) {
-    let metrics = Metrics::all();
-    let answers = Arc::new(());
-    // An error: it is told to end.
-    while let Ok(request) = server.recv() {
-        // Who asks this one counts itself.
-        if Arc::strong_count(&answers) > MOST_ANSWERS {
+fn serve(listener: &TcpListener, text: impl Fn(&Metrics) -> String + Send + Sync + 'static) {
+    let source = Arc::new((Metrics::all(), text));
+    let connections = Arc::new(());
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // It is told to end.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return,
+            // The connection has gone already, or there are no files left: others may end.
+            Err(error) => {
+                log::warn!("metrics: {error}");
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        // This one counts itself.
+        if Arc::strong_count(&connections) > MOST_CONNECTIONS {
+            refuse(stream);
             continue;
         }
-        let response = answer(&request, || text(&metrics));
-        let counted = answers.clone();
-        let writes = std::thread::Builder::new().spawn(move || {
+        // A thread may outlive this one, but keeps no buffer open.
+        let (counted, source) = (connections.clone(), Arc::downgrade(&source));
+        let thread = std::thread::Builder::new().spawn(move || {
+            let text = || source.upgrade().map(|source| source.1(&source.0));
             // A client that has gone needs no answer.
-            let _ = request.respond(response);
+            let _ = Exchange::new(stream).answer(text);
             drop(counted);
         });
-        if let Err(error) = writes {
+        if let Err(error) = thread {
             log::warn!("metrics: no thread for an answer: {error}");
         }
     }
-}
-
-/// What to say to a request.
-fn answer(request: &Request, text: impl FnOnce() -> String) -> Response<std::io::Cursor<Vec<u8>>> {
-    if !matches!(request.method(), Method::Get | Method::Head) {
-        return Response::from_string("only GET\n").with_status_code(405);
-    }
-    let path = request.url().split('?').next().unwrap_or_default();
-    if path != "/metrics" {
-        return Response::from_string("dogwild: see /metrics\n").with_status_code(404);
-    }
-    let header = Header::from_bytes("Content-Type", CONTENT_TYPE).expect("a constant header");
-    // Else it would be sent in pieces.
-    let text = text();
-    let whole = text.len() + 1;
-    Response::from_string(text)
-        .with_chunked_threshold(whole)
-        .with_header(header)
 }

@@ -1,8 +1,10 @@
 //! Names as documented, and values as counted.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
+use super::answer::Exchange;
 use super::names::{Metric, Metrics};
 use super::{Serving, collect::text};
 use crate::watch::{DROPS_AT, PeerMeter, SolverMeter, StreamMeter};
@@ -172,34 +174,27 @@ fn asked(address: &str, request: &str) -> String {
     said
 }
 
-/// A port that was free a moment ago.
-fn free() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
-}
-
 #[test]
-fn it_answers_and_ends_while_a_client_does_not_read() {
+fn it_answers_and_ends_while_clients_do_not_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let shared = buffer(folder.path());
-    let (path, address) = (shared.path().to_owned(), free());
-    let serving = Serving::start(&address, std::slice::from_ref(&path)).expect("served");
+    let path = shared.path().to_owned();
+    let serving = Serving::start("127.0.0.1:0", std::slice::from_ref(&path)).expect("served");
+    let address = serving.address();
     // One who says nothing, and one who asks and never reads.
     let _silent = TcpStream::connect(&address).expect("it listens");
     let mut deaf = TcpStream::connect(&address).expect("it listens");
     for _ in 0..100 {
         let _ = write!(deaf, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     }
-    let said = asked(&address, "GET /metrics HTTP/1.1");
-    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
-    assert!(said.contains("text/plain; version=0.0.4"), "{said}");
-    assert!(said.contains("\ndogwild_build_info{version="), "{said}");
-    let said = asked(&address, "GET / HTTP/1.1");
-    assert!(
-        said.starts_with("HTTP/1.1 404") && said.contains("see /metrics"),
-        "{said}"
-    );
-    assert!(asked(&address, "POST /metrics HTTP/1.1").starts_with("HTTP/1.1 405"));
+    for _ in 0..20 {
+        let said = asked(&address, "GET /metrics HTTP/1.1");
+        assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+        assert!(said.contains("text/plain; version=0.0.4"), "{said}");
+        assert!(said.contains("\ndogwild_build_info{version="), "{said}");
+    }
+    let head = asked(&address, "HEAD /metrics?x=y HTTP/1.0");
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"));
     let taken = Serving::start(&address, std::slice::from_ref(&path));
     let why = format!("{:#}", taken.err().expect("the address is taken"));
     assert!(why.contains(&address) && why.contains("in use"), "{why}");
@@ -207,4 +202,78 @@ fn it_answers_and_ends_while_a_client_does_not_read() {
     // It has nothing open: the buffer can go.
     drop(shared);
     crate::weights::remove_buffer(&path).expect("removed");
+}
+
+#[test]
+fn what_is_no_scrape_is_told_what_is() {
+    let serving = Serving::start("127.0.0.1:0", &[]).expect("served");
+    let says = |request: &str, status: &str, why: &str| {
+        let said = asked(&serving.address(), request);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
+        assert!(said.contains(why), "{said}");
+    };
+    says("GET / HTTP/1.1", "404", "see /metrics");
+    says("POST /metrics HTTP/1.1", "405", "only GET");
+    says("GET /metrics", "400", "no request of HTTP/1");
+    says("\u{16}\u{3}\u{1}", "400", "no request of HTTP/1");
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(20_000));
+    says(&long, "431", "16 KiB");
+    let many = format!("GET /metrics HTTP/1.1{}", "\r\nX: x".repeat(200));
+    says(&many, "431", "100 fields");
+}
+
+#[test]
+fn who_comes_when_there_are_too_many_is_told() {
+    let serving = Serving::start("127.0.0.1:0", &[]).expect("served");
+    let address = serving.address();
+    let connect = |_| TcpStream::connect(&address).expect("it listens");
+    let silent: Vec<TcpStream> = (0..64).map(connect).collect();
+    let mut said = String::new();
+    let mut refused = connect(64);
+    refused.read_to_string(&mut said).expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
+    assert!(said.contains("too many connections"), "{said}");
+    drop(silent);
+    // Their threads end.
+    while !asked_or_refused(&address).starts_with("HTTP/1.1 200 ") {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One who is refused may find the connection reset before it has asked.
+fn asked_or_refused(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+    let mut said = String::new();
+    let _ = stream.read_to_string(&mut said);
+    said
+}
+
+/// One drips its request, one takes no more than the connection holds of its answer.
+#[test]
+fn slow_clients_are_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let pair = || {
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a client");
+        (client, listener.accept().expect("a connection").0)
+    };
+    let (mut drips, served) = pair();
+    let dripping = std::thread::spawn(move || {
+        while drips.write_all(b"G").is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let (mut deaf, flooded) = pair();
+    deaf.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        .expect("sent");
+    let huge = || Some("x".repeat(64 << 20));
+    let flood = std::thread::spawn(move || Exchange::new(flooded).answer(huge));
+    let heard = Exchange::new(served).answer(|| None);
+    let late = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
+    };
+    assert!(heard.is_err_and(|error| late(&error)));
+    dripping.join().expect("it was closed");
+    let sent = flood.join().expect("it ended");
+    assert!(sent.is_err_and(|error| late(&error)));
 }
