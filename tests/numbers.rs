@@ -6,6 +6,7 @@
 mod support;
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use dogwild_lab::{Lab, Spec};
 use support::hosts::Hosts;
@@ -118,6 +119,36 @@ fn hosts_that_come_at_once_are_different_nodes() {
     let _solver = Process::start(&mut hosts.logged(solver, "solver"));
     let says = format!("this is node {}", had[1]);
     wait_for("the solver's node", || hosts.log("solver").contains(&says));
+    drop((first, later));
+}
+
+/// Eight come at once. One is paused for five seconds before it has a number, and one is killed
+/// twice in a row.
+#[test]
+fn eight_that_come_at_once_through_pause_and_kills() {
+    let hosts = Hosts::new("eight-at-once", 2);
+    let first = [0, 1].map(|node| {
+        hosts.init(node, 1, 100);
+        hosts.stream_with(node, &SUM[1..])
+    });
+    hosts.wait_until_ready([0, 1]);
+    let (begun, mut added) = (hosts.weights(0), 0.0);
+    let start = |host: u16| Process::start(&mut unnumbered(&hosts, host, &[]));
+    (2..10).for_each(|host| hosts.init(host, 7, 100));
+    let mut later = [2, 3, 4, 5, 6, 7, 8, 9].map(start);
+    later[0].signal("STOP");
+    for _ in 0..2 {
+        later[1].kill();
+        later[1] = start(3);
+    }
+    let awake: Vec<u16> = (0..10).filter(|host| *host != 2).collect();
+    hosts.wait_until_ready(awake);
+    std::thread::sleep(Duration::from_secs(5));
+    later[0].signal("CONT");
+    let all = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+    hosts.wait_until_ready(all);
+    assert_are_free([2, 3, 4, 5, 6, 7, 8, 9].map(|host| number(&hosts, host)));
+    add_and_wait(&hosts, &all, &begun, &mut added);
     drop((first, later));
 }
 
