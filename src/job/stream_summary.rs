@@ -111,6 +111,8 @@ impl NodeSummary {
                 0.0
             }
         };
+        // A streamer runs longer than solvers train: before, to get ready, and after, to deliver.
+        let run_ns = StreamMeter::RunNs.of(stream).max(1) as f64;
         let sum = |meter: SolverMeter| {
             solvers
                 .iter()
@@ -137,9 +139,9 @@ impl NodeSummary {
             train_loss: mean_loss(&solvers),
             iterations: shared.globals().local_iterations.load(Relaxed),
             images_per_s: per_s(sum(SolverMeter::Images)),
-            cycles_per_s: per_s(StreamMeter::Cycles.of(stream)),
+            cycles_per_s: StreamMeter::Cycles.of(stream) as f64 / run_ns * 1e9,
             positions_lost_share: missed / (missed + taken).max(1.0),
-            streamer_cpu_share: per_s(StreamMeter::CpuNs.of(stream)) / 1e9,
+            streamer_cpu_share: StreamMeter::CpuNs.of(stream) as f64 / run_ns,
             age_us: Ages {
                 p50: StreamMeter::AgeP50.of(stream),
                 p99: StreamMeter::AgeP99.of(stream),

@@ -248,6 +248,8 @@ meters! {
         /// Nodes that began this new job with other weights than this one, as a bit mask of the
         /// first 64.
         OtherFirstWeights = "other_first_weights" Mask,
+        /// Time that the streamer has run.
+        RunNs = "run_ns",
     }
 }
 

@@ -182,6 +182,7 @@ impl Loop<'_> {
             (StreamMeter::SealTruncated, received.seal.truncated),
             (StreamMeter::SealTooManyLinks, received.seal.too_many_links),
             (StreamMeter::WaitedNs, self.waited_ns),
+            (StreamMeter::RunNs, self.stream.now_ns()),
             (StreamMeter::RefusedSums, counters.refused_sums),
             (StreamMeter::RefusedClaims, counters.refused_claims),
             (StreamMeter::ChecksSent, counters.checks_sent),
