@@ -40,6 +40,16 @@ fn number(hosts: &Hosts, host: u16) -> u16 {
     number.expect("it was waited for")
 }
 
+/// The nodes that the job begins with, once they are ready.
+fn first_two(hosts: &Hosts) -> [Process; 2] {
+    let first = [0, 1].map(|node| {
+        hosts.init(node, 1, 100);
+        hosts.stream_with(node, &SUM[1..])
+    });
+    hosts.wait_until_ready([0, 1]);
+    first
+}
+
 /// None of them is a number of the beginning, or another's.
 fn assert_are_free<const N: usize>(numbers: [u16; N]) {
     let mut sorted = numbers;
@@ -77,11 +87,7 @@ fn add_and_wait(hosts: &Hosts, members: &[u16], begun: &[f32], added: &mut f32) 
 #[test]
 fn hosts_that_come_at_once_are_different_nodes() {
     let hosts = Hosts::new("at-once", 2);
-    let first = [0, 1].map(|node| {
-        hosts.init(node, 1, 100);
-        hosts.stream_with(node, &SUM[1..])
-    });
-    hosts.wait_until_ready([0, 1]);
+    let first = first_two(&hosts);
     let (begun, mut added) = (hosts.weights(0), 0.0);
     let start = |host: u16| Process::start(&mut unnumbered(&hosts, host, &[]));
     (2..5).for_each(|host| hosts.init(host, 7, 100));
@@ -127,11 +133,7 @@ fn hosts_that_come_at_once_are_different_nodes() {
 #[test]
 fn eight_that_come_at_once_through_pause_and_kills() {
     let hosts = Hosts::new("eight-at-once", 2);
-    let first = [0, 1].map(|node| {
-        hosts.init(node, 1, 100);
-        hosts.stream_with(node, &SUM[1..])
-    });
-    hosts.wait_until_ready([0, 1]);
+    let first = first_two(&hosts);
     let (begun, mut added) = (hosts.weights(0), 0.0);
     let start = |host: u16| Process::start(&mut unnumbered(&hosts, host, &[]));
     (2..10).for_each(|host| hosts.init(host, 7, 100));

@@ -104,13 +104,6 @@ impl NodeSummary {
             .iter()
             .find(|slot| slot.role == Role::Stream)
             .map_or(&none, |slot| &slot.meters);
-        let per_s = |count: u64| {
-            if train_s > 0.0 {
-                count as f64 / train_s
-            } else {
-                0.0
-            }
-        };
         // A streamer runs longer than solvers train: before, to get ready, and after, to deliver.
         let run_ns = StreamMeter::RunNs.of(stream).max(1) as f64;
         let sum = |meter: SolverMeter| {
@@ -119,6 +112,7 @@ impl NodeSummary {
                 .map(|slot| meter.of(&slot.meters))
                 .sum::<u64>()
         };
+        let images = sum(SolverMeter::Images) as f64;
         let missed = StreamMeter::PositionsMissed.of(stream) as f64;
         let taken = StreamMeter::PositionsTaken.of(stream) as f64;
         // These have fields of their own, or speak of a moment.
@@ -138,7 +132,7 @@ impl NodeSummary {
             test_images: test.images,
             train_loss: mean_loss(&solvers),
             iterations: shared.globals().local_iterations.load(Relaxed),
-            images_per_s: per_s(sum(SolverMeter::Images)),
+            images_per_s: if train_s > 0.0 { images / train_s } else { 0.0 },
             cycles_per_s: StreamMeter::Cycles.of(stream) as f64 / run_ns * 1e9,
             positions_lost_share: missed / (missed + taken).max(1.0),
             streamer_cpu_share: StreamMeter::CpuNs.of(stream) as f64 / run_ns,

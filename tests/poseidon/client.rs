@@ -373,7 +373,7 @@ fn the_first_error_is_returned_once() {
 }
 
 /// One that stood still while the others made all iterations goes to their end, and not beyond it:
-/// there is no one left for another step.
+/// the others make no step any more.
 #[test]
 fn who_was_left_behind_ends_with_the_others() {
     let clocks = 4;
