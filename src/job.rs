@@ -14,6 +14,7 @@ mod curves;
 #[cfg(feature = "data-get")]
 pub mod data_get;
 mod devices;
+mod earlier;
 mod experiment;
 mod fleet;
 mod leave;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::job::Status;
-use crate::weights::{Expect, SharedWeights};
+use crate::weights::SharedWeights;
 
 /// Arguments of `dogwild status`.
 #[derive(Debug, clap::Args)]
@@ -20,7 +20,7 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) fn run(self) -> Result<()> {
-        let shared = SharedWeights::open(&self.buffer, &Expect::default())?;
+        let shared = SharedWeights::watch(&self.buffer)?;
         let status = Status::read(&shared);
         if self.json {
             dogwild_lab::say!("{}", serde_json::to_string_pretty(&status)?);

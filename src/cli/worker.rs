@@ -80,10 +80,8 @@ impl Given<WorkerFlags> {
         let (model, data) = model_job(&settings.model)?;
         let key = key(settings.member.key_file.as_deref())?;
         let orphan = Orphan::of(&settings);
-        let serving = metrics.serve(&settings.buffer)?;
+        let _serving = metrics.serve(&settings.buffer)?;
         let ended = run_worker(&settings.job(key, model, data), stop.flag());
-        // It has the buffer open, which keeps it from being removed.
-        drop(serving);
         orphan.tidy_up();
         ended.map_err(|error| origin.name(error))?;
         Ok(stop.check()?)

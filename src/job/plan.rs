@@ -20,6 +20,7 @@ use crate::settings::{
 };
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
+use crate::weights::{Role, SlotInfo};
 
 /// What to train, and how.
 pub struct JobPlan {
@@ -121,6 +122,15 @@ impl StreamPlan {
     /// Solvers on processors and devices of `node`.
     pub(super) fn all_solvers(&self, node: u16) -> u32 {
         self.solvers.of(node) + self.devices_of(node).len() as u32
+    }
+
+    /// Whether the job starts this component of `node` itself: others may come from elsewhere.
+    pub(super) fn starts(&self, node: u16, slot: &SlotInfo) -> bool {
+        match slot.role {
+            Role::Solver => slot.index < self.all_solvers(node),
+            Role::Stream | Role::Gpu => true,
+            Role::Snapshot | Role::Other => false,
+        }
     }
 
     /// Those of the first `nodes` nodes together.

@@ -17,9 +17,10 @@ use dogwild_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use super::boards::Boards;
-use super::buffers::{Buffers, session_name};
+use super::buffers::{Buffers, node_buffer, session_name};
 use super::children::{Gone, LOOK_EVERY, stop_all};
 use super::conclude::{End, Ended, conclude};
+use super::earlier::wait_for_earlier;
 use super::fleet::{Dead, Fleet};
 use super::leftovers::before_a_job;
 use super::metrics::serve;
@@ -36,7 +37,7 @@ use super::{BufferPlan, make_buffer};
 use crate::node::Stop;
 use crate::settings::{Compute, CoordinatorSettings, ModelSettings};
 use crate::solver::data::DataSet;
-use crate::weights::Existing;
+use crate::weights::{BufferInfo, Existing};
 use replace::Replaced;
 
 /// Restarts in a row without a step in between before the job gives up.
@@ -81,6 +82,14 @@ impl PlanOf<'_, PoseidonPlan> {
         Ok(session)
     }
 
+    fn progress(&self) -> Progress {
+        let nodes = Nodes {
+            all: self.own.cluster.workers,
+            here: self.own.workers_here(),
+        };
+        Progress::new(self.job.iterations, Path::Poseidon, nodes)
+    }
+
     /// Whether there are checkpoints.
     fn checkpoints(&self) -> bool {
         self.own.cluster.checkpoint_every > 0
@@ -118,6 +127,10 @@ pub(super) fn train_poseidon(
     };
     room::check(plan.own.workers_here().len() as u16, needs)?;
     let session = plan.session()?;
+    if let Some(here) = &plan.own.here {
+        let path = node_buffer(here.session, here.node);
+        wait_for_earlier(&path, BufferInfo::users_text, &mut plan.progress(), stop)?;
+    }
     let buffers = make_buffers(plan, &session, &set)?;
     let lab = plan.own.lab.as_ref().map(Lab::up).transpose()?.map(Rc::new);
     let mut watched = Watched {
@@ -206,11 +219,7 @@ impl Watched<'_> {
         let _serving = serve(self.plan.job.metrics.as_deref(), &self.buffers.paths())?;
         let first = self.plan.own.workers_here().start;
         let mut boards = self.plan.job.boards(first, self.buffers.nodes.len())?;
-        let nodes = Nodes {
-            all: self.plan.own.cluster.workers,
-            here: self.plan.own.workers_here(),
-        };
-        let mut progress = Progress::new(self.plan.job.iterations, Path::Poseidon, nodes);
+        let mut progress = self.plan.progress();
         let shown = (&mut progress, &mut boards);
         let result = match &self.plan.own.here {
             Some(here) => self.run_apart(here, fleet, shown, stop),

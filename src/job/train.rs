@@ -11,6 +11,7 @@ use super::boards::Boards;
 use super::buffers::{Buffers, node_buffer, session_name};
 use super::children::{Component, LOOK_EVERY, stop_all};
 use super::conclude::{End, Ended, conclude};
+use super::earlier::wait_for_earlier;
 use super::leave::{self, leave};
 use super::leftovers::before_a_job;
 use super::meeting::Meeting;
@@ -31,7 +32,7 @@ use super::warnings::Warnings;
 use super::{BufferPlan, make_buffer};
 use crate::node::Stop;
 use crate::solver::data::DataSet;
-use crate::weights::Existing;
+use crate::weights::{BufferInfo, Existing};
 
 /// The processes of a node.
 #[derive(Default)]
@@ -165,6 +166,11 @@ pub(super) fn train(plan: PlanOf<'_, StreamPlan>, out: OutFolder, stop: &Stop) -
             .into(),
         sealed: plan.own.transport.key_file.is_some(),
     };
+    if let Some(here) = &plan.own.here {
+        let path = node_buffer(here.session, here.node);
+        let users = |info: &BufferInfo| info.users_text_of(|slot| plan.own.starts(here.node, slot));
+        wait_for_earlier(&path, users, &mut plan.progress(), stop)?;
+    }
     // A node that goes on has its room already.
     if !plan.goes_on() {
         room::check(plan.own.nodes_here().len() as u16, needs)?;

@@ -198,6 +198,26 @@ impl SharedWeights {
         Self::map(path, file, head, manifest).map_err(io)
     }
 
+    /// Opens the buffer `path` to look at it. Unlike [`open`](Self::open) it does not say "in use":
+    /// the buffer may be removed, or made anew under its name, meanwhile
+    /// ([`is_at_its_path`](Self::is_at_its_path)).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn watch(path: &Path) -> Result<Self, OpenError> {
+        let shared = Self::open(path, &Expect::default())?;
+        shared.mapping.unlock().map_err(|source| OpenError::Io {
+            path: path.into(),
+            source,
+        })?;
+        Ok(shared)
+    }
+
+    /// Whether its path still leads to this buffer.
+    pub fn is_at_its_path(&self) -> bool {
+        self.mapping.is_at(&self.path).unwrap_or(false)
+    }
+
     /// Checks what else the caller insists on.
     ///
     /// # Errors

@@ -74,9 +74,14 @@ impl BufferInfo {
     pub fn users_text(&self) -> String {
         match (self.in_use, self.users.is_empty()) {
             (false, _) => String::new(),
-            (true, false) => words(&self.users),
+            (true, false) => self.users_text_of(|_| true),
             (true, true) => "another process".into(),
         }
+    }
+
+    /// Those of its components that are `wanted`, in words; empty if none of them runs.
+    pub fn users_text_of(&self, wanted: impl Fn(&SlotInfo) -> bool) -> String {
+        words(self.users.iter().filter(|user| wanted(user)))
     }
 }
 
@@ -140,9 +145,10 @@ fn live(mapping: &Mapping) -> Vec<SlotInfo> {
     slots
 }
 
-fn words(live: &[SlotInfo]) -> String {
+fn words<'a>(live: impl IntoIterator<Item = &'a SlotInfo>) -> String {
     let word = |s: &SlotInfo| format!("{} {} (process {})", s.role, s.index, s.pid);
-    live.iter().map(word).collect::<Vec<_>>().join(", ")
+    let words: Vec<_> = live.into_iter().map(word).collect();
+    words.join(", ")
 }
 
 /// Live components of a buffer, in words.

@@ -9,10 +9,12 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use super::process::Process;
+use super::publish::is_at;
 use super::view::WeightsView;
 
 /// Types that may lie in memory which other processes change at any time.
@@ -85,6 +87,16 @@ impl Mapping {
     #[inline]
     pub(super) fn weights(&self, offset: usize, n: usize) -> WeightsView<'_> {
         WeightsView::of(self.slice(offset, n))
+    }
+
+    /// Gives up the lock that its file carries.
+    pub(super) fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
+    /// Whether `path` leads to the file that is mapped.
+    pub(super) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        is_at(&self.file, path)
     }
 
     /// Locks one byte of the file against other processes, until the guard is dropped or the

@@ -47,29 +47,28 @@ pub(super) fn remove(path: &Path, file: &File) -> Result<Vec<PathBuf>, CreateErr
             why,
         });
     }
-    // Before the lock is taken: the mapping in there would drop it.
-    let users = inspected.ok().and_then(|(head, _)| users(file, &head));
+    let head = inspected.ok().map(|(head, _)| head);
+    let in_use = |by: Option<String>| CreateError::InUse {
+        path: path.into(),
+        by: by.unwrap_or_else(|| "another process".into()),
+    };
     if !lock_exclusively(file).map_err(io)? {
-        let by = users.unwrap_or_else(|| "another process".into());
-        return Err(CreateError::InUse {
-            path: path.into(),
-            by,
-        });
+        return Err(in_use(head.and_then(|head| users(file, &head))));
     }
-    // Programs in other languages may hold a slot without holding the lock.
-    if let Some(by) = users {
-        return Err(CreateError::InUse {
-            path: path.into(),
-            by,
-        });
-    }
-    let mut removed = Vec::new();
     // Another process may have replaced the file before we had the lock: then leave theirs alone.
-    if is_at(file, path).map_err(io)? {
-        removed = remove_beside(path)?;
-        std::fs::remove_file(path).map_err(io)?;
-        removed.push(path.into());
+    if !is_at(file, path).map_err(io)? {
+        return Ok(Vec::new());
     }
+    // Programs in other languages may hold a slot without holding the lock. They are looked at now:
+    // those that were here before may have ended. Another opening drops its own lock at its end,
+    // and not ours.
+    let again = open_regular(path).ok();
+    if let Some(by) = again.zip(head).and_then(|(file, head)| users(&file, &head)) {
+        return Err(in_use(Some(by)));
+    }
+    let mut removed = remove_beside(path)?;
+    std::fs::remove_file(path).map_err(io)?;
+    removed.push(path.into());
     Ok(removed)
 }
 

@@ -2,8 +2,10 @@
 
 use std::process::Stdio;
 
+use dogwild::weights::SharedWeights;
+
 use super::support::output::{said, succeeds};
-use super::support::process::Process;
+use super::support::process::{Process, signal};
 use super::support::program::dogwild;
 use super::support::results::tensors;
 use super::support::wait::{wait_for, wait_for_or};
@@ -108,6 +110,57 @@ fn a_node_that_is_told_to_end_is_waited_for() {
     ends_well(job.start(1, 2));
     let mut zero = zero;
     assert!(zero.wait().success(), "{}", text());
+    job.check_cluster(2);
+}
+
+/// A node is started again before what its earlier start has left has ended: it waits, says for
+/// whom, and goes on. It can be told to end meanwhile.
+/// `dogwild top` may look at its buffer all the time.
+#[test]
+fn what_an_earlier_start_has_left_is_waited_for() {
+    let job = job(160);
+    let zero = job.start(0, 2);
+    let mut one = job.start(1, 2);
+    wait_for("some checkpoints", || job.steps(1) > 40);
+    let mut top = dogwild();
+    let buffer = job.buffer(1);
+    top.arg("top")
+        .arg(&buffer)
+        .args(["--json", "--interval", "0.1"]);
+    let mut top = Process::start(top.stdin(Stdio::null()).stdout(Stdio::null()));
+    let left = SharedWeights::watch(&buffer).expect("a buffer").slots()[0].pid;
+    signal("STOP", &left.to_string());
+    one.kill();
+    let log = job.folder.path().join("log");
+    let again = || {
+        let mut command = job.node(1, 2);
+        command.stderr(std::fs::File::create(&log).expect("a log"));
+        Process::start(&mut command)
+    };
+    let text = || std::fs::read_to_string(&log).unwrap_or_default();
+    let told = format!("waiting for solver 0 (process {left}) of an earlier start of this node");
+    let mut told_to_end = again();
+    wait_for_or(
+        "it to say for whom it waits",
+        || text().contains(&told),
+        text,
+    );
+    told_to_end.signal("TERM");
+    assert_eq!(told_to_end.wait().code(), Some(143), "{}", text());
+    let mut waits = again();
+    wait_for_or(
+        "it to say for whom it waits",
+        || text().contains(&told),
+        text,
+    );
+    signal("CONT", &left.to_string());
+    let zero = ends_well(zero);
+    assert!(waits.wait().success(), "{}", text());
+    assert!(
+        zero.contains("going on from the checkpoint after"),
+        "{zero}"
+    );
+    assert!(top.ended().is_none(), "who looks goes on looking");
     job.check_cluster(2);
 }
 

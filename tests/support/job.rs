@@ -54,6 +54,6 @@ pub(crate) fn components(job: u32, kind: &str) -> Vec<u32> {
 
 /// Iterations that the solvers on this buffer have made; 0 where there is no buffer yet.
 pub(crate) fn iterations(buffer: &Path) -> u64 {
-    let open = SharedWeights::open(buffer, &Default::default());
-    open.map_or(0, |shared| shared.globals().local_iterations.load(Relaxed))
+    let watched = SharedWeights::watch(buffer);
+    watched.map_or(0, |shared| shared.globals().local_iterations.load(Relaxed))
 }

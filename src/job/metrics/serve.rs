@@ -19,7 +19,7 @@ use super::answer::{Exchange, refuse};
 use super::collect::{text, text_of_server};
 use super::names::Metrics;
 use crate::node::drop_privileges;
-use crate::weights::{Expect, SharedWeights};
+use crate::weights::SharedWeights;
 
 /// Connections at once, at most.
 const MOST_CONNECTIONS: usize = 64;
@@ -27,7 +27,7 @@ const MOST_CONNECTIONS: usize = 64;
 /// After an error that may repeat itself at once.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Metrics that are served until this is dropped. It has the buffers open as long.
+/// Metrics that are served until this is dropped.
 pub struct Serving {
     listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
@@ -39,8 +39,8 @@ impl Serving {
     /// # Errors
     /// The address cannot be had, or a buffer cannot be opened.
     pub fn start(address: &str, buffers: &[PathBuf]) -> Result<Self> {
-        let open = |path: &PathBuf| SharedWeights::open(path, &Expect::default());
-        let buffers: Vec<SharedWeights> = buffers.iter().map(open).collect::<Result<_, _>>()?;
+        let watch = |path: &PathBuf| SharedWeights::watch(path);
+        let buffers: Vec<SharedWeights> = buffers.iter().map(watch).collect::<Result<_, _>>()?;
         Self::serve(address, move |metrics| text(metrics, &buffers))
     }
 

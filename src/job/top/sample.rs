@@ -1,14 +1,14 @@
 //! The counters of buffers at one moment: what is recorded.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use crate::job::leftovers::{LeftoverState, leftovers};
 use crate::watch::{GpuMeter, PeerMeter, SolverMeter, StreamMeter, SyncMeter, drops};
-use crate::weights::{Expect, OpenError, Role, SharedWeights, SlotInfo};
+use crate::weights::{Role, SharedWeights, SlotInfo};
 
 /// All buffers that are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,8 +57,14 @@ pub struct ComponentSample {
 }
 
 impl Sample {
-    /// Of these buffers, now.
-    pub fn of(buffers: &[SharedWeights]) -> Self {
+    /// Of these buffers, now. One that was made anew under its name takes the place of the old one.
+    pub fn of(buffers: &mut [SharedWeights]) -> Self {
+        for shared in buffers.iter_mut().filter(|shared| !shared.is_at_its_path()) {
+            // Until there is one, the old one tells how it ended.
+            if let Ok(new) = SharedWeights::watch(shared.path()) {
+                *shared = new;
+            }
+        }
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {
             unix_ms: now.as_millis() as u64,
@@ -149,13 +155,10 @@ pub(super) const DROP: &str = "drop_";
 /// # Errors
 /// One cannot be opened; none is named, and none is in use.
 pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<SharedWeights>> {
-    let open = |path: &Path| -> Result<SharedWeights, OpenError> {
-        SharedWeights::open(path, &Expect::default())
-    };
     if !paths.is_empty() {
         return Ok(paths
             .iter()
-            .map(|path| open(path))
+            .map(|path| SharedWeights::watch(path))
             .collect::<Result<_, _>>()?);
     }
     let found = leftovers()?;
@@ -163,7 +166,9 @@ pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<SharedWeights>> {
         .iter()
         .filter(|found| !found.orphan && matches!(found.state, LeftoverState::InUse(_)));
     // One that ends meanwhile is none.
-    let open: Vec<SharedWeights> = used.filter_map(|found| open(&found.path).ok()).collect();
+    let open: Vec<SharedWeights> = used
+        .filter_map(|found| SharedWeights::watch(&found.path).ok())
+        .collect();
     anyhow::ensure!(
         !open.is_empty(),
         "no job runs on this host; name the buffer of one that has ended (`dogwild clean` lists them)"

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use dogwild_lab::skip::skip;
 use proptest::prelude::*;
@@ -484,6 +486,46 @@ fn fresh_deletes_nothing_that_is_used_or_foreign() {
     // But what begins like a buffer may go, whatever happened to it.
     fs::write(dir.path(), "DOGWILD\0 was here").unwrap();
     make(&dir.path(), Existing::Fresh);
+}
+
+/// A process that is about to die is waited for a moment; what it was counts no more then.
+#[test]
+fn fresh_waits_a_moment_for_a_component_that_ends() {
+    let dir = Dir::new();
+    // On a busy machine a moment may be too short.
+    let made = (0..20).any(|_| {
+        let slot = Arc::new(make(&dir.path(), Existing::Fresh))
+            .claim_owned_slot(Role::Solver, 0)
+            .unwrap();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            drop(slot);
+        });
+        let made = SharedWeights::create(&dir.path(), &spec(), Existing::Fresh);
+        ends.join().unwrap();
+        matches!(made, Ok(Created::New(_)))
+    });
+    assert!(made, "refused for a component that has ended");
+}
+
+/// Who watches keeps no buffer from being removed, and sees what it was.
+#[test]
+fn a_watched_buffer_may_be_made_anew() {
+    let dir = Dir::new();
+    let old = dir.make();
+    old.view().store(3, 3.0);
+    let watched = SharedWeights::watch(&dir.path()).unwrap();
+    assert!(watched.is_at_its_path());
+    assert!(remove_buffer(&dir.path()).is_err(), "a component has it");
+    drop(old);
+    assert!(!found(&dir.path()).in_use);
+    let new = make(&dir.path(), Existing::Fresh);
+    assert!(!watched.is_at_its_path() && new.is_at_its_path());
+    assert_eq!((watched.view().load(3), new.view().load(3)), (3.0, 0.0));
+    fs::remove_file(dir.path()).unwrap();
+    assert!(!new.is_at_its_path());
+    let gone = SharedWeights::watch(&dir.path());
+    assert!(matches!(gone, Err(OpenError::NotFound { .. })));
 }
 
 #[test]
