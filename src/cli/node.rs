@@ -12,8 +12,8 @@ use super::job_file::{Job, JobFile};
 use super::stream_args::PrecisionArg;
 use super::train_poseidon::Sync;
 use crate::job::{
-    Asked, Card, DEFAULT_OUT, Here, Meeting, Old, OutFolder, World, forget, has_memory,
-    node_buffer, take_back,
+    Asked, Card, DEFAULT_OUT, Door, Here, Meeting, Old, OutFolder, Seat, World, ask_for_a_seat,
+    forget, has_memory, is_in_use, node_buffer, take_back,
 };
 use crate::node::{Stop, stop_on_signals};
 use crate::poseidon::ClusterKey;
@@ -47,7 +47,8 @@ pub(super) struct Args {
     /// Number of nodes, the one that tests included [default: as above]
     #[arg(long, value_name = "N")]
     size: Option<u16>,
-    /// Host of rank 0, which all nodes call at the start [default: as above; port: from the job]
+    /// Host of rank 0, which all nodes call at the start [default: as above; port: from the job].
+    /// Without a rank: join the job that runs there
     #[arg(long, value_name = "HOST[:PORT]")]
     join: Option<String>,
     /// Flags of `dogwild train`, over what the file says; behind all others
@@ -66,6 +67,9 @@ struct Note {
     /// Host at which others were found.
     #[serde(default)]
     join: Option<String>,
+    /// Where a node has joined, and as which, that was started without a rank.
+    #[serde(default)]
+    joined: Option<(Door, Seat)>,
 }
 
 impl Note {
@@ -89,8 +93,20 @@ impl Args {
             size: self.size,
             join: self.join.clone(),
         };
-        let world = World::find(&asked, &|name| std::env::var(name).ok())?;
+        let environment = |name: &str| std::env::var(name).ok();
+        let door = World::door(&asked, &environment)?;
+        let told = match &door {
+            Some(_) => None,
+            None => Some(World::find(&asked, &environment)?),
+        };
         let mut job = JobFile::read(&self.job)?.job(&self.flags)?;
+        let world = match (told, door) {
+            (Some(world), _) => world,
+            (None, door) => match self.join_at(&job, door, &stop)? {
+                Some(world) => world,
+                None => return Ok(stop.check()?),
+            },
+        };
         job.set_size(world.size, world.by)?;
         fit(&job)?;
         let transport = &mut job.args.args.transport;
@@ -98,14 +114,49 @@ impl Args {
             transport.iface = Some("auto".into());
         }
         job.check()?;
-        log::info!(
-            "node {} of {}, says {}; node 0 is at {}",
-            world.rank,
-            world.size,
-            world.by,
-            world.first
-        );
+        let World {
+            rank,
+            size,
+            by,
+            first,
+            ..
+        } = &world;
+        if world.is_joined() {
+            log::info!("joining as node {rank} a job that began with {size}; node 0 is at {first}");
+        } else {
+            log::info!("node {rank} of {size}, says {by}; node 0 is at {first}");
+        }
         self.meet(job, world, &stop)
+    }
+
+    /// The number of a node that joins the job at `door`: the one that it had there, as its folder
+    /// of results says, or a free one. `None`: a signal came.
+    fn join_at(&self, job: &Job, door: Option<Door>, stop: &Stop) -> Result<Option<World>> {
+        let Some(door) = door else { return Ok(None) };
+        if job.args.args.sync == Sync::Poseidon {
+            let why = "no node joins a job on the reliable path: its number of workers is fixed, so give --rank R \
+                       --size N";
+            return Err(job.refused(why).into());
+        }
+        if let Some(seat) = self.seat_before(job, &door) {
+            return Ok(Some(World::joins(door, seat)));
+        }
+        let fields = job.values(&OF_A_HOST);
+        let key = cluster_key(job)?;
+        let seat = ask_for_a_seat(&door, &fields, key.as_ref(), stop)?;
+        Ok(seat.map(|seat| World::joins(door, seat)))
+    }
+
+    /// What this host had in the job at `door`, if that is not complete and no process has it now.
+    fn seat_before(&self, job: &Job, door: &Door) -> Option<Seat> {
+        let folders = fs::read_dir(self.base(job)).ok()?.flatten();
+        let mut dirs: Vec<PathBuf> = folders.map(|folder| folder.path()).collect();
+        dirs.sort();
+        dirs.into_iter().find_map(|dir| {
+            let (at, seat) = Note::read(&dir)?.joined?;
+            let goes_on = at == *door && !is_complete(&dir) && !is_in_use(&dir);
+            goes_on.then_some(seat)
+        })
     }
 
     /// Meets the other nodes, and runs this one.
@@ -113,8 +164,13 @@ impl Args {
         let fields = job.values(&OF_A_HOST);
         let text = serde_json::to_string(&(&world.job, world.port, world.size, &fields))?;
         let (node, session) = (world.rank, xxh3_64(text.as_bytes()));
-        let key = job.args.args.transport.key_file.as_deref();
-        let key = key.map(ClusterKey::read).transpose()?;
+        let key = cluster_key(&job)?;
+        let stream = &job.args.args.stream;
+        let places = match job.args.args.sync {
+            Sync::Stream => Here::places(&stream.settings()?, world.size),
+            Sync::Poseidon => world.size,
+        };
+        let joined = world.is_joined().then(|| world.seat());
         let least = job.args.args.stream.min_nodes.unwrap_or(world.size);
         let buffer = node_buffer(session, node);
         // A worker goes on from its checkpoints, and waits for all others.
@@ -136,9 +192,13 @@ impl Args {
             _ => Old::Refuse,
         };
         let out = OutFolder::at(&dir, old)?;
+        let (first, port) = (world.first.clone(), world.port);
+        let opens = node == 0 && places > world.size;
         let card = Card {
             world,
             least,
+            places,
+            buffer: buffer.clone(),
             fields,
         };
         let meeting = Meeting::open(card, key)?;
@@ -158,8 +218,13 @@ impl Args {
         let note = Note {
             session: name,
             join: join.clone(),
+            joined,
         };
         note.write(&dir)?;
+        if opens {
+            let file = self.job.display();
+            log::info!("more nodes may join: dogwild node {file} --join {first}:{port}");
+        }
         let here = Here {
             node,
             session,
@@ -169,13 +234,23 @@ impl Args {
         job.args.run_node(here, out, stop)
     }
 
-    /// The folder of this node's results.
-    fn folder(&self, job: &Job, node: u16) -> PathBuf {
+    /// The folder of the results of all nodes here.
+    fn base(&self, job: &Job) -> PathBuf {
         let stem = self.job.file_stem().unwrap_or_default();
         let base = job.args.args.out.clone();
-        let base = base.unwrap_or_else(|| Path::new(DEFAULT_OUT).join(stem));
-        base.join(format!("n{node}"))
+        base.unwrap_or_else(|| Path::new(DEFAULT_OUT).join(stem))
     }
+
+    /// The folder of this node's results.
+    fn folder(&self, job: &Job, node: u16) -> PathBuf {
+        self.base(job).join(format!("n{node}"))
+    }
+}
+
+/// The key of a job that has one.
+fn cluster_key(job: &Job) -> Result<Option<ClusterKey>> {
+    let file = job.args.args.transport.key_file.as_deref();
+    Ok(file.map(ClusterKey::read).transpose()?)
 }
 
 /// How the run ended that has left its results in `dir`; null: it has left none.

@@ -22,7 +22,8 @@ pub struct StreamArgs {
     #[serde(serialize_with = "as_value")]
     pub merge: MergeArg,
     /// Node numbers that there are, for the nodes of the beginning and for those that join; the
-    /// same on all nodes [default: the next multiple of 16; train: no more than --nodes]
+    /// same on all nodes [default: the next multiple of 16; train, or one node: no more than
+    /// --nodes]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_NODES)))]
     pub places: Option<u16>,
     /// Nodes that begin a new job; with fewer it waits [default: all]

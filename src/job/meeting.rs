@@ -1,17 +1,20 @@
 //! The meeting of a job's nodes: before one begins, all have come, and all have the same job.
 //!
-//! Node 0 listens; the others call it, in any order, for as long as it takes. Lines of JSON over
-//! TCP, encrypted where the job has a key. Invariants: a node that has another job, version or
-//! number than node 0 expects is refused by name on both sides; a node that has begun goes on
-//! whatever becomes of the meeting; a stranger holds nothing up.
+//! Node 0 listens; the others call it, in any order, for as long as it takes. One without a number
+//! asks for one first. Lines of JSON over TCP, encrypted where the job has a key. Invariants: a
+//! node that has another job, version or number than node 0 expects is refused by name on both
+//! sides; a node that has begun goes on whatever becomes of the meeting; a stranger holds nothing
+//! up.
 
 mod first;
 mod guest;
 mod message;
 mod rounds;
+mod seats;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,7 @@ use super::world::World;
 use crate::node::Stop;
 use crate::poseidon::ClusterKey;
 pub use message::Round;
+pub use seats::ask_for_a_seat;
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -37,6 +41,10 @@ pub struct Card {
     pub world: World,
     /// Nodes with which the job begins.
     pub least: u16,
+    /// Node numbers that there are; no more than nodes: none may join.
+    pub places: u16,
+    /// The buffer of node 0, if it is this node: what it knows of others.
+    pub buffer: PathBuf,
     /// What must be the same on all nodes, by name.
     pub fields: BTreeMap<String, String>,
 }
@@ -75,6 +83,8 @@ struct State {
     connections: u64,
     /// Counts what was said on them, by node.
     said: BTreeMap<u16, u64>,
+    /// Numbers that were given to nodes which have yet to come, and when.
+    given: BTreeMap<u16, Instant>,
     /// Nodes on which nothing of a cluster runs, and the clocks of their checkpoints.
     ready: BTreeMap<u16, Vec<u64>>,
     /// The round that has begun, if it was not taken yet.
@@ -122,7 +132,8 @@ impl Meeting {
     pub fn wait(&self, goes_on: bool, stop: &Stop) -> Result<Option<Place>> {
         let start = Instant::now();
         let mut due = start + SAY_AFTER;
-        let alone = self.shared.card.world.size == 1;
+        let World { rank, size, .. } = self.shared.card.world;
+        let alone = rank == 0 && size == 1;
         loop {
             if stop.signal().is_some() {
                 return Ok(None);
@@ -132,7 +143,7 @@ impl Meeting {
                 if let Some(why) = &state.refused {
                     bail!("{why}");
                 }
-                let reached = state.begun || self.shared.card.world.rank == 0;
+                let reached = state.begun || rank == 0;
                 if state.begun || alone || goes_on && (reached || start.elapsed() >= GOES_ON_AFTER)
                 {
                     if !state.begun && !alone {

@@ -228,6 +228,11 @@ fn is_of_component(name: &str) -> bool {
         && ENDS.iter().any(|end| name.ends_with(end))
 }
 
+/// Whether a job works in the folder `dir`.
+pub fn is_in_use(dir: &Path) -> bool {
+    matches!(lock(dir), Err(OutError::InUse { .. }))
+}
+
 /// Removes what components of a job that came to no result have left, so that nothing of it is
 /// taken for this one's.
 fn remove_component_files(dir: &Path) -> Result<(), OutError> {

@@ -118,10 +118,61 @@ pub struct Here {
     pub meeting: Meeting,
 }
 
+impl Here {
+    /// Node numbers of a job of `nodes` nodes that run apart. One node alone has a streamer only
+    /// where it was asked for places.
+    pub fn places(stream: &FlowSettings, nodes: u16) -> u16 {
+        match nodes {
+            1 => stream.places.unwrap_or(1),
+            _ => stream.places_of(nodes),
+        }
+    }
+}
+
 impl StreamPlan {
+    /// Whether its nodes have streamers. One node alone has none, unless others may join it.
+    pub(super) fn streams(&self) -> bool {
+        self.nodes > 1 || self.here.is_some() && self.places() > 1
+    }
+
+    /// Node numbers that there are. Nodes of one machine are all there at the beginning.
+    pub(super) fn places(&self) -> u16 {
+        match &self.here {
+            Some(_) => Here::places(&self.stream, self.nodes),
+            None => self.stream.places.unwrap_or(self.nodes),
+        }
+    }
+
+    /// The node of the beginning that `node` is like, in solvers, pictures and pace: itself. One
+    /// that joins is like one of those with the most solvers.
+    fn like(&self, node: u16) -> u16 {
+        let Some(later) = node.checked_sub(self.nodes) else {
+            return node;
+        };
+        let nodes = 0..self.nodes;
+        let most = nodes.clone().map(|node| self.solvers.of(node)).max();
+        let learners = nodes.filter(|node| Some(self.solvers.of(*node)) == most);
+        learners.cycle().nth(later.into()).unwrap_or(0)
+    }
+
+    /// Solvers on processors of `node`.
+    pub(super) fn solvers_of(&self, node: u16) -> u32 {
+        self.solvers.of(self.like(node))
+    }
+
+    /// Steps per second of a solver of `node`, at most.
+    pub(super) fn pace_of(&self, node: u16) -> Option<f64> {
+        self.pace_steps.as_ref()?.of(self.like(node))
+    }
+
+    /// When `node` tests, among those that do.
+    pub(super) fn turn_of(&self, node: u16) -> Shard {
+        self.solvers.turn(self.like(node), self.nodes)
+    }
+
     /// Solvers on processors and devices of `node`.
     pub(super) fn all_solvers(&self, node: u16) -> u32 {
-        self.solvers.of(node) + self.devices_of(node).len() as u32
+        self.solvers_of(node) + self.devices_of(node).len() as u32
     }
 
     /// Whether the job starts this component of `node` itself: others may come from elsewhere.
@@ -147,7 +198,7 @@ impl StreamPlan {
     /// The share of the pictures of solver `index` of `node`, those on devices counted last.
     pub(super) fn shard(&self, node: u16, index: u32) -> Shard {
         Shard {
-            index: self.all_solvers_of_first(node) + index,
+            index: self.all_solvers_of_first(self.like(node)) + index,
             of: self.all_solvers_of_first(self.nodes),
         }
     }

@@ -101,7 +101,7 @@ pub(super) fn start_streamer(
         until_eof: false,
         transport: plan.own.transport.of_node(node),
         stream: FlowSettings {
-            places: Some(plan.own.stream.places.unwrap_or(plan.own.nodes)),
+            places: Some(plan.own.places()),
             ..plan.own.stream.clone()
         },
         faults: plan.own.faults.of_node(node),
@@ -140,10 +140,10 @@ pub(super) fn start_solver(
             plan.job.test_every
         },
         // All nodes would test the same positions.
-        test_turn: Some(plan.own.solvers.turn(node, plan.own.nodes)),
+        test_turn: Some(plan.own.turn_of(node)),
         test_images: plan.job.test_images.unwrap_or(TEST_IMAGES),
         target_accuracy: plan.job.target_accuracy.filter(|_| !plan.own.tester),
-        pace_steps: plan.own.pace_steps.as_ref().and_then(|all| all.of(node)),
+        pace_steps: plan.own.pace_of(node),
         max_age: plan.own.max_age,
         curve: Some(node_curve(&plan.job.out, node)),
     };
@@ -165,7 +165,7 @@ pub(super) fn start_device(
     node: u16,
     index: u32,
 ) -> Result<Component> {
-    let solver_index = plan.own.solvers.of(node) + index;
+    let solver_index = plan.own.solvers_of(node) + index;
     let settings = GpuSettings {
         adders: None,
         buffer: shared.path().to_owned(),

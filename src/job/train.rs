@@ -67,10 +67,10 @@ impl Crew {
             .resize_with(buffers.nodes.len(), NodeCrew::default);
         let here = plan.own.nodes_here();
         for ((node, shared), crew) in here.zip(&buffers.nodes).zip(&mut self.nodes) {
-            if plan.own.nodes > 1 {
+            if plan.own.streams() {
                 crew.streamer = Some(start_streamer(plan, shared, lab, node)?);
             }
-            for index in 0..plan.own.solvers.of(node) {
+            for index in 0..plan.own.solvers_of(node) {
                 let solver = start_solver(plan, shared, lab, node, index)?;
                 crew.solvers.push(solver);
             }
@@ -158,7 +158,7 @@ pub(super) fn train(plan: PlanOf<'_, StreamPlan>, out: OutFolder, stop: &Stop) -
     }
     let needs = room::Node {
         weights: room::weights(&plan.job.spec, &set)?,
-        streamers: u64::from(plan.own.nodes > 1),
+        streamers: u64::from(plan.own.streams()),
         solvers: (0..plan.own.nodes)
             .map(|node| plan.own.all_solvers(node))
             .max()
@@ -224,7 +224,7 @@ fn run(
     let seen = (snapshots, &mut course.warnings, &mut boards);
     watch(plan, buffers, crew, stop, seen, &mut course.train_s)?;
     // One node alone has no streamer that could tell.
-    let apart = plan.own.here.as_ref().filter(|_| plan.own.nodes > 1);
+    let apart = plan.own.here.as_ref().filter(|_| plan.own.streams());
     if let (Some(here), false) = (apart, stop.load(Relaxed)) {
         let mut progress = plan.progress();
         let settled = leave::settle(here.node, &buffers.nodes[0], stop, |lack| {

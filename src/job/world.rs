@@ -3,6 +3,7 @@
 //!
 //! Pure: the environment is an argument. `docs/guide/cluster.md` has the table of variables.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Ports at which the nodes of a job meet, unless one is named.
@@ -39,13 +40,33 @@ pub struct World {
     pub by: &'static str,
 }
 
+/// Where the nodes of a job meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Door {
+    /// Host of node 0.
+    pub first: String,
+    /// Where node 0 listens there.
+    pub port: u16,
+}
+
+/// What a node is told that joins a job without a number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Its number, behind those of the beginning.
+    pub rank: u16,
+    /// Nodes that the job began with.
+    pub size: u16,
+    /// What tells the job from others of the same file.
+    pub job: String,
+}
+
 /// Why it is not known which node this is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
     /// No launcher, and nothing said.
     #[error(
         "which node is this? Start it by srun, mpirun, torchrun or an indexed job of Kubernetes, or give --rank R \
-         --size N --join HOST (the host of rank 0)"
+         --size N --join HOST (the host of rank 0); --join HOST alone joins a job that runs"
     )]
     Nothing,
     /// One thing is missing.
@@ -106,7 +127,52 @@ struct Said {
 impl World {
     /// Whether a launcher started this node, and not a person.
     pub fn is_launched(&self) -> bool {
-        self.by != BY_HAND
+        self.by != BY_HAND && !self.is_joined()
+    }
+
+    /// Where to join a job that runs: the user names its door and no rank, and no launcher does.
+    ///
+    /// # Errors
+    /// See [`WorldError`].
+    pub fn door(asked: &Asked, environment: Environment<'_>) -> Result<Option<Door>, WorldError> {
+        let said = launcher(environment)?;
+        let told = said.is_some() || asked.rank.is_some() || asked.size.is_some();
+        Ok(asked.join.as_ref().filter(|_| !told).map(|join| {
+            let (first, port) = split(join);
+            let port = port.unwrap_or_else(|| port_of(&job_of(None, environment)));
+            Door { first, port }
+        }))
+    }
+
+    /// A node that joins a job at `door`, with what it was told there.
+    pub fn joins(door: Door, seat: Seat) -> Self {
+        Self {
+            rank: seat.rank,
+            size: seat.size,
+            first: door.first,
+            port: door.port,
+            job: seat.job,
+            by: "the job that it joins",
+        }
+    }
+
+    /// What it was told where it joined.
+    pub fn seat(&self) -> (Door, Seat) {
+        let door = Door {
+            first: self.first.clone(),
+            port: self.port,
+        };
+        let seat = Seat {
+            rank: self.rank,
+            size: self.size,
+            job: self.job.clone(),
+        };
+        (door, seat)
+    }
+
+    /// Whether it came to a job that others had begun.
+    pub fn is_joined(&self) -> bool {
+        self.rank >= self.size
     }
 
     /// Finds out.
@@ -150,13 +216,12 @@ impl World {
             first.ok_or_else(|| missing("where rank 0 is", "--join HOST, the host of rank 0"))?;
         let (first, own_port) = split(&first);
         let job = job_of(said.as_ref(), environment);
-        let derived = PORTS.start + xxh3_64(job.as_bytes()) % (PORTS.end - PORTS.start);
         let port = own_port.or(said.and_then(|said| said.port));
         Ok(Self {
             rank,
             size,
             first,
-            port: port.unwrap_or(derived as u16),
+            port: port.unwrap_or_else(|| port_of(&job)),
             job,
             by,
         })
@@ -169,6 +234,11 @@ fn job_of(said: Option<&Said>, environment: Environment<'_>) -> String {
     let values = names.iter().filter_map(|name| environment(name));
     let values: Vec<String> = values.collect();
     format!("{} {}", said.map_or("", |said| said.by), values.join(" "))
+}
+
+/// The port of a job that names none.
+fn port_of(job: &str) -> u16 {
+    (PORTS.start + xxh3_64(job.as_bytes()) % (PORTS.end - PORTS.start)) as u16
 }
 
 fn number(name: &str, value: &str, least: u16) -> Result<u16, WorldError> {
@@ -352,6 +422,42 @@ mod tests {
         };
         assert_ne!(again("7").port, again("8").port);
         assert_eq!(again("7"), again("7"));
+    }
+
+    #[test]
+    fn a_door_alone_is_that_of_a_job_that_runs() {
+        let door = |asked: &Asked, variables: &[(&str, &str)]| {
+            let environment = |name: &str| {
+                let found = variables.iter().find(|(own, _)| *own == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            World::door(asked, &environment).expect("no batch script")
+        };
+        let mut asked = Asked {
+            join: Some("host".into()),
+            ..Asked::default()
+        };
+        let found = door(&asked, &[]).expect("a door");
+        // Nodes that were started by hand, with ranks, meet there.
+        let ranked = Asked {
+            rank: Some(0),
+            size: Some(2),
+            ..asked.clone()
+        };
+        let zero = find(&ranked, &[]).expect("all is said");
+        assert_eq!((&found.first, found.port), (&zero.first, zero.port));
+        assert_eq!(door(&asked, SLURM), None, "a launcher says who it is");
+        assert_eq!(door(&ranked, &[]), None);
+        asked.join = Some("host:7000".into());
+        let found = door(&asked, &[]).expect("a door");
+        assert_eq!((found.first.as_str(), found.port), ("host", 7000));
+        let seat = Seat {
+            rank: 2,
+            size: 2,
+            job: zero.job,
+        };
+        let joined = World::joins(found, seat);
+        assert!(joined.is_joined() && !joined.is_launched());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 #![cfg(feature = "program")]
 
+mod join;
 mod reliable;
 mod slurm;
 #[path = "../support/mod.rs"]
@@ -48,9 +49,13 @@ impl Job {
 
     /// Node `rank` of `size`, by flags.
     fn node(&self, rank: u16, size: u16) -> Command {
+        self.command(&["--rank", &rank.to_string(), "--size", &size.to_string()])
+    }
+
+    /// A node that is told so much of who it is.
+    fn command(&self, who: &[&str]) -> Command {
         let mut command = dogwild();
-        command.arg("node").arg(self.file());
-        command.args(["--rank", &rank.to_string(), "--size", &size.to_string()]);
+        command.arg("node").arg(self.file()).args(who);
         command.args(["--join", &format!("127.0.0.1:{}", self.port)]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(Stdio::piped());

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 use super::super::world::World;
 use super::message::{Connection, Hello, Line, Word, hear, resolve};
+use super::seats::seat;
 use super::{Card, LOOK_EVERY, Shared, State};
 
 /// Connections at a time that have said nothing yet.
@@ -72,33 +73,40 @@ fn serve(shared: &Shared, stream: TcpStream, strangers: &AtomicUsize) {
         Err(error) => return log::debug!("a stranger at the meeting: {error}"),
     };
     let (address, number) = (connection.line.address, connection.line.connection);
-    if let Some(why) = refusal(&shared.card, &hello).or_else(|| taken(shared, &hello)) {
-        log::warn!("refused {address} as node {}: {why}", hello.rank);
+    let refused = refusal(&shared.card, &hello);
+    let Some(rank) = hello.rank else {
+        let answer = refused.map_or_else(|| seat(shared), Word::Refused);
+        log::debug!("{address} asked for a number: {answer:?}");
+        return connection.line.say(&answer);
+    };
+    if let Some(why) = refused.or_else(|| taken(shared, rank)) {
+        log::warn!("refused {address} as node {rank}: {why}");
         return connection.line.say(&Word::Refused(why));
     }
     connection.patience.forever();
     let Connection { mut from, line, .. } = connection;
-    log::debug!("node {} has come from {address}", hello.rank);
-    admit(shared, hello.rank, line, local.ok());
+    if rank >= shared.card.world.size {
+        log::info!("node {rank} joins, from {address}");
+    } else {
+        log::debug!("node {rank} has come from {address}");
+    }
+    admit(shared, rank, line, local.ok());
     while let Ok(Some(word)) = hear::<Word>(&mut *from) {
-        *shared.state().said.entry(hello.rank).or_default() += 1;
+        *shared.state().said.entry(rank).or_default() += 1;
         match word {
             Word::End => end(shared),
             Word::Ready(clocks) => {
-                shared.state().ready.insert(hello.rank, clocks);
+                shared.state().ready.insert(rank, clocks);
             }
             _ => {}
         }
     }
     let mut state = shared.state();
-    if state
-        .lines
-        .get(&hello.rank)
-        .is_some_and(|line| line.connection == number)
-    {
-        state.lines.remove(&hello.rank);
+    let is_it = |line: &Line| line.connection == number;
+    if state.lines.get(&rank).is_some_and(is_it) {
+        state.lines.remove(&rank);
         // It says so again when it is back.
-        state.ready.remove(&hello.rank);
+        state.ready.remove(&rank);
         if !state.begun {
             state.waiting = missing(&shared.card, &state);
         }
@@ -119,14 +127,22 @@ fn greet(shared: &Shared, stream: TcpStream) -> io::Result<(Connection, Hello)> 
 
 /// Why a node may not take part, by what it says of itself.
 pub(super) fn refusal(own: &Card, hello: &Hello) -> Option<String> {
-    let (rank, version) = (hello.rank, env!("CARGO_PKG_VERSION"));
-    let World { size, job, .. } = &own.world;
+    let version = env!("CARGO_PKG_VERSION");
+    let who = hello.rank.map_or_else(
+        || "the node that asks to join".to_owned(),
+        |rank| format!("node {rank}"),
+    );
     if hello.dogwild != version {
         let theirs = &hello.dogwild;
-        return Some(format!(
-            "node {rank} has dogwild {theirs}, node 0 has {version}"
-        ));
+        return Some(format!("{who} has dogwild {theirs}, node 0 has {version}"));
     }
+    let wrong = hello.rank.and_then(|rank| wrong_place(own, hello, rank));
+    wrong.or_else(|| other_job(own, hello, &who))
+}
+
+/// What is wrong with the place that a node takes for its own.
+fn wrong_place(own: &Card, hello: &Hello, rank: u16) -> Option<String> {
+    let World { size, job, .. } = &own.world;
     if hello.job != *job {
         return Some(format!(
             "node {rank} is of another job of the launcher: {:?}, node 0 is of {job:?}",
@@ -139,9 +155,12 @@ pub(super) fn refusal(own: &Card, hello: &Hello) -> Option<String> {
             hello.size
         ));
     }
-    if rank == 0 || rank >= *size {
-        return Some(format!("a second node {rank} of {size}"));
-    }
+    let is_one = (1..own.places.max(*size)).contains(&rank);
+    (!is_one).then(|| format!("a second node {rank} of {size}"))
+}
+
+/// What makes the job of `who` another one than that of node 0.
+fn other_job(own: &Card, hello: &Hello, who: &str) -> Option<String> {
     let names = own.fields.keys().chain(hello.fields.keys());
     let mut names: Vec<&String> = names.collect();
     names.sort();
@@ -151,7 +170,7 @@ pub(super) fn refusal(own: &Card, hello: &Hello) -> Option<String> {
         let text = |value: Option<&String>| value.map_or("none", String::as_str).to_owned();
         (mine != theirs).then(|| {
             format!(
-                "{name} is {} on node {rank} and {} on node 0",
+                "{name} is {} on {who} and {} on node 0",
                 text(theirs),
                 text(mine)
             )
@@ -162,8 +181,7 @@ pub(super) fn refusal(own: &Card, hello: &Hello) -> Option<String> {
 }
 
 /// Why not, by who is here. A node whose host is gone does not answer, and its place is free.
-fn taken(shared: &Shared, hello: &Hello) -> Option<String> {
-    let rank = hello.rank;
+fn taken(shared: &Shared, rank: u16) -> Option<String> {
     let said = |state: &State| state.said.get(&rank).copied();
     let before = {
         let mut state = shared.state();
@@ -198,7 +216,8 @@ fn admit(shared: &Shared, rank: u16, line: Line, local: Option<IpAddr>) {
         state.own = local;
     }
     state.waiting = missing(&shared.card, &state);
-    let here = 1 + state.lines.len();
+    let of_the_beginning = state.lines.range(..shared.card.world.size);
+    let here = 1 + of_the_beginning.count();
     let begins = !state.begun && here >= usize::from(shared.card.least);
     state.begun |= begins;
     let (begun, ended) = (state.begun, state.ended);

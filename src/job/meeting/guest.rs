@@ -11,7 +11,7 @@ use super::Shared;
 use super::message::{Connection, Hello, Word, hear, resolve};
 
 /// Time for a connection to be made.
-const CONNECT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT: Duration = Duration::from_secs(2);
 /// Time between two calls: at first, and once the job has begun.
 const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// Node 0, among the lines.
@@ -44,12 +44,11 @@ fn talk(shared: &Shared) -> io::Result<()> {
     let address = resolve(&shared.card.world)?;
     let stream = TcpStream::connect_timeout(&address, CONNECT)?;
     let local = stream.local_addr()?.ip();
-    let mut connection = Connection::new(stream, shared.key.as_ref(), true, 0)
-        .map_err(|error| io::Error::other(format!("it has another key, or none ({error})")))?;
+    let mut connection = Connection::calling(stream, shared.key.as_ref())?;
     connection.greet(&Hello {
         dogwild: env!("CARGO_PKG_VERSION").into(),
         job: shared.card.world.job.clone(),
-        rank: shared.card.world.rank,
+        rank: Some(shared.card.world.rank),
         size: shared.card.world.size,
         fields: shared.card.fields.clone(),
     })?;
@@ -76,7 +75,7 @@ fn talk(shared: &Shared) -> io::Result<()> {
             Word::Waiting(nodes) => state.waiting = nodes,
             Word::Begin => state.begun = true,
             Word::Round(round) => state.round = Some(round),
-            Word::Ready(_) => {}
+            Word::Ready(_) | Word::Seat(_) | Word::Later(_) => {}
             Word::End => state.ended = true,
             Word::There => {
                 if let Some(line) = state.lines.get_mut(&FIRST) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::world::World;
+use super::super::world::{Seat, World};
 use crate::poseidon::{ClusterKey, secured};
 
 /// Longest line, bytes.
@@ -23,7 +23,8 @@ pub(super) struct Hello {
     pub(super) dogwild: String,
     /// What its launcher calls the job.
     pub(super) job: String,
-    pub(super) rank: u16,
+    /// None: it asks for a number of a job that runs, and knows neither its size nor its name.
+    pub(super) rank: Option<u16>,
     pub(super) size: u16,
     /// What must be the same on all nodes.
     pub(super) fields: BTreeMap<String, String>,
@@ -35,6 +36,10 @@ pub(super) struct Hello {
 pub(super) enum Word {
     /// The other end may not take part, and why.
     Refused(String),
+    /// The number of a node that had none. Nothing follows.
+    Seat(Seat),
+    /// It is to ask for its number again, and why. Nothing follows.
+    Later(String),
     /// These nodes have yet to come.
     Waiting(Vec<u16>),
     /// All have come.
@@ -113,6 +118,12 @@ impl Read for Timed {
 }
 
 impl Connection {
+    /// To node 0.
+    pub(super) fn calling(stream: TcpStream, key: Option<&ClusterKey>) -> io::Result<Self> {
+        Self::new(stream, key, true, 0)
+            .map_err(|error| io::Error::other(format!("it has another key, or none ({error})")))
+    }
+
     /// Over `stream`, encrypted with `key`. The other end has [`GREETING`] for its first words.
     pub(super) fn new(
         stream: TcpStream,
@@ -174,7 +185,12 @@ pub(super) fn hear<T: for<'de> Deserialize<'de>>(from: &mut dyn BufRead) -> io::
 
 /// Where node 0 is to be met.
 pub(super) fn resolve(world: &World) -> io::Result<SocketAddr> {
-    let mut found = (world.first.as_str(), world.port).to_socket_addrs()?;
+    resolve_at(&world.first, world.port)
+}
+
+/// The address of a host and port.
+pub(super) fn resolve_at(host: &str, port: u16) -> io::Result<SocketAddr> {
+    let mut found = (host, port).to_socket_addrs()?;
     let v4 = found.find(SocketAddr::is_ipv4);
     v4.ok_or_else(|| io::Error::other("it has no IPv4 address"))
 }

@@ -2,8 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::message::Word;
+use super::seats::seat;
 use super::*;
+use crate::job::world::{Door, World};
+use crate::watch::PeerMeter;
+use crate::weights::{BufferSpec, Created, DataKind, Existing, Manifest, SharedWeights};
 
 /// A port that is free now.
 fn free_port() -> u16 {
@@ -22,6 +28,8 @@ fn card(port: u16, rank: u16, size: u16) -> Card {
             by: "the test",
         },
         least: size,
+        places: size,
+        buffer: PathBuf::new(),
         fields: BTreeMap::from([("seed".to_owned(), "1".to_owned())]),
     }
 }
@@ -232,4 +240,85 @@ fn who_goes_on_tells_those_who_wait() {
     assert_eq!(place, Some(Place::default()));
     begins(&one);
     begins(&open(&card(port, 2, 3)));
+}
+
+/// The buffer of node 0, ready or not.
+fn buffer(folder: &std::path::Path) -> SharedWeights {
+    let spec = BufferSpec {
+        session: 7,
+        manifest: Manifest::new(vec![("w".to_owned(), vec![10])]).expect("a manifest"),
+        data: DataKind::default(),
+    };
+    match SharedWeights::create(&folder.join("n0"), &spec, Existing::Refuse) {
+        Ok(Created::New(new)) => new.ready(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_has_no_number_gets_one_that_no_node_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut opens = card(free_port(), 0, 2);
+    opens.places = 5;
+    opens.buffer = folder.path().join("n0");
+    let first = open(&opens);
+    assert!(
+        matches!(seat(&first.shared), Word::Later(_)),
+        "no node has come"
+    );
+    begins_with(&[&first], &open(&card(opens.world.port, 1, 2)));
+    assert!(
+        matches!(seat(&first.shared), Word::Later(_)),
+        "it has no buffer"
+    );
+    let own = buffer(folder.path());
+    assert!(
+        matches!(seat(&first.shared), Word::Later(_)),
+        "it is not ready"
+    );
+    own.globals().ready.store(1, Relaxed);
+    // Its streamer knows node 2.
+    PeerMeter::Member.set(own.peer_meters(2), 1);
+    let door = Door {
+        first: "127.0.0.1".into(),
+        port: opens.world.port,
+    };
+    let ask = |fields| ask_for_a_seat(&door, fields, None, &Stop::default());
+    let seat_of = || ask(&opens.fields).expect("a place").expect("no signal");
+    let seat = seat_of();
+    assert_eq!((seat.rank, seat.size), (3, 2));
+    // It is kept for who got it, and taken once that one is here.
+    assert_eq!(seat_of().rank, 4);
+    let mut joined = card(opens.world.port, 3, 2);
+    joined.world = World::joins(door.clone(), seat);
+    begins(&open(&joined));
+    first.shared.state().given.clear();
+    assert_eq!(seat_of().rank, 4);
+    let full = ask(&opens.fields).expect_err("none is left").to_string();
+    assert!(full.contains("all 5 places of the job are taken"), "{full}");
+    // One that has left in order is gone for its streamer, and leaves its number.
+    PeerMeter::Member.set(own.peer_meters(2), 0);
+    assert_eq!(seat_of().rank, 2);
+    let other = BTreeMap::from([("seed".to_owned(), "2".to_owned())]);
+    let refused = ask(&other).expect_err("another job").to_string();
+    assert!(
+        refused.contains("seed is 2 on the node that asks to join"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_job_without_places_takes_no_node_more() {
+    let opens = card(free_port(), 0, 1);
+    let first = open(&opens);
+    let refused = seat(&first.shared);
+    assert!(
+        matches!(&refused, Word::Refused(why) if why.contains("no place for nodes that join")),
+        "{refused:?}"
+    );
+    // Nor one that takes a number by itself.
+    let mut joined = card(opens.world.port, 1, 1);
+    joined.least = 2;
+    let told = outcome(&open(&joined)).expect("an answer");
+    assert_eq!(told, Err("a second node 1 of 1".to_owned()));
 }
