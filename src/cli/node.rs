@@ -1,7 +1,7 @@
 //! `dogwild node`: one node of a job, as any launcher starts it on each host.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -100,10 +100,10 @@ impl Args {
             None => Some(World::find(&asked, &environment)?),
         };
         let mut job = JobFile::read(&self.job)?.job(&self.flags)?;
-        let world = match (told, door) {
-            (Some(world), _) => world,
+        let (world, _claim) = match (told, door) {
+            (Some(world), _) => (world, None),
             (None, door) => match self.join_at(&job, door, &stop)? {
-                Some(world) => world,
+                Some(joined) => joined,
                 None => return Ok(stop.check()?),
             },
         };
@@ -130,32 +130,39 @@ impl Args {
     }
 
     /// The number of a node that joins the job at `door`: the one that it had there, as its folder
-    /// of results says, or a free one. `None`: a signal came.
-    fn join_at(&self, job: &Job, door: Option<Door>, stop: &Stop) -> Result<Option<World>> {
+    /// of results says, with the claim to it, or a free one. `None`: a signal came.
+    fn join_at(
+        &self,
+        job: &Job,
+        door: Option<Door>,
+        stop: &Stop,
+    ) -> Result<Option<(World, Option<File>)>> {
         let Some(door) = door else { return Ok(None) };
         if job.args.args.sync == Sync::Poseidon {
             let why = "no node joins a job on the reliable path: its number of workers is fixed, so give --rank R \
                        --size N";
             return Err(job.refused(why).into());
         }
-        if let Some(seat) = self.seat_before(job, &door) {
-            return Ok(Some(World::joins(door, seat)));
+        if let Some((seat, claim)) = self.seat_before(job, &door) {
+            return Ok(Some((World::joins(door, seat), Some(claim))));
         }
         let fields = job.values(&OF_A_HOST);
         let key = cluster_key(job)?;
         let seat = ask_for_a_seat(&door, &fields, key.as_ref(), stop)?;
-        Ok(seat.map(|seat| World::joins(door, seat)))
+        Ok(seat.map(|seat| (World::joins(door, seat), None)))
     }
 
     /// What this host had in the job at `door`, if that is not complete and no process has it now.
-    fn seat_before(&self, job: &Job, door: &Door) -> Option<Seat> {
+    /// It is this process's as long as the file is open: another may look at the same time.
+    fn seat_before(&self, job: &Job, door: &Door) -> Option<(Seat, File)> {
         let folders = fs::read_dir(self.base(job)).ok()?.flatten();
         let mut dirs: Vec<PathBuf> = folders.map(|folder| folder.path()).collect();
         dirs.sort();
         dirs.into_iter().find_map(|dir| {
             let (at, seat) = Note::read(&dir)?.joined?;
             let goes_on = at == *door && !is_complete(&dir) && !is_in_use(&dir);
-            goes_on.then_some(seat)
+            let claim = File::open(dir.join(NOTE)).ok().filter(|_| goes_on)?;
+            claim.try_lock().ok().map(|()| (seat, claim))
         })
     }
 

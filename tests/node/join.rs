@@ -38,8 +38,8 @@ fn end_well<const N: usize>(nodes: [Process; N]) {
 }
 
 /// A host comes before there is a job, two come at once to one that runs. One is killed twice in a
-/// row, one is told to end, and both go on under the numbers that they had. The node that gives
-/// numbers is killed too. All end equal.
+/// row, one once, one is told to end; all go on under the numbers that they had, two of them at the
+/// same moment. The node that gives numbers is killed too. All end equal.
 #[test]
 fn hosts_come_and_go_without_ranks() {
     let job = Job::new(2400, PACED);
@@ -65,9 +65,10 @@ fn hosts_come_and_go_without_ranks() {
     two[0].signal("TERM");
     let ended = two[0].wait();
     assert_eq!(ended.code(), Some(143));
+    two[1].kill();
     zero = job.start(0, 2);
     job.trains_on(0);
-    two[0] = job.join();
+    two = [job.join(), job.join()];
     (1..5).for_each(|rank| job.trains_on(rank));
     let nodes = [zero, one, early].into_iter().chain(two);
     let told: Vec<String> = nodes.map(ends_well).collect();
