@@ -48,6 +48,8 @@ mod start;
 mod status;
 mod stream_summary;
 mod summary;
+#[cfg(test)]
+mod testing;
 mod title;
 #[cfg(feature = "top")]
 pub mod top;

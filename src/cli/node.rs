@@ -94,15 +94,14 @@ impl Args {
             join: self.join.clone(),
         };
         let environment = |name: &str| std::env::var(name).ok();
-        let door = World::door(&asked, &environment)?;
-        let told = match &door {
-            Some(_) => None,
-            None => Some(World::find(&asked, &environment)?),
+        let told = match World::door(&asked, &environment)? {
+            Some(door) => Err(door),
+            None => Ok(World::find(&asked, &environment)?),
         };
         let mut job = JobFile::read(&self.job)?.job(&self.flags)?;
-        let (world, _claim) = match (told, door) {
-            (Some(world), _) => (world, None),
-            (None, door) => match self.join_at(&job, door, &stop)? {
+        let (world, _claim) = match told {
+            Ok(world) => (world, None),
+            Err(door) => match self.join_at(&job, door, &stop)? {
                 Some(joined) => joined,
                 None => return Ok(stop.check()?),
             },
@@ -131,13 +130,7 @@ impl Args {
 
     /// The number of a node that joins the job at `door`: the one that it had there, as its folder
     /// of results says, with the claim to it, or a free one. `None`: a signal came.
-    fn join_at(
-        &self,
-        job: &Job,
-        door: Option<Door>,
-        stop: &Stop,
-    ) -> Result<Option<(World, Option<File>)>> {
-        let Some(door) = door else { return Ok(None) };
+    fn join_at(&self, job: &Job, door: Door, stop: &Stop) -> Result<Option<(World, Option<File>)>> {
         if job.args.args.sync == Sync::Poseidon {
             let why = "no node joins a job on the reliable path: its number of workers is fixed, so give --rank R \
                        --size N";

@@ -52,7 +52,7 @@ impl Source {
     fn next(&mut self) -> Result<Option<Sample>> {
         match self {
             Self::Buffers(buffers, record) => {
-                let sample = Sample::of(&mut *buffers);
+                let sample = Sample::of(buffers);
                 if let Some(file) = record {
                     writeln!(file, "{}", serde_json::to_string(&sample)?)
                         .context("--record: cannot write")?;

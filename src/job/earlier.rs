@@ -22,7 +22,7 @@ pub(super) fn wait_for_earlier(
     progress: &mut Progress,
     stop: &Stop,
 ) -> Result<(), Interrupted> {
-    // What is no buffer, or cannot be read, is told by who opens it.
+    // Who opens it says what is wrong with a file that is no buffer.
     while let Ok(Look::Buffer(info)) = look(path) {
         let users = users(&info);
         if users.is_empty() {

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::message::Word;
 use super::seats::seat;
 use super::*;
+use crate::job::testing::buffer;
 use crate::job::world::{Door, World};
 use crate::watch::PeerMeter;
-use crate::weights::{BufferSpec, Created, DataKind, Existing, Manifest, SharedWeights};
 
 /// A port that is free now.
 fn free_port() -> u16 {
@@ -242,19 +242,6 @@ fn who_goes_on_tells_those_who_wait() {
     begins(&open(&card(port, 2, 3)));
 }
 
-/// The buffer of node 0, ready or not.
-fn buffer(folder: &std::path::Path) -> SharedWeights {
-    let spec = BufferSpec {
-        session: 7,
-        manifest: Manifest::new(vec![("w".to_owned(), vec![10])]).expect("a manifest"),
-        data: DataKind::default(),
-    };
-    match SharedWeights::create(&folder.join("n0"), &spec, Existing::Refuse) {
-        Ok(Created::New(new)) => new.ready(),
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn who_has_no_number_gets_one_that_no_node_has() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -271,7 +258,7 @@ fn who_has_no_number_gets_one_that_no_node_has() {
         matches!(seat(&first.shared), Word::Later(_)),
         "it has no buffer"
     );
-    let own = buffer(folder.path());
+    let own = buffer(&opens.buffer, 7);
     assert!(
         matches!(seat(&first.shared), Word::Later(_)),
         "it is not ready"

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::answer::Exchange;
 use super::names::{Metric, Metrics};
 use super::{Serving, collect::text};
+use crate::job::testing::buffer;
 use crate::watch::{DROPS_AT, PeerMeter, SolverMeter, StreamMeter};
-use crate::weights::{BufferSpec, Created, DataKind, Existing, Manifest, Role, SharedWeights};
+use crate::weights::Role;
 use crate::wire::DropReason;
 
 fn row(metric: &Metric) -> String {
@@ -101,19 +102,6 @@ fn the_dashboard_knows_the_metrics() {
     assert!(asked > 10, "{asked}");
 }
 
-/// A buffer of one tensor in `folder`.
-fn buffer(folder: &std::path::Path) -> SharedWeights {
-    let spec = BufferSpec {
-        session: 7,
-        manifest: Manifest::new(vec![("w".to_owned(), vec![10])]).expect("a manifest"),
-        data: DataKind::default(),
-    };
-    match SharedWeights::create(&folder.join("n0"), &spec, Existing::Refuse) {
-        Ok(Created::New(new)) => new.ready(),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// The value of a series, as printed.
 fn value<'t>(text: &'t str, series: &str) -> Option<&'t str> {
     let mut lines = text.lines();
@@ -123,7 +111,7 @@ fn value<'t>(text: &'t str, series: &str) -> Option<&'t str> {
 #[test]
 fn counters_get_their_units_and_labels() {
     let folder = tempfile::tempdir().expect("a folder");
-    let shared = buffer(folder.path());
+    let shared = buffer(&folder.path().join("n0"), 7);
     let at = format!("buffer=\"{}\",node=\"3\"", shared.path().display());
     let stream = shared.claim_slot(Role::Stream, 3).expect("a slot");
     StreamMeter::CpuNs.set(stream.meters(), 1_500_000_000);
@@ -177,7 +165,7 @@ fn asked(address: &str, request: &str) -> String {
 #[test]
 fn it_answers_and_ends_while_clients_do_not_read() {
     let folder = tempfile::tempdir().expect("a folder");
-    let shared = buffer(folder.path());
+    let shared = buffer(&folder.path().join("n0"), 7);
     let path = shared.path().to_owned();
     let serving = Serving::start("127.0.0.1:0", std::slice::from_ref(&path)).expect("served");
     let address = serving.address();

@@ -2,7 +2,7 @@
 
 use super::frame::Meters;
 use super::*;
-use crate::weights::{BufferSpec, Created, DataKind, Existing, Manifest, SharedWeights};
+use crate::job::testing;
 
 fn component(role: &str, meters: &[(&str, u64)]) -> ComponentSample {
     ComponentSample {
@@ -194,24 +194,13 @@ fn a_dead_job_and_an_empty_host_are_shown() {
 fn a_buffer_that_is_made_anew_is_looked_at_anew() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("n0");
-    let make = |session| {
-        let spec = BufferSpec {
-            session,
-            manifest: Manifest::new(vec![("w".to_owned(), vec![10])]).expect("a manifest"),
-            data: DataKind::default(),
-        };
-        match SharedWeights::create(&path, &spec, Existing::Fresh) {
-            Ok(Created::New(new)) => new.ready(),
-            other => panic!("{other:?}"),
-        }
-    };
-    let old = make(7);
+    let old = testing::buffer(&path, 7);
     let mut watched = open(std::slice::from_ref(&path)).expect("a buffer");
     let mut session = || Sample::of(&mut watched).buffers[0].session;
     assert_eq!(session(), 7);
     drop(old);
     std::fs::remove_file(&path).expect("it may go");
     assert_eq!(session(), 7, "how it ended is still shown");
-    let _new = make(8);
+    let _new = testing::buffer(&path, 8);
     assert_eq!(session(), 8);
 }
