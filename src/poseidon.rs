@@ -18,18 +18,18 @@ mod runtime;
 pub use cost::{ClusterSize, LayerShape, Policy, Scheme};
 pub use protocol::{
     Arithmetic, Bandwidth, Body, Book, Checkpoint, ClusterInfo, ClusterSpec, Completion,
-    Contribution, Coordinator, Destination, HEADER_LEN, Header, KvStore, LayerSpec, MAX_TEXT,
-    Member, MemberHello, MemberRole, Message, MessageKind, ModelFile, ModelFileError, ModelLayer,
-    ModelTensor, Next, PAIR_BYTES, Pair, ParseError, Partition, Payload, Penalty, Plan, PlanError,
-    PlanLayer, PlanTensor, Priority, ProtocolViolation, Reads, RecordedLayer, Recording,
-    RecordingError, Refusal, RoundError, Saved, Schedule, Sizes, StepError, StepRule, StepSpec,
-    Stragglers, Syncer, VERSION, bits_len, state_name,
+    Contribution, Coordinator, Destination, Floats, HEADER_LEN, Header, KvStore, LayerSpec,
+    MAX_TEXT, Made, Member, MemberHello, MemberRole, Message, MessageKind, ModelFile,
+    ModelFileError, ModelLayer, ModelTensor, Next, PAIR_BYTES, Pair, ParseError, Partition,
+    Payload, Penalty, Plan, PlanError, PlanLayer, PlanTensor, Pool, Priority, ProtocolViolation,
+    Reads, RecordedLayer, Recording, RecordingError, Refusal, RoundError, Saved, Schedule, Sizes,
+    StepError, StepRule, StepSpec, Stragglers, Syncer, VERSION, bits_len, state_name,
 };
 #[cfg(feature = "program")]
 pub(crate) use runtime::secured;
 pub use runtime::{
     ANOTHER_FAILED, CheckpointError, CheckpointFolder, Claims, Client, ClientJob, ClusterKey,
     CoordinatorJob, First, LayerTraffic, MemberJob, ModelJob, Overlap, OwnReplica, PoseidonError,
-    Replica, Resumed, ServerJob, Step, StepInput, TrafficReport, Turn, WorkerJob, run_coordinator,
-    run_server, run_worker, step_of,
+    Replica, Resumed, ServerJob, Step, StepInput, TrafficReport, Turn, WorkerJob, common_clocks,
+    run_coordinator, run_server, run_worker, step_of,
 };

@@ -19,7 +19,7 @@ from .where import rank_of
 def comm_hook(
     ddp: DistributedDataParallel,
     *,
-    policy: Literal["ps", "onebit"] = "ps",
+    policy: Literal["ps", "p2p", "onebit"] = "ps",
     servers: int | None = None,
     address: str | None = None,
     name: str | None = None,
@@ -29,14 +29,16 @@ def comm_hook(
     """Makes ``ddp`` send its gradients by the reliable path instead of its process group.
 
     Each bucket goes as soon as DDP has it. ``policy``: "ps" (two workers have the bits of Gloo's
-    all-reduce) or "onebit", which sends a bit per weight and keeps the rest for the next step. The
-    ranks are those of torch.distributed; ``servers``, ``address``, ``name``, ``key_file`` and
+    all-reduce), "p2p" (the same bits, without a server) or "onebit", which sends a bit per weight
+    and keeps the rest for the next step. The ranks are those of torch.distributed; ``servers``, ``address``, ``name``, ``key_file`` and
     ``timeout`` are those of :func:`~dogwild.poseidon`.
 
     DDP sees whole gradients only; factors (``sfb``, ``hybcomm``) need :func:`~dogwild.poseidon`.
     """
-    if policy not in ("ps", "onebit"):
-        raise ValueError(f"policy={policy!r}: give 'ps' or 'onebit', or use dogwild.poseidon()")
+    if policy not in ("ps", "p2p", "onebit"):
+        raise ValueError(
+            f"policy={policy!r}: give 'ps', 'p2p' or 'onebit', or use dogwild.poseidon()"
+        )
     layers = []
     for parameter_name, parameter in ddp.module.named_parameters():
         if parameter.requires_grad:

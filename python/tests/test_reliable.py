@@ -71,14 +71,24 @@ class Cluster(unittest.TestCase):
         self.assertEqual(ddp[0]["hash"], ours[0]["hash"], ours[0]["log"])
         self.assertEqual(set(ours[0]["schemes"].values()), {"ps"})
 
+    def test_workers_alone_give_the_bits_of_ddp(self):
+        ddp, ours = run("ddp"), run("p2p")
+        self.check_equal(ours)
+        self.assertEqual(ddp[0]["hash"], ours[0]["hash"], ours[0]["log"])
+        self.assertEqual(set(ours[0]["schemes"].values()), {"p2p"})
+        hook = run("p2p", hook=True)
+        self.check_equal(hook)
+        self.assertEqual(ddp[0]["hash"], hook[0]["hash"])
+
     def test_each_policy_leaves_equal_replicas(self):
         plain = run("ddp", jobs=({}, {}, {}))[0]["weights"]
-        for policy, scheme in [("sfb", "sfb"), ("adam", "adam"), ("hybcomm", None)]:
+        of_linear = [("sfb", "sfb"), ("adam", "adam"), ("hybcomm", None), ("cheapest", None)]
+        for policy, scheme in of_linear:
             with self.subTest(policy):
                 found = run(policy, jobs=({}, {}, {}))
                 self.check_equal(found)
                 schemes = found[0]["schemes"]
-                self.assertEqual(schemes["0"], "ps")
+                self.assertEqual(schemes["0"], "p2p" if policy == "cheapest" else "ps")
                 if scheme:
                     self.assertEqual([schemes["3"], schemes["5"]], [scheme, scheme])
                 for one, other in zip(found[0]["weights"], plain):

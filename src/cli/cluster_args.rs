@@ -71,8 +71,8 @@ pub struct ClusterArgs {
     /// Servers, each with a share of the KV pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub servers: u16,
-    /// Rule that chooses how layers travel (hybcomm, sacp), or one way for all (ps, sfb, adam,
-    /// onebit)
+    /// Rule that chooses how layers travel (hybcomm, sacp, cheapest), or one way for all (ps, sfb,
+    /// adam, onebit, p2p)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
     pub scheme: Policy,
     /// How tensors are dealt to servers

@@ -55,7 +55,7 @@ fn flags(error: &PoseidonError) -> Option<&'static str> {
             PlanError::PairBytes(_) => "--pair-bytes",
             PlanError::Tensor(..) => "--partition",
             PlanError::StalenessAndDrop(_) => "--staleness, --stragglers",
-            PlanError::SfbAndDrop(_) => "--scheme, --stragglers",
+            PlanError::PeersAndDrop(..) => "--scheme, --stragglers",
             PlanError::Quorum(_) => "--quorum",
             PlanError::Mean(_) => "--staleness, --stragglers",
             PlanError::Cluster(_) | PlanError::TooLarge(_) | PlanError::Step(_) => return None,

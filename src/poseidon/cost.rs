@@ -4,12 +4,15 @@
 //! sent and what is received. M x N are the layer's weights, P the workers, P2 the servers, K the
 //! images per worker and iteration. The roles are those of the 2017 paper's table 1:
 //!
-//! | role | function | `ps` | `sfb` | `adam` | `onebit` |
-//! |---|---|---|---|---|---|
-//! | a worker on a node of its own | [`worker_floats`] | 2MN | 2K(P-1)(M+N) | K(M+N) + MN | `ps` / 32 |
-//! | a server on a node of its own | [`server_floats`] | 2PMN/P2 | 0 | P(K(M+N) + MN) | `ps` / 32 |
-//! | a node that is worker and server | [`node_floats`] | 2MN(P+P2-2)/P2 | 2K(P-1)(M+N) | (P-1)(K(M+N) + MN) | `ps` / 32 |
-//! | all links, each float once (2015) | [`cluster_floats`] | 2PMN | (P-1)²K(M+N) | P(K(M+N) + MN) | `ps` / 32 |
+//! | role | function | `ps` | `sfb` | `adam` | `onebit` | `p2p` |
+//! |---|---|---|---|---|---|---|
+//! | a worker on a node of its own | [`worker_floats`] | 2MN | 2K(P-1)(M+N) | K(M+N) + MN | `ps` / 32 | 4MN(P-1)/P |
+//! | a server on a node of its own | [`server_floats`] | 2PMN/P2 | 0 | P(K(M+N) + MN) | `ps` / 32 | 0 |
+//! | a node that is worker and server | [`node_floats`] | 2MN(P+P2-2)/P2 | 2K(P-1)(M+N) | (P-1)(K(M+N) + MN) | `ps` / 32 | 4MN(P-1)/P |
+//! | all links, each float once (2015) | [`cluster_floats`] | 2PMN | (P-1)²K(M+N) | P(K(M+N) + MN) | `ps` / 32 | 2(P-1)MN |
+//!
+//! `p2p` is in neither paper: each worker adds up 1/P of the layer and gives the weights to all
+//! others, which is a reduce-scatter and an all-gather.
 //!
 //! The rows of `adam` count the one server that holds the layer: its matrix lies there as a whole,
 //! which is what makes Adam's load uneven. Every other node is a plain worker of that layer.
@@ -38,15 +41,22 @@ pub enum Scheme {
     Adam,
     /// One bit for each weight to and from the servers' shards, the rest kept as a residual (CNTK).
     OneBit,
+    /// Full matrices to and from the other workers, each of which holds a shard.
+    P2p,
 }
 
 impl Scheme {
     /// All schemes.
-    pub const ALL: [Self; 4] = [Self::Ps, Self::Sfb, Self::Adam, Self::OneBit];
+    pub const ALL: [Self; 5] = [Self::Ps, Self::Sfb, Self::Adam, Self::OneBit, Self::P2p];
 
     /// True if it sends factors, which only fully connected layers have.
     pub fn sends_factors(self) -> bool {
         matches!(self, Self::Sfb | Self::Adam)
+    }
+
+    /// True if its messages go from worker to worker, and to no server.
+    pub fn is_between_workers(self) -> bool {
+        matches!(self, Self::Sfb | Self::P2p)
     }
 }
 
@@ -57,6 +67,9 @@ pub enum Policy {
     HybComm,
     /// SACP of 2015: `sfb` if (P-1)²K(M+N) <= PK(M+N) + PMN, else `adam`.
     Sacp,
+    /// The exact scheme with the fewest floats in and out of a node that is worker and server
+    /// ([`node_floats`]): `sfb`, `p2p` or `ps`. Of equal ones the first of these.
+    Cheapest,
     /// This scheme wherever it can be: `sfb` and `adam` leave convolutions to `ps`.
     Force(Scheme),
 }
@@ -69,25 +82,40 @@ impl Policy {
         match (self, self.choose(layer, cluster)) {
             (Self::HybComm, Scheme::Sfb) => Scheme::Ps,
             (Self::Sacp, Scheme::Sfb) => Scheme::Adam,
+            (Self::Cheapest, _) => Scheme::Ps,
             (_, scheme) => scheme,
         }
     }
 
     /// The scheme of a layer. A layer that is not fully connected has no factors: it takes `ps`
-    /// whatever the policy, unless `onebit` is forced.
+    /// whatever the policy, unless `onebit` or `p2p` is forced, or `p2p` is the cheapest.
     pub fn choose(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
-        if !layer.fully_connected {
-            return match self {
-                Self::Force(Scheme::OneBit) => Scheme::OneBit,
-                _ => Scheme::Ps,
-            };
-        }
-        // Exact: both sides as whole numbers, multiplied by P2 where the rule divides by it.
+        // Exact: both sides as whole numbers, multiplied by what the rule divides by.
         let [m, n] = [layer.outputs, layer.inputs].map(u128::from);
         let [p, p2, k] = [cluster.workers, cluster.servers, cluster.batch].map(u128::from);
         let factors = k * (m + n);
+        // Twice both sides of 2MN(P+P2-2)/P2 >= 4MN(P-1)/P, by P and P2 and without MN.
+        let dense = match p * (p + p2 - 2) >= 2 * (p - 1) * p2 {
+            true => Scheme::P2p,
+            false => Scheme::Ps,
+        };
+        if !layer.fully_connected {
+            return match self {
+                Self::Force(scheme @ (Scheme::OneBit | Scheme::P2p)) => scheme,
+                Self::Cheapest => dense,
+                _ => Scheme::Ps,
+            };
+        }
         match self {
             Self::Force(scheme) => scheme,
+            Self::Cheapest => {
+                let by_p2p = (p - 1) * factors * p <= 2 * m * n * (p - 1);
+                let by_ps = (p - 1) * factors * p2 <= m * n * (p + p2 - 2);
+                match by_p2p && by_ps {
+                    true => Scheme::Sfb,
+                    false => dense,
+                }
+            }
             Self::HybComm if (p - 1) * factors * p2 <= m * n * (p + p2 - 2) => Scheme::Sfb,
             Self::HybComm => Scheme::Ps,
             Self::Sacp if (p - 1) * (p - 1) * factors <= p * (factors + m * n) => Scheme::Sfb,
@@ -217,6 +245,7 @@ pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) ->
         Scheme::Sfb => 2.0 * (p - 1.0) * factors,
         Scheme::Adam => factors + matrix,
         Scheme::OneBit => 2.0 * matrix / SIGNS_PER_FLOAT,
+        Scheme::P2p => 4.0 * matrix * (p - 1.0) / p,
     }
 }
 
@@ -229,6 +258,7 @@ pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) ->
         Scheme::Sfb => 0.0,
         Scheme::Adam => p * (factors + matrix),
         Scheme::OneBit => 2.0 * p * matrix / p2 / SIGNS_PER_FLOAT,
+        Scheme::P2p => 0.0,
     }
 }
 
@@ -242,6 +272,7 @@ pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f
         Scheme::Sfb => 2.0 * (p - 1.0) * factors,
         Scheme::Adam => (p - 1.0) * (factors + matrix),
         Scheme::OneBit => 2.0 * matrix * (p + p2 - 2.0) / p2 / SIGNS_PER_FLOAT,
+        Scheme::P2p => 4.0 * matrix * (p - 1.0) / p,
     }
 }
 
@@ -255,6 +286,7 @@ pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -
         Scheme::Sfb => (p - 1.0) * (p - 1.0) * factors,
         Scheme::Adam => p * (factors + matrix),
         Scheme::OneBit => 2.0 * p * matrix / SIGNS_PER_FLOAT,
+        Scheme::P2p => 2.0 * (p - 1.0) * matrix,
     }
 }
 
@@ -280,6 +312,7 @@ impl fmt::Display for Scheme {
             Self::Sfb => "sfb",
             Self::Adam => "adam",
             Self::OneBit => "onebit",
+            Self::P2p => "p2p",
         })
     }
 }
@@ -294,7 +327,7 @@ impl FromStr for Scheme {
         known.ok_or_else(|| NameError {
             name: name.to_owned(),
             what: "scheme",
-            known: "ps, sfb, adam, onebit",
+            known: "ps, sfb, adam, onebit, p2p",
         })
     }
 }
@@ -304,12 +337,13 @@ impl fmt::Display for Policy {
         match self {
             Self::HybComm => f.pad("hybcomm"),
             Self::Sacp => f.pad("sacp"),
+            Self::Cheapest => f.pad("cheapest"),
             Self::Force(scheme) => scheme.fmt(f),
         }
     }
 }
 
-/// `hybcomm`, `sacp`, or a scheme to force.
+/// `hybcomm`, `sacp`, `cheapest`, or a scheme to force.
 impl FromStr for Policy {
     type Err = NameError;
 
@@ -317,10 +351,11 @@ impl FromStr for Policy {
         match name {
             "hybcomm" => Ok(Self::HybComm),
             "sacp" => Ok(Self::Sacp),
+            "cheapest" => Ok(Self::Cheapest),
             _ => name.parse().map(Self::Force).map_err(|_| NameError {
                 name: name.to_owned(),
                 what: "policy",
-                known: "hybcomm, sacp, or a scheme to force: ps, sfb, adam, onebit",
+                known: "hybcomm, sacp, cheapest, or a scheme to force: ps, sfb, adam, onebit, p2p",
             }),
         }
     }
@@ -374,6 +409,49 @@ mod tests {
     }
 
     #[test]
+    fn the_cheapest_sends_least() {
+        let exact = [Scheme::Sfb, Scheme::P2p, Scheme::Ps];
+        for (p, p2, k) in [
+            (1, 1, 4),
+            (2, 1, 8),
+            (4, 1, 8),
+            (4, 8, 100),
+            (8, 8, 32),
+            (2, 5, 64),
+        ] {
+            let c = cluster(p, p2, k);
+            for side in [4, 16, 64, 1024] {
+                for fully_connected in [false, true] {
+                    let layer = LayerShape {
+                        fully_connected,
+                        ..LayerShape::dense(side, 3 * side)
+                    };
+                    let may = exact
+                        .into_iter()
+                        .filter(|s| fully_connected || *s != Scheme::Sfb);
+                    let least = may
+                        .map(|s| node_floats(s, layer, c))
+                        .fold(f64::MAX, f64::min);
+                    let chosen = Policy::Cheapest.choose(layer, c);
+                    assert_eq!(
+                        node_floats(chosen, layer, c),
+                        least,
+                        "{chosen} of {layer:?}, {c:?}"
+                    );
+                    assert_eq!(Policy::Cheapest.choose_on_servers(layer, c), Scheme::Ps);
+                }
+            }
+        }
+        // With more servers than workers they share the load better.
+        let conv = LayerShape {
+            fully_connected: false,
+            ..LayerShape::dense(64, 64)
+        };
+        assert_eq!(Policy::Cheapest.choose(conv, cluster(4, 8, 1)), Scheme::Ps);
+        assert_eq!(Policy::Cheapest.choose(conv, cluster(4, 4, 1)), Scheme::P2p);
+    }
+
+    #[test]
     fn convolutions_have_no_factors() {
         let conv = LayerShape {
             outputs: 4096,
@@ -391,6 +469,8 @@ mod tests {
         }
         let onebit = Policy::Force(Scheme::OneBit);
         assert_eq!(onebit.choose(conv, cluster(8, 8, 1)), Scheme::OneBit);
+        let p2p = Policy::Force(Scheme::P2p);
+        assert_eq!(p2p.choose(conv, cluster(8, 8, 1)), Scheme::P2p);
     }
 
     #[test]
@@ -413,6 +493,9 @@ mod tests {
         assert_eq!(apart, 2.0 * cluster_floats(Scheme::Adam, fc, c));
         let apart = p * worker_floats(Scheme::Ps, fc, c) + p2 * server_floats(Scheme::Ps, fc, c);
         assert_eq!(apart, 2.0 * cluster_floats(Scheme::Ps, fc, c));
+        let p2p = p * node_floats(Scheme::P2p, fc, c);
+        assert_eq!(p2p, 2.0 * cluster_floats(Scheme::P2p, fc, c));
+        assert_eq!(p2p, p * worker_floats(Scheme::P2p, fc, c));
         for scheme in Scheme::ALL {
             assert_eq!(node_floats(scheme, fc, cluster(1, 1, 3)), 0.0, "{scheme}");
         }

@@ -28,8 +28,8 @@ pub use book::Book;
 pub use completion::Completion;
 pub use coordinator::{ClusterInfo, Coordinator, Member, MemberHello, MemberRole, Refusal};
 pub use message::{
-    Body, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Sizes, VERSION,
-    bits_len,
+    Body, Floats, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Pool,
+    Sizes, VERSION, bits_len,
 };
 pub use model_file::{ModelFile, ModelFileError, ModelLayer, ModelTensor};
 pub use plan::{
@@ -39,7 +39,7 @@ pub use plan::{
 pub use replay::{RecordedLayer, Recording, RecordingError};
 pub use rounds::RoundError;
 pub use step::{Penalty, Schedule, StepError, StepRule, StepSpec, state_name};
-pub use store::{Checkpoint, KvStore, Saved};
+pub use store::{Checkpoint, KvStore, Made, Saved};
 pub use syncer::{Contribution, Destination, Syncer};
 pub use violation::ProtocolViolation;
 

@@ -26,7 +26,7 @@ mod sync;
 mod traffic;
 mod worker;
 
-pub use checkpoint::{CheckpointError, CheckpointFolder};
+pub use checkpoint::{CheckpointError, CheckpointFolder, common_clocks};
 pub use client::{Claims, Client, ClientJob, First, OwnReplica, Replica, Resumed, Turn};
 pub use coordinator::{CoordinatorJob, run_coordinator};
 pub use error::{ANOTHER_FAILED, PoseidonError};

@@ -6,8 +6,8 @@ use std::sync::{Arc, Barrier};
 
 use dogwild::poseidon::{
     Claims, Client, ClientJob, Contribution, CoordinatorJob, First, MemberJob, ModelFile, ModelJob,
-    ModelLayer, ModelTensor, OwnReplica, PoseidonError, Replica, Scheme, ServerJob, StepRule,
-    Stragglers, run_coordinator, run_server,
+    ModelLayer, ModelTensor, OwnReplica, PAIR_BYTES, PoseidonError, Replica, Scheme, ServerJob,
+    StepRule, Stragglers, run_coordinator, run_server,
 };
 use dogwild::weights::kernels;
 
@@ -15,11 +15,12 @@ use crate::cluster::{LOOPBACK, SESSION, force, setup, wait_for_file};
 
 const IMAGES: u32 = 3;
 const ROWS: u32 = 5;
+const CONV: [usize; 2] = [5, 7];
 const FC: [usize; 2] = [4, 6];
 
 /// A convolution, and a fully connected layer with a bias, through which an image passes more than
 /// once.
-fn model(step: StepRule) -> ModelFile {
+fn model(step: StepRule, conv: [usize; 2]) -> ModelFile {
     let tensor = |name: &str, shape: &[usize]| ModelTensor {
         name: name.into(),
         shape: shape.to_vec(),
@@ -40,7 +41,7 @@ fn model(step: StepRule) -> ModelFile {
         images: IMAGES,
         iterations: None,
         step,
-        layers: vec![layer("conv", false, &[5, 7]), layer("fc", true, &FC)],
+        layers: vec![layer("conv", false, &conv), layer("fc", true, &FC)],
     }
 }
 
@@ -61,6 +62,9 @@ struct Job {
     checkpoint_every: u64,
     staleness: u32,
     stragglers: Stragglers,
+    /// Shape of the convolution.
+    conv: [usize; 2],
+    pair_bytes: u64,
 }
 
 impl Job {
@@ -72,6 +76,8 @@ impl Job {
             checkpoint_every: 0,
             staleness: 0,
             stragglers: Stragglers::Wait,
+            conv: CONV,
+            pair_bytes: PAIR_BYTES,
         }
     }
 }
@@ -102,7 +108,8 @@ fn run<T: Send>(
     cluster.checkpoint_every = job.checkpoint_every;
     cluster.staleness = job.staleness;
     cluster.stragglers = job.stragglers;
-    let model = ModelJob::of_file(model(job.rule.clone())).expect("a model");
+    cluster.pair_bytes = job.pair_bytes;
+    let model = ModelJob::of_file(model(job.rule.clone(), job.conv)).expect("a model");
     let address = folder.join("coordinator");
     let _ = std::fs::remove_file(&address);
     let coordinator = CoordinatorJob {
@@ -242,7 +249,7 @@ fn restarts_exactly(scheme: Scheme, text: &str) {
 
 #[test]
 fn every_rule_restarts_exactly_from_a_checkpoint() {
-    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::OneBit] {
+    for scheme in Scheme::ALL {
         for text in [SGD, ADAM, MEAN] {
             restarts_exactly(scheme, text);
         }
@@ -277,10 +284,42 @@ fn a_clients_own_optimiser_gets_the_mean_gradient() {
     server.expect("a good end");
 }
 
+/// Messages that are so small that the thread that sends them writes them too, thousands both ways
+/// at once, while threads that read give out weights.
+#[test]
+fn small_messages_of_peers_do_not_wait_for_each_other() {
+    let mut job = Job::new(Scheme::P2p, MEAN, 3);
+    (job.conv, job.pair_bytes) = ([4000, 1000], 12_000);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (sums, server) = run(&job, folder.path(), false, |place| {
+        let client = join(place, First::Zeros);
+        while let Some(turn) = client.begin().expect("no error") {
+            for layer in [1, 0] {
+                contribute(&client, layer, turn.clock);
+            }
+            client.end().expect("no error");
+        }
+        assert!(client.settle().expect("no error"));
+        let found = bits(&weights(&client));
+        client.close().expect("a good end");
+        found
+    });
+    server.expect("a good end");
+    assert_eq!(sums[0], sums[1]);
+    let both = [0, 1].map(|worker| value(worker, 2, 17));
+    assert_eq!(f32::from_bits(sums[0][17]), (both[0] + both[1]) / 2.0);
+}
+
 /// A layer that no loss reached counts as zero, and the end comes where a client asks for it.
 #[test]
 fn layers_without_a_gradient_are_zero_and_a_client_may_end_the_run() {
-    for (scheme, staleness) in [(Scheme::Ps, 0), (Scheme::Sfb, 0), (Scheme::Ps, 2)] {
+    for (scheme, staleness) in [
+        (Scheme::Ps, 0),
+        (Scheme::Sfb, 0),
+        (Scheme::P2p, 0),
+        (Scheme::Ps, 2),
+        (Scheme::P2p, 2),
+    ] {
         let text = r#"{"rule":"sgd","rate":1}"#;
         let mut job = Job::new(scheme, text, u64::MAX);
         job.staleness = staleness;
@@ -302,7 +341,11 @@ fn layers_without_a_gradient_are_zero_and_a_client_may_end_the_run() {
         server.expect("a good end");
         assert_eq!(ends[0], ends[1]);
         assert_eq!(ends[0].0, 4 + u64::from(staleness));
-        let fc = model(rule(text)).manifest().expect("a manifest").tensors()[2].offset;
+        let fc = model(rule(text), CONV)
+            .manifest()
+            .expect("a manifest")
+            .tensors()[2]
+            .offset;
         let (conv, fc) = ends[0].1.split_at(fc);
         assert!(conv.iter().any(|bits| *bits != 0) && fc.iter().all(|bits| *bits == 0));
     }
@@ -541,7 +584,7 @@ fn clients_that_begin_with_other_weights_are_refused() {
 fn a_mean_that_is_not_seen_is_refused() {
     let mut cluster = setup(force(Scheme::Ps), 2, 1, 1).cluster;
     cluster.staleness = 1;
-    let job = ModelJob::of_file(model(rule(MEAN))).expect("a model");
+    let job = ModelJob::of_file(model(rule(MEAN), CONV)).expect("a model");
     let why = job.check(&cluster).expect_err("refused").to_string();
     assert!(why.contains("step rule mean with staleness"), "{why}");
     cluster.staleness = 0;
@@ -552,7 +595,7 @@ fn a_mean_that_is_not_seen_is_refused() {
         "{why}"
     );
     let wrong = rule(r#"{"rule":"adam","rate":0.1,"beta1":1}"#);
-    let why = ModelJob::of_file(model(wrong))
+    let why = ModelJob::of_file(model(wrong, CONV))
         .expect_err("refused")
         .to_string();
     assert!(why.contains("beta1 is 1"), "{why}");

@@ -43,6 +43,14 @@ pub(crate) fn lenet(batch: usize) -> SolverSpec {
     SolverSpec::parse("lenet", solver, |_| Ok(("net".into(), net))).expect("LeNet")
 }
 
+/// As many servers, or one where none would hold anything.
+pub(crate) fn servers(policy: Policy, most: u16) -> u16 {
+    match policy {
+        Policy::Force(Scheme::P2p) | Policy::Cheapest => 1,
+        _ => most,
+    }
+}
+
 pub(crate) fn setup(policy: Policy, workers: u16, servers: u16, clocks: u64) -> Setup {
     Setup {
         cluster: ClusterSpec {

@@ -11,7 +11,7 @@ use dogwild::solver::data::{Batches, Images, Shard};
 use dogwild::solver::{Phase, SolverSpec, update};
 use dogwild::weights::WeightsView;
 
-use crate::cluster::{Cluster, Setup, force, lenet, setup};
+use crate::cluster::{Cluster, Setup, force, lenet, servers, setup};
 
 /// The batches of `of` threads, each with its share of the pictures in the order of its seed.
 fn shares(setup: &Setup, images: &Arc<Images>, of: u32) -> Vec<Batches> {
@@ -140,10 +140,10 @@ fn assert_equal(setup: Setup, expected: &Expected) {
 fn all_ways(policy: Policy) {
     for workers in [2, 4] {
         // How gradients travel changes nothing for one worker.
-        let expected = Expected::of(&setup(policy, workers, 2, 10));
+        let expected = Expected::of(&setup(policy, workers, servers(policy, 2), 10));
         for overlap in [Overlap::Wfbp, Overlap::None] {
             for partition in [Partition::Pairs, Partition::Tensor] {
-                let mut setup = setup(policy, workers, 2, 10);
+                let mut setup = setup(policy, workers, servers(policy, 2), 10);
                 setup.overlap = overlap;
                 setup.cluster.partition = partition;
                 setup.cluster.pair_bytes = 100_000;
@@ -169,6 +169,16 @@ fn adam() {
 }
 
 #[test]
+fn peer_to_peer() {
+    all_ways(force(Scheme::P2p));
+}
+
+#[test]
+fn cheapest() {
+    all_ways(Policy::Cheapest);
+}
+
+#[test]
 fn hybcomm() {
     all_ways(Policy::HybComm);
 }
@@ -180,7 +190,7 @@ fn sacp() {
 
 #[test]
 fn threads_add_up_before_they_send() {
-    for scheme in [Scheme::Ps, Scheme::Sfb] {
+    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::P2p] {
         let mut setup = setup(force(scheme), 2, 1, 6);
         setup.threads = 2;
         let expected = Expected::of(&setup);

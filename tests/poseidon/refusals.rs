@@ -281,7 +281,7 @@ fn a_member_that_does_not_wait_is_dropped_and_named() {
             subject: 1,
             sender: 0,
             clock: 5,
-            body: dogwild::poseidon::Body::Floats(vec![0.0; 20]),
+            body: dogwild::poseidon::Body::Floats(vec![0.0; 20].into()),
         });
         assert!(
             server.receive(MessageKind::Bye).is_none(),

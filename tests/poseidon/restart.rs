@@ -18,6 +18,11 @@ use crate::support::wait::wait_while;
 
 const ITERATIONS: u64 = 120;
 
+/// Servers of a run with these arguments: under `p2p` they would hold nothing.
+fn servers(args: &[&str]) -> u16 {
+    if args.contains(&"p2p") { 1 } else { 2 }
+}
+
 /// `dogwild train --sync poseidon` on small batches, with results in `out`.
 fn train(folder: &Path, out: &str, more: &[&str]) -> Process {
     let net = include_str!("../../models/lenet_train_test.prototxt");
@@ -35,7 +40,7 @@ fn train(folder: &Path, out: &str, more: &[&str]) -> Process {
             "--workers",
             "2",
             "--servers",
-            "2",
+            &servers(more).to_string(),
         ])
         .args([
             "--pair-bytes",
@@ -129,8 +134,8 @@ fn killed_runs_end_the_same(scheme: &str, more: &[&str]) {
     let mut broken = train(folder.path(), "broken", &args);
     let seed = seed();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let which = ["worker", "server"].map(|role| {
-        let index = rng.random_range(0..2);
+    let which = [("worker", 2), ("server", servers(&args))].map(|(role, members)| {
+        let index = rng.random_range(0..members);
         format!("--label {role}{index} ")
     });
     let mut victims = [which[0].as_str(), which[1].as_str(), "coordinator"];
@@ -144,7 +149,12 @@ fn killed_runs_end_the_same(scheme: &str, more: &[&str]) {
         said += &format!(", {victim} at {steps}");
         kill(&mut broken, victim, steps);
     }
-    end(broken);
+    let log = end(broken);
+    // A run that begins anew ends the same too.
+    assert!(
+        log.contains("again from the checkpoint after"),
+        "{said}: {log}"
+    );
     let summary = summary(&folder.path().join("broken"));
     assert_eq!(summary["restarts"], 3, "{said}: {summary}");
     assert_eq!(summary["replicas_identical"], true, "{said}");
@@ -173,6 +183,11 @@ fn hybcomm_survives_kills() {
 #[ignore = "long: a series of kills"]
 fn adam_with_two_threads_survives_kills() {
     killed_runs_end_the_same("adam", &["--threads-per-worker", "2"]);
+}
+
+#[test]
+fn peer_to_peer_survives_kills() {
+    killed_runs_end_the_same("p2p", &[]);
 }
 
 #[test]

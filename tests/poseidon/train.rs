@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dogwild::poseidon::{Policy, Scheme, Stragglers};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, force, setup};
+use crate::cluster::{Cluster, force, servers, setup};
 use crate::support::program::dogwild;
 use crate::support::results::summary;
 
@@ -178,7 +178,8 @@ fn a_budget_is_kept() {
 #[test]
 fn budgets_go_with_staleness_and_every_scheme() {
     for scheme in Scheme::ALL {
-        let mut setup = setup(force(scheme), 3, 2, 12);
+        let policy = force(scheme);
+        let mut setup = setup(policy, 3, servers(policy, 2), 12);
         (setup.cluster.staleness, setup.cluster.pair_bytes) = (2, 200_000);
         let mut cluster = Cluster::new(setup);
         (cluster.worker_bytes_per_s, cluster.server_bytes_per_s) = (Some(100e6), Some(100e6));

@@ -4,7 +4,7 @@
 use dogwild::poseidon::cost::{server_floats, worker_floats};
 use dogwild::poseidon::{ClusterSize, LayerShape, Scheme, TrafficReport};
 
-use crate::cluster::{Cluster, force, setup};
+use crate::cluster::{Cluster, force, servers, setup};
 
 const CLOCKS: u64 = 6;
 
@@ -35,7 +35,9 @@ fn bytes(report: &TrafficReport, layer: &str) -> f64 {
 }
 
 fn assert_as_predicted(scheme: Scheme, pair_bytes: u64, layers: &[&str]) {
-    let mut setup = setup(force(scheme), 3, 2, CLOCKS);
+    let policy = force(scheme);
+    let holders = servers(policy, 2);
+    let mut setup = setup(policy, 3, holders, CLOCKS);
     setup.cluster.pair_bytes = pair_bytes;
     let cluster = Cluster::new(setup);
     cluster.run();
@@ -45,7 +47,7 @@ fn assert_as_predicted(scheme: Scheme, pair_bytes: u64, layers: &[&str]) {
         serde_json::from_str(&text).expect("JSON")
     };
     let workers: Vec<_> = (0..3).map(|k| report(format!("worker{k}"))).collect();
-    let servers: Vec<_> = (0..2).map(|k| report(format!("server{k}"))).collect();
+    let servers: Vec<_> = (0..holders).map(|k| report(format!("server{k}"))).collect();
     let counts = ClusterSize::new(3, 2, 8).expect("a cluster");
     let near = |found: f64, predicted: f64, what: &str| {
         let within = (found - predicted).abs() <= 0.02 * predicted;
@@ -61,6 +63,10 @@ fn assert_as_predicted(scheme: Scheme, pair_bytes: u64, layers: &[&str]) {
         for worker in &workers {
             near(bytes(worker, layer), predicted, layer);
         }
+        if scheme == Scheme::P2p {
+            assert!(servers.iter().all(|server| bytes(server, layer) == 0.0));
+            continue;
+        }
         let all: f64 = servers.iter().map(|server| bytes(server, layer)).sum();
         // The model gives a server's even share; one server has all of a layer under adam.
         let holders = if scheme == Scheme::Adam { 1.0 } else { 2.0 };
@@ -74,6 +80,12 @@ const ALL: [&str; 4] = ["conv1", "conv2", "ip1", "ip2"];
 #[test]
 fn full_matrices() {
     assert_as_predicted(Scheme::Ps, 20_000, &ALL);
+}
+
+/// Small layers are one pair each, which one worker holds: only those of many pairs are even.
+#[test]
+fn full_matrices_to_peers() {
+    assert_as_predicted(Scheme::P2p, 4_000, &["conv2", "ip1"]);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn predictions_keep_their_order() {
                 .expect(policy);
             way.pointer(key).and_then(Value::as_f64).expect(key)
         };
-        for policy in ["ps", "hybcomm", "sacp", "adam", "onebit"] {
+        for policy in ["ps", "hybcomm", "sacp", "adam", "onebit", "p2p", "cheapest"] {
             let [alone, hidden] =
                 ["no_overlap", "wfbp"].map(|w| way(policy, &format!("/{w}/iteration_s")));
             assert!(hidden <= alone, "{net} {policy}: {hidden} after {alone}");
@@ -114,6 +114,13 @@ fn predictions_keep_their_order() {
             );
         }
         assert!(way("hybcomm", "/bytes_per_node_mean") <= way("ps", "/bytes_per_node_mean"));
+        for other in ["hybcomm", "p2p"] {
+            let least = way("cheapest", "/bytes_per_node_mean");
+            assert!(
+                least <= way(other, "/bytes_per_node_mean") * 1.001,
+                "{net} {other}"
+            );
+        }
         assert!(way("adam", "/imbalance") > way("ps", "/imbalance"), "{net}");
     }
 }

@@ -4,7 +4,6 @@
 //! on from a checkpoint that all have, or all from the beginning; a node that was killed or told to
 //! end is waited for, by name.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use super::super::plan::Here;
 use super::super::progress::Progress;
 use super::Watched;
 use crate::node::Stop;
-use crate::poseidon::{CheckpointFolder, Member, MemberRole, Policy, Scheme};
+use crate::poseidon::{Member, MemberRole, Policy, Scheme, common_clocks};
 use crate::settings::StragglerChoice;
 
 /// Rounds without a step in between before the job gives up.
@@ -188,15 +187,7 @@ impl Watched<'_> {
         let of = |role, range: std::ops::Range<u16>| range.map(move |index| Member { role, index });
         let members = of(MemberRole::Worker, own.workers_here())
             .chain(of(MemberRole::Server, own.servers_here()));
-        let clocks = members.map(|member| {
-            let folder = CheckpointFolder::new(&own.checkpoint_folder, member);
-            let clocks = folder.and_then(|folder| folder.clocks());
-            clocks
-                .unwrap_or_default()
-                .into_iter()
-                .collect::<BTreeSet<u64>>()
-        });
-        let common = clocks.reduce(|all, one| &all & &one);
-        common.unwrap_or_default().into_iter().collect()
+        let common = common_clocks(&own.checkpoint_folder, members);
+        common.into_iter().collect()
     }
 }

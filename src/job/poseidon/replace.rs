@@ -11,7 +11,7 @@ use super::super::children::{Component, Gone};
 use super::super::fleet::{Dead, Fleet};
 use super::super::restarts::Restarts;
 use super::Watched;
-use crate::poseidon::{CheckpointFolder, Member, MemberRole, Policy, Scheme};
+use crate::poseidon::{Member, MemberRole, Policy, Scheme, common_clocks};
 use crate::settings::{ClusterSettings, StragglerChoice};
 
 /// Time after which a worker that runs without a coordinator will not join any more.
@@ -49,16 +49,8 @@ impl Watched<'_> {
         } = self.plan.own.cluster;
         let of = |role, count| (0..count).map(move |index| Member { role, index });
         let members = of(MemberRole::Worker, workers).chain(of(MemberRole::Server, servers));
-        let clocks = |member| {
-            let folder = CheckpointFolder::new(&self.plan.own.checkpoint_folder, member).ok()?;
-            folder.clocks().ok()
-        };
-        let all: Option<Vec<Vec<u64>>> = members.map(clocks).collect();
-        let all = all?;
-        let (first, others) = all.split_first()?;
-        let mut newest = first.iter().rev();
-        newest
-            .find(|clock| others.iter().all(|clocks| clocks.contains(clock)))
+        common_clocks(&self.plan.own.checkpoint_folder, members)
+            .last()
             .copied()
     }
 

@@ -181,7 +181,9 @@ pub(super) fn ahead_of(plan: &Plan, scheme: Scheme, len: usize) -> Option<Ahead>
     }
     match (scheme, &plan.step.rule) {
         (Scheme::Sfb | Scheme::OneBit, _) => Some(Ahead::of_worker()),
-        (Scheme::Ps | Scheme::Adam, StepRule::Sgd { .. }) => Some(Ahead::of_server(len)),
-        (Scheme::Ps | Scheme::Adam, _) => None,
+        (Scheme::Ps | Scheme::Adam | Scheme::P2p, StepRule::Sgd { .. }) => {
+            Some(Ahead::of_server(len))
+        }
+        (Scheme::Ps | Scheme::Adam | Scheme::P2p, _) => None,
     }
 }

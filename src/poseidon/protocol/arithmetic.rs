@@ -28,15 +28,15 @@ pub trait Arithmetic: Send + Sync {
 }
 
 /// The gradient of a fully connected layer, weight then bias, from the factors of several workers.
+/// `gradient` has room for all of it.
 pub(super) fn rebuild<'m>(
     layer: &PlanLayer,
     factors: impl Iterator<Item = &'m Message>,
     math: &dyn Arithmetic,
-    gradient: &mut Vec<f32>,
+    gradient: &mut [f32],
 ) {
     let sizes = [layer.shape.outputs as usize, layer.shape.inputs as usize];
-    gradient.clear();
-    gradient.resize(layer.shape.parameters() as usize, 0.0);
+    gradient.fill(0.0);
     let (weight, bias) = gradient.split_at_mut(sizes[0] * sizes[1]);
     for message in factors {
         let floats = message.floats();

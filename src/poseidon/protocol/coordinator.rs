@@ -164,6 +164,8 @@ pub struct Coordinator {
     left: Vec<Member>,
     /// Workers that died while the others went on.
     dead: BTreeSet<Member>,
+    /// Servers that hold no pairs, and so write no checkpoints.
+    idle: BTreeSet<Member>,
     /// Checkpoints that each member has said to have.
     saved: BTreeMap<Member, BTreeSet<u64>>,
 }
@@ -184,6 +186,9 @@ impl Coordinator {
         let role = |role, count| (0..count).map(move |index| (Member { role, index }, None));
         let members =
             role(MemberRole::Worker, plan.workers).chain(role(MemberRole::Server, plan.servers));
+        let homes: BTreeSet<_> = plan.pairs().iter().filter_map(|pair| pair.home).collect();
+        let servers = role(MemberRole::Server, plan.servers).map(|(member, _)| member);
+        let idle = servers.filter(|server| !homes.contains(server)).collect();
         Ok(Self {
             session,
             fingerprint,
@@ -192,6 +197,7 @@ impl Coordinator {
             members: members.collect(),
             left: Vec::new(),
             dead: BTreeSet::new(),
+            idle,
             saved: BTreeMap::new(),
             plan,
         })

@@ -12,11 +12,13 @@
 //! 24 payload (payload_len bytes)
 //! ```
 
+mod floats;
 mod sizes;
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use floats::{Floats, Pool};
 pub use sizes::{ParseError, Sizes, bits_len};
 
 /// First bytes of every message behind its length.
@@ -180,7 +182,7 @@ pub enum Body {
     /// UTF-8 text.
     Text(String),
     /// Values in the order of the weights or factors.
-    Floats(Vec<f32>),
+    Floats(Floats),
     /// Words of a pair at one bit per weight.
     Words(Vec<u32>),
 }
@@ -269,11 +271,13 @@ impl Message {
     }
 
     /// Reads the payload that `header` announces through `fill`, which fills all it is given.
+    /// Floats lie in memory of `pool`.
     ///
     /// # Errors
     /// The error of `fill`, or text that is not UTF-8.
     pub fn read<E: From<ParseError>>(
         header: &Header,
+        pool: &Pool,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
         let body = match header.kind.payload() {
@@ -284,7 +288,7 @@ impl Message {
                 Body::Text(String::from_utf8(bytes).map_err(|_| ParseError::Text)?)
             }
             Payload::Floats => {
-                let mut floats = vec![0.0f32; header.payload_len / 4];
+                let mut floats = pool.take(header.payload_len / 4);
                 fill(floats.as_mut_bytes())?;
                 Body::Floats(floats)
             }
@@ -318,7 +322,7 @@ impl Message {
         let (payload, rest) = rest
             .split_at_checked(need)
             .ok_or(short(HEADER_LEN + need))?;
-        let message = Self::read(&header, |to| {
+        let message = Self::read(&header, &Pool::default(), |to| {
             to.copy_from_slice(payload);
             Ok::<(), ParseError>(())
         })?;

@@ -215,7 +215,7 @@ impl ModelLayer {
         }
         match (self.scheme, self.rows) {
             (Some(scheme), _) if scheme.sends_factors() => Some(format!(
-                "scheme {scheme} needs factors: set factors to true, or choose ps or onebit"
+                "scheme {scheme} needs factors: set factors to true, or choose ps, p2p or onebit"
             )),
             (_, Some(rows)) => Some(format!(
                 "rows is {rows}, and only layers with factors have rows: leave it out"

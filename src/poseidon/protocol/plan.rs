@@ -5,16 +5,19 @@
 
 mod error;
 mod layer_spec;
+mod loads;
 
 use serde::{Deserialize, Serialize};
 
 use super::ahead::Reads;
+use super::coordinator::{Member, MemberRole};
 use super::message::{MAX_TEXT, Sizes};
 use super::step::{StepRule, StepSpec};
 use crate::poseidon::cost::{ClusterError, ClusterSize, LayerShape, Policy, Scheme};
 
 pub use error::PlanError;
 pub use layer_spec::LayerSpec;
+use loads::Loads;
 
 /// Default size of a KV pair, in bytes (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;
@@ -84,8 +87,9 @@ pub struct Pair {
     pub in_layer: usize,
     /// Number of weights.
     pub len: usize,
-    /// The server that holds it; none if its layer takes `sfb`.
-    pub server: Option<u16>,
+    /// The member that adds up its gradients and makes its steps: a server, or under `p2p` a
+    /// worker. None if its layer takes `sfb`.
+    pub home: Option<Member>,
 }
 
 /// Settings of a cluster, from which a [`Plan`] is made.
@@ -242,7 +246,10 @@ impl Plan {
             self.check_drop(quorum)?;
         }
         self.check_step()?;
-        let held = self.pairs().iter().filter(|p| p.server.is_some()).count();
+        let at_server = |home: Member| home.role == MemberRole::Server;
+        let pairs = self.pairs();
+        let held = pairs.iter().filter(|p| p.home.is_some_and(at_server));
+        let held = held.count();
         if usize::from(self.servers) > held.max(1) {
             return Err(PlanError::Servers {
                 servers: self.servers,
@@ -268,8 +275,8 @@ impl Plan {
         if self.staleness > 0 {
             return Err(PlanError::StalenessAndDrop(self.staleness));
         }
-        match self.layers.iter().find(|l| l.scheme == Scheme::Sfb) {
-            Some(layer) => Err(PlanError::SfbAndDrop(layer.name.clone())),
+        match self.layers.iter().find(|l| l.scheme.is_between_workers()) {
+            Some(layer) => Err(PlanError::PeersAndDrop(layer.name.clone(), layer.scheme)),
             None => Ok(()),
         }
     }
@@ -301,29 +308,29 @@ impl Plan {
     }
 
     /// The KV pairs: each tensor in parts as equal as can be, each part at the server that holds
-    /// least so far. A layer under `adam` stays together, for its gradient is rebuilt as a whole.
+    /// least so far, or under `p2p` at the worker. A layer under `adam` stays together, for its
+    /// gradient is rebuilt as a whole.
     pub fn pairs(&self) -> Vec<Pair> {
         let mut pairs = Vec::new();
-        let mut load = vec![0; usize::from(self.servers).max(1)];
+        let mut servers = Loads::new(MemberRole::Server, self.servers);
+        let mut workers = Loads::new(MemberRole::Worker, self.workers);
         let most = match self.partition {
             Partition::Pairs => (self.pair_bytes / 4).max(1) as usize,
             Partition::Tensor => usize::MAX,
         };
         for (layer, info) in self.layers.iter().enumerate() {
-            let home = least(&load);
+            let whole = servers.least();
             let mut in_layer = 0;
             for (tensor, t) in info.tensors.iter().enumerate() {
                 let parts = t.len.div_ceil(most);
                 for part in 0..parts {
                     let [from, to] = [part, part + 1].map(|p| p * t.len / parts);
-                    let server = match info.scheme {
+                    let home = match info.scheme {
                         Scheme::Sfb => None,
-                        Scheme::Adam => Some(home),
-                        Scheme::Ps | Scheme::OneBit => Some(least(&load)),
+                        Scheme::Adam => Some(servers.add(whole, to - from)),
+                        Scheme::Ps | Scheme::OneBit => Some(servers.add_to_least(to - from)),
+                        Scheme::P2p => Some(workers.add_to_least(to - from)),
                     };
-                    if let Some(server) = server {
-                        load[server] += to - from;
-                    }
                     pairs.push(Pair {
                         id: pairs.len() as u32,
                         layer,
@@ -331,7 +338,7 @@ impl Plan {
                         offset: t.offset + from,
                         in_layer: in_layer + from,
                         len: to - from,
-                        server: server.map(|server| server as u16),
+                        home,
                     });
                 }
                 in_layer += t.len;
@@ -361,7 +368,8 @@ impl Plan {
 
     /// True if workers talk to each other.
     pub fn has_peers(&self) -> bool {
-        self.workers > 1 && self.layers.iter().any(|l| l.scheme == Scheme::Sfb)
+        let between = |l: &PlanLayer| l.scheme.is_between_workers();
+        self.workers > 1 && self.layers.iter().any(between)
     }
 
     /// True if a checkpoint is made when `clock` steps are done.
@@ -369,11 +377,6 @@ impl Plan {
         let due = |every| clock.is_multiple_of(every) || clock == self.clocks;
         clock > 0 && self.checkpoint_every > 0 && due(self.checkpoint_every)
     }
-}
-
-/// The first of those that hold least.
-fn least(load: &[usize]) -> usize {
-    (0..load.len()).min_by_key(|&i| load[i]).unwrap_or(0)
 }
 
 #[cfg(test)]

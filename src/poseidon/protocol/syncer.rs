@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::ahead::{Ahead, ahead_of};
 use super::coordinator::{Member, MemberRole};
-use super::message::{Body, Message, MessageKind};
+use super::message::{Body, Message, MessageKind, Pool};
 use super::onebit;
 use super::plan::{Pair, Plan, PlanLayer};
 use super::rounds::Rounds;
@@ -30,8 +30,8 @@ use crate::poseidon::cost::Scheme;
 /// The receivers of a worker's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The server of that index.
-    Server(u16),
+    /// A server, or under `p2p` a worker: perhaps the one that sends it.
+    Home(Member),
     /// All other workers.
     Peers,
 }
@@ -57,7 +57,7 @@ struct HeldPair {
     /// Steps that are in this worker's weights.
     applied: u64,
     /// Received and not yet applied: weights (the newest only) or sums (all).
-    waiting: VecDeque<Message>,
+    waiting: VecDeque<Arc<Message>>,
     /// Difference of the gradients and the bits that were sent; empty but under `onebit`.
     residual: Vec<f32>,
     /// Its own part of steps that are missing, where the worker reads that.
@@ -78,18 +78,21 @@ pub struct Syncer {
     /// Own factors that were sent and are in no [`Ahead`] yet.
     own: VecDeque<Arc<Message>>,
     open: bool,
+    pool: Pool,
     scratch: Vec<f32>,
 }
 
 impl Syncer {
     /// The syncer of `layer` at `worker`, after `start` steps. Weights that servers hold count as
-    /// missing until a server has sent them.
-    pub fn new(plan: &Plan, layer: usize, worker: u16, start: u64) -> Self {
+    /// missing until a server has sent them. What it sends lies in memory of `pool`.
+    pub fn new(plan: &Plan, layer: usize, worker: u16, start: u64, pool: &Pool) -> Self {
         let info = plan.layers[layer].clone();
         let of_layer = plan.pairs().into_iter().filter(|pair| pair.layer == layer);
         let onebit = info.scheme == Scheme::OneBit;
+        // Under the others the workers hold the weights from the start.
+        let sent = matches!(info.scheme, Scheme::Ps | Scheme::Adam);
         let pairs = of_layer.map(|pair| HeldPair {
-            applied: if onebit { start } else { 0 },
+            applied: if sent { 0 } else { start },
             waiting: VecDeque::new(),
             residual: vec![0.0; if onebit { pair.len } else { 0 }],
             ahead: ahead_of(plan, info.scheme, pair.len),
@@ -107,6 +110,7 @@ impl Syncer {
             rounds: Rounds::new(plan.workers, 2 * staleness + 2, start),
             own: VecDeque::new(),
             open: true,
+            pool: pool.clone(),
             scratch: Vec::new(),
             layer: info,
         }
@@ -152,9 +156,7 @@ impl Syncer {
             }
             _ => {
                 let behind = self.pairs.iter().filter(|p| p.applied < steps);
-                let role = MemberRole::Server;
-                let servers = behind.filter_map(|p| p.pair.server);
-                servers.map(|index| Member { role, index }).collect()
+                behind.filter_map(|p| p.pair.home).collect()
             }
         };
         members.sort_unstable();
@@ -198,7 +200,8 @@ impl Syncer {
         };
         match (self.layer.scheme, contribution) {
             (Scheme::Sfb, Contribution::Factors(factors)) => {
-                let message = message(MessageKind::Factors, self.index, Body::Floats(factors));
+                let body = Body::Floats(factors.into());
+                let message = message(MessageKind::Factors, self.index, body);
                 // This cannot fail: before this clock began, the worker waited for the steps of
                 // older ones, so the clock is within the window.
                 let _ = self.rounds.add(self.worker, clock, message.clone());
@@ -207,10 +210,11 @@ impl Syncer {
                 peers.into_iter().collect()
             }
             (Scheme::Adam, Contribution::Factors(factors)) => {
-                let home = self.pairs.iter().find_map(|p| p.pair.server);
-                let message = message(MessageKind::Factors, self.index, Body::Floats(factors));
+                let home = self.pairs.iter().find_map(|p| p.pair.home);
+                let body = Body::Floats(factors.into());
+                let message = message(MessageKind::Factors, self.index, body);
                 self.note_own(&message);
-                home.map(|home| (Destination::Server(home), message))
+                home.map(|home| (Destination::Home(home), message))
                     .into_iter()
                     .collect()
             }
@@ -222,15 +226,15 @@ impl Syncer {
                         let words = onebit::quantise(gradient, &mut held.residual);
                         (MessageKind::Bits, Body::Words(words))
                     } else {
-                        (MessageKind::Gradient, Body::Floats(gradient.to_vec()))
+                        (
+                            MessageKind::Gradient,
+                            Body::Floats(self.pool.copy(gradient)),
+                        )
                     };
                     if let Some(ahead) = &mut held.ahead {
                         ahead.note(clock, as_sent(gradient, &body));
                     }
-                    Some((
-                        Destination::Server(pair.server?),
-                        message(kind, pair.id, body),
-                    ))
+                    Some((Destination::Home(pair.home?), message(kind, pair.id, body)))
                 };
                 self.pairs.iter_mut().filter_map(of_pair).collect()
             }
@@ -238,11 +242,12 @@ impl Syncer {
         }
     }
 
-    /// Takes a message of a server or a peer. [`Syncer::apply_received`] applies it.
+    /// Takes a message of a server or a peer, or weights of this worker's own share.
+    /// [`Syncer::apply_received`] applies it.
     ///
     /// # Errors
     /// See [`ProtocolViolation`]; nothing has changed then.
-    pub fn receive(&mut self, message: Message) -> Result<(), ProtocolViolation> {
+    pub fn receive(&mut self, message: Arc<Message>) -> Result<(), ProtocolViolation> {
         let (kind, subject, clock) = (message.kind, message.subject, message.clock);
         let unexpected = ProtocolViolation::UnexpectedSubject { kind, subject };
         match (self.layer.scheme, kind) {
@@ -251,9 +256,9 @@ impl Syncer {
             {
                 // Factors add up over the workers: each is taken once, and a step is made when all
                 // of its clock are there. This worker's own were added by `send`.
-                self.rounds.add(message.sender, clock, Arc::new(message))?;
+                self.rounds.add(message.sender, clock, message)?;
             }
-            (Scheme::Ps | Scheme::Adam, MessageKind::Weights) => {
+            (Scheme::Ps | Scheme::Adam | Scheme::P2p, MessageKind::Weights) => {
                 let held = self.held(&message).ok_or(unexpected)?;
                 let newest = held.waiting.back().map_or(held.applied, |m| m.clock);
                 // Weights include all earlier steps, so a newer message replaces an older one, and
@@ -292,10 +297,11 @@ impl Syncer {
         Ok(())
     }
 
-    /// The pair that a message is about, if the plan gives it to the server that sent it.
+    /// The pair that a message is about, if its home sent it.
     fn held(&mut self, message: &Message) -> Option<&mut HeldPair> {
         let holds = |held: &&mut HeldPair| {
-            held.pair.id == message.subject && held.pair.server == Some(message.sender)
+            let home = held.pair.home.map(|home| home.index);
+            held.pair.id == message.subject && home == Some(message.sender)
         };
         self.pairs.iter_mut().find(holds)
     }

@@ -4,6 +4,7 @@
 mod ahead;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use rand::{RngExt, SeedableRng};
@@ -102,6 +103,17 @@ fn plan(
     Plan::new(&spec, layers).unwrap()
 }
 
+/// The only server of a test.
+const SERVER: Member = Member {
+    role: MemberRole::Server,
+    index: 0,
+};
+
+/// Servers of a cluster: under `p2p` they have nothing to hold.
+fn servers(scheme: Scheme) -> u16 {
+    if scheme == Scheme::P2p { 1 } else { 2 }
+}
+
 /// Gradients and factors that depend on worker and clock alone.
 fn gradients(worker: u16, clock: u64) -> (Vec<f32>, Vec<f32>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(worker) << 32 | clock);
@@ -148,15 +160,17 @@ struct Worker {
     history: Vec<AtomicU32>,
     syncers: Vec<Syncer>,
     clock: u64,
-    inbox: Vec<VecDeque<Message>>,
+    inbox: Vec<VecDeque<Arc<Message>>>,
 }
 
 /// All members, and messages on the way: per sender and receiver in order, as TCP delivers them.
 struct World {
     plan: Plan,
     workers: Vec<Worker>,
+    /// Servers, and under `p2p` workers too.
+    homes: Vec<Member>,
     stores: Vec<KvStore>,
-    /// At each server, from each worker.
+    /// At each home, from each worker.
     inbox: Vec<Vec<VecDeque<Message>>>,
     rng: Xoshiro256PlusPlus,
     /// Largest number of iterations that one worker was ahead of another.
@@ -169,12 +183,16 @@ struct World {
 
 impl World {
     fn new(plan: Plan, seed: u64) -> Self {
-        let senders = usize::from(plan.workers + plan.servers);
+        let members = |role, count| (0..count).map(move |index| Member { role, index });
+        let mut homes: Vec<_> = members(MemberRole::Server, plan.servers).collect();
+        homes.extend(members(MemberRole::Worker, plan.workers));
+        let senders = usize::from(plan.workers) + homes.len();
+        let pool = Pool::default();
         let worker = |k| Worker {
             w: words(),
             history: zeros(),
             syncers: (0..plan.layers.len())
-                .map(|l| Syncer::new(&plan, l, k, 0))
+                .map(|l| Syncer::new(&plan, l, k, 0, &pool))
                 .collect(),
             clock: 0,
             inbox: (0..senders).map(|_| VecDeque::new()).collect(),
@@ -182,12 +200,15 @@ impl World {
         let start = words();
         Self {
             workers: (0..plan.workers).map(worker).collect(),
-            stores: (0..plan.servers)
-                .map(|s| KvStore::new(&plan, s, 0, WeightsView::of(&start)))
+            stores: homes
+                .iter()
+                .map(|home| KvStore::new(&plan, *home, 0, WeightsView::of(&start), &pool))
                 .collect(),
-            inbox: (0..plan.servers)
+            inbox: homes
+                .iter()
                 .map(|_| (0..plan.workers).map(|_| VecDeque::new()).collect())
                 .collect(),
+            homes,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             lead: 0,
             read: Vec::new(),
@@ -227,12 +248,13 @@ impl World {
         worker.clock += 1;
         for (to, message) in sent {
             match to {
-                Destination::Server(s) => {
-                    self.inbox[usize::from(s)][k].push_back((*message).clone())
+                Destination::Home(home) => {
+                    let at = self.homes.iter().position(|member| *member == home);
+                    self.inbox[at.unwrap()][k].push_back((*message).clone());
                 }
                 Destination::Peers => {
                     for (_, peer) in self.workers.iter_mut().enumerate().filter(|(p, _)| *p != k) {
-                        peer.inbox[k].push_back((*message).clone());
+                        peer.inbox[k].push_back(message.clone());
                     }
                 }
             }
@@ -244,12 +266,13 @@ impl World {
         true
     }
 
-    /// A server takes one message of worker `k`.
+    /// A home takes one message of worker `k`.
     fn serve(&mut self, s: usize, k: usize) -> bool {
         let Some(message) = self.inbox[s][k].pop_front() else {
             return false;
         };
-        let out = self.stores[s].receive(message, &Math).unwrap();
+        let out = self.stores[s].receive(message, &Math, |made| made.messages);
+        let out = out.unwrap().unwrap_or_default();
         let from = usize::from(self.plan.workers) + s;
         for worker in &mut self.workers {
             worker.inbox[from].extend(out.iter().cloned());
@@ -279,15 +302,15 @@ impl World {
 
     /// Runs until nothing can happen any more. `frozen` neither computes nor delivers.
     fn run(&mut self, frozen: Option<usize>) {
-        let (workers, servers) = (self.workers.len(), self.stores.len());
+        let (workers, homes) = (self.workers.len(), self.stores.len());
         let mut idle = 0;
         while idle < 4000 {
             let k = self.rng.random_range(0..workers);
-            let server = self.rng.random_range(0..servers);
-            let from = self.rng.random_range(0..workers + servers);
+            let home = self.rng.random_range(0..homes);
+            let from = self.rng.random_range(0..workers + homes);
             let happened = match self.rng.random_range(0..3) {
                 0 if Some(k) != frozen => self.compute(k),
-                1 => self.serve(server, k),
+                1 => self.serve(home, k),
                 _ => self.receive(k, from),
             };
             idle = if happened { 0 } else { idle + 1 };
@@ -325,9 +348,9 @@ fn reference(plan: &Plan) -> Vec<f32> {
 
 #[test]
 fn replicas_make_the_steps_of_one_process_in_any_order_of_messages() {
-    for (seed, scheme) in (0..).zip([Scheme::Ps, Scheme::Sfb, Scheme::Adam]) {
+    for (seed, scheme) in (0..).zip([Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::P2p]) {
         for workers in [1, 2, 4] {
-            let plan = plan(scheme, workers, 2, 0, Stragglers::Wait);
+            let plan = plan(scheme, workers, servers(scheme), 0, Stragglers::Wait);
             let mut world = World::new(plan.clone(), seed);
             world.run(None);
             let [expected, found] = [
@@ -365,9 +388,9 @@ fn one_bit_replicas_stay_equal_and_follow_roughly() {
 /// all end with the same weights.
 #[test]
 fn no_worker_runs_further_ahead_than_staleness() {
-    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::OneBit] {
+    for scheme in Scheme::ALL {
         for staleness in [0, 1, 3] {
-            let plan = plan(scheme, 3, 2, staleness, Stragglers::Wait);
+            let plan = plan(scheme, 3, servers(scheme), staleness, Stragglers::Wait);
             let mut world = World::new(plan.clone(), u64::from(staleness));
             world.run(Some(1));
             let lead = u64::from(staleness) + 1;
@@ -387,11 +410,11 @@ fn no_worker_runs_further_ahead_than_staleness() {
 /// one of the steps t - s to t, whole, and never older. The oldest that is allowed does occur.
 #[test]
 fn reads_are_as_old_as_staleness_allows_and_no_older() {
-    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam] {
+    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::P2p] {
         for staleness in [0, 1, 3] {
             let plan = Plan {
                 reads: Reads::Delayed,
-                ..plan(scheme, 3, 2, staleness, Stragglers::Wait)
+                ..plan(scheme, 3, servers(scheme), staleness, Stragglers::Wait)
             };
             let mut world = World::new(plan.clone(), 7 + u64::from(staleness));
             world.run(Some(1));
@@ -449,7 +472,8 @@ fn left_behind(scheme: Scheme) {
     assert_eq!(dropped, pairs);
     let found = world.weights();
     assert!(found.iter().all(|w| *w == found[0]));
-    assert!(world.stores.iter().all(KvStore::finished));
+    let all_made = |store: &KvStore| store.has_made(plan.clocks);
+    assert!(world.stores.iter().all(all_made));
 }
 
 #[test]
@@ -457,9 +481,11 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
     for scheme in [Scheme::Ps, Scheme::Adam] {
         let plan = plan(scheme, 1, 1, 0, Stragglers::Wait);
         let start = words();
-        let mut first = KvStore::new(&plan, 0, 0, WeightsView::of(&start));
-        let mut syncers: Vec<_> = (0..2).map(|l| Syncer::new(&plan, l, 0, 0)).collect();
-        let mut feed = |store: &mut KvStore, clock: u64| {
+        let pool = Pool::default();
+        let first = KvStore::new(&plan, SERVER, 0, WeightsView::of(&start), &pool);
+        let mut syncers: Vec<_> = (0..2).map(|l| Syncer::new(&plan, l, 0, 0, &pool)).collect();
+        let mut feed = |store: &KvStore, clock: u64| {
+            let mut checkpoints = Vec::new();
             let (all, factors) = gradients(0, clock);
             let fc = match scheme {
                 Scheme::Adam => Contribution::Factors(factors),
@@ -467,16 +493,17 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
             };
             for (syncer, gradient) in syncers.iter_mut().zip([whole(&all), fc]) {
                 for (_, message) in syncer.send(clock, gradient) {
-                    store.receive((*message).clone(), &Math).unwrap();
+                    let made = store.receive((*message).clone(), &Math, |made| made.checkpoints);
+                    checkpoints.extend(made.unwrap().unwrap_or_default());
                 }
             }
+            checkpoints
         };
-        (0..4).for_each(|clock| feed(&mut first, clock));
-        let checkpoint = first.take_checkpoint().unwrap();
-        assert_eq!(checkpoint.clock, 3);
-        assert_eq!(first.take_checkpoint(), None);
+        let mut checkpoints: Vec<_> = (0..4).flat_map(|clock| feed(&first, clock)).collect();
+        let checkpoint = checkpoints.pop().unwrap();
+        assert_eq!((checkpoint.clock, checkpoints), (3, Vec::new()));
         let nothing = zeros();
-        let mut again = KvStore::new(&plan, 0, 3, WeightsView::of(&nothing));
+        let mut again = KvStore::new(&plan, SERVER, 3, WeightsView::of(&nothing), &pool);
         let arrays: std::collections::HashMap<_, _> = checkpoint.arrays.into_iter().collect();
         again
             .restore(|name, len| {
@@ -484,8 +511,14 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
                 saved.cloned().ok_or(format!("no {name}"))
             })
             .unwrap();
-        feed(&mut again, 3);
-        assert_eq!(again.weights(), first.weights());
+        feed(&again, 3);
+        let weights = |store: &KvStore| {
+            let mut all = Vec::new();
+            store.weights(|made| all.extend(made.messages));
+            all
+        };
+        assert_eq!(weights(&again), weights(&first));
+        assert_eq!(again.saved(), first.saved());
     }
 }
 
@@ -493,35 +526,39 @@ fn stores_go_on_from_a_checkpoint_bit_for_bit() {
 fn messages_that_break_the_protocol_are_refused() {
     let plan = plan(Scheme::Ps, 2, 1, 0, Stragglers::Wait);
     let start = words();
-    let mut store = KvStore::new(&plan, 0, 0, WeightsView::of(&start));
+    let pool = Pool::default();
+    let store = KvStore::new(&plan, SERVER, 0, WeightsView::of(&start), &pool);
     let push = |kind, subject, sender, clock| Message {
         kind,
         subject,
         sender,
         clock,
-        body: Body::Floats(vec![0.0; plan.pairs()[0].len]),
+        body: Body::Floats(vec![0.0; plan.pairs()[0].len].into()),
     };
-    let mut refused = |message| store.receive(message, &Math).unwrap_err().to_string();
+    let receive = |message| store.receive(message, &Math, |made| made.messages);
+    let refused = |message| receive(message).unwrap_err().to_string();
     assert!(refused(push(MessageKind::Gradient, 99, 0, 0)).contains("does not take"));
     assert!(refused(push(MessageKind::Weights, 0, 0, 0)).contains("does not take"));
     assert!(refused(push(MessageKind::Gradient, 0, 2, 0)).contains("worker 2 in a cluster of 2"));
     assert!(refused(push(MessageKind::Gradient, 0, 0, 1)).contains("did not wait"));
-    store
-        .receive(push(MessageKind::Gradient, 0, 0, 0), &Math)
-        .unwrap();
-    let twice = store.receive(push(MessageKind::Gradient, 0, 0, 0), &Math);
+    receive(push(MessageKind::Gradient, 0, 0, 0)).unwrap();
+    let twice = receive(push(MessageKind::Gradient, 0, 0, 0));
     assert!(twice.unwrap_err().to_string().contains("clock 0 twice"));
 
-    let mut syncer = Syncer::new(&plan, 0, 0, 0);
-    let mut refused = |message| syncer.receive(message).unwrap_err().to_string();
+    let mut syncer = Syncer::new(&plan, 0, 0, 0, &pool);
+    let mut refused = |message| {
+        let refused = syncer.receive(Arc::new(message));
+        refused.unwrap_err().to_string()
+    };
     assert!(
         refused(push(MessageKind::Weights, 0, 1, 1)).contains("does not take"),
         "no such server"
     );
     assert!(refused(push(MessageKind::Factors, 0, 1, 0)).contains("does not take"));
-    syncer.receive(push(MessageKind::Weights, 0, 0, 2)).unwrap();
+    let newer = Arc::new(push(MessageKind::Weights, 0, 0, 2));
+    syncer.receive(newer).unwrap();
     let back = syncer
-        .receive(push(MessageKind::Weights, 0, 0, 1))
+        .receive(Arc::new(push(MessageKind::Weights, 0, 0, 1)))
         .unwrap_err();
     assert!(back.to_string().contains("but 2 was the next"), "{back}");
 }

@@ -6,7 +6,7 @@
 //! that a file belongs to. A file of another cluster is refused with what differs, and so is a file
 //! in which a bit has changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,22 @@ const KEPT: usize = 2;
 /// Start of the names of arrays that belong to a client's program: they need not be the same on
 /// all workers.
 pub(super) const OWN: &str = "own.";
+/// Start of the names of arrays that a worker holds for all, under `p2p`: others have others.
+pub(super) const SHARE: &str = "share.";
+
+/// Clocks of the checkpoints in `path` that all of `members` have, by the names of their files. A
+/// server without any does not count: it may hold nothing, and the coordinator knows whether it
+/// does.
+pub fn common_clocks(path: &Path, members: impl Iterator<Item = Member>) -> BTreeSet<u64> {
+    let clocks = members.filter_map(|member| {
+        let folder = CheckpointFolder::new(path, member);
+        let clocks = folder.and_then(|folder| folder.clocks());
+        let clocks: BTreeSet<u64> = clocks.unwrap_or_default().into_iter().collect();
+        (member.role == MemberRole::Worker || !clocks.is_empty()).then_some(clocks)
+    });
+    let common = clocks.reduce(|all, one| &all & &one);
+    common.unwrap_or_default()
+}
 
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -323,8 +339,9 @@ impl Loaded {
     /// Hash of the arrays that are weights, in the order of their names.
     fn weights(&self) -> u64 {
         let weights = self.arrays.iter();
+        let differ = |name: &str| [OWN, SHARE].iter().any(|start| name.starts_with(start));
         let mut weights: Vec<_> = weights
-            .filter(|(name, _)| name.ends_with(".weights") && !name.starts_with(OWN))
+            .filter(|(name, _)| name.ends_with(".weights") && !differ(name))
             .collect();
         weights.sort_unstable_by_key(|(name, _)| *name);
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
@@ -449,5 +466,27 @@ mod tests {
         folder.keep(25);
         [30, 35].into_iter().for_each(save);
         assert_eq!(folder.clocks().unwrap(), [25, 30, 35]);
+    }
+
+    #[test]
+    fn what_all_have_is_known_by_the_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let touch = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
+        let member = |role, index| Member { role, index };
+        let all = || {
+            let (worker, server) = (MemberRole::Worker, MemberRole::Server);
+            let members = [member(worker, 0), member(worker, 1), member(server, 0)];
+            Vec::from_iter(common_clocks(folder.path(), members.into_iter()))
+        };
+        for name in ["worker0-0000000005", "worker0-0000000010"] {
+            touch(&format!("{name}.safetensors"));
+        }
+        assert!(all().is_empty(), "worker 1 has none");
+        for name in ["worker1-0000000005", "worker1-0000000010"] {
+            touch(&format!("{name}.safetensors"));
+        }
+        assert_eq!(all(), [5, 10], "the server holds nothing");
+        touch("server0-0000000005.safetensors");
+        assert_eq!(all(), [5]);
     }
 }

@@ -287,8 +287,12 @@ impl Client {
             return;
         }
         let hub = &self.hub;
+        if hub.has_share() {
+            // The others need this worker for the steps that it has sent its part of.
+            hub.wait_for(self.turns.clock());
+        }
         hub.send_bye_and_wait(self.job.index);
-        close_all(hub.take_links(), &hub.shutdown, || hub.readers());
+        close_all(hub.links.take(), &hub.shutdown, || hub.readers());
         hub.join();
     }
 }

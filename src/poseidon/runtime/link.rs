@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::queue::{Next, Queue, Queued};
 use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, HandshakeError, handshake};
 use super::sync::lock;
-use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Sizes};
+use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Pool, Sizes};
 
 /// A peer that sends nothing for this time counts as dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
@@ -90,6 +90,7 @@ impl From<HandshakeError> for LinkError {
 pub(super) struct Incoming {
     stream: Box<dyn Read + Send>,
     sizes: Arc<Sizes>,
+    pool: Pool,
 }
 
 impl Incoming {
@@ -98,12 +99,15 @@ impl Incoming {
         let mut head = [0; HEADER_LEN];
         self.stream.read_exact(&mut head)?;
         let header = Header::parse(&head, &self.sizes)?;
-        Message::read(&header, |to| Ok(self.stream.read_exact(to)?))
+        let read = |to: &mut [u8]| Ok(self.stream.read_exact(to)?);
+        Message::read(&header, &self.pool, read)
     }
 
-    /// Allows messages of a plan from now on. Before that, only text is allowed.
-    pub(super) fn expect(&mut self, sizes: Arc<Sizes>) {
+    /// Allows messages of a plan from now on, in memory of `pool`. Before that, only text is
+    /// allowed.
+    pub(super) fn expect(&mut self, sizes: Arc<Sizes>, pool: Pool) {
         self.sizes = sizes;
+        self.pool = pool;
     }
 }
 
@@ -167,6 +171,12 @@ impl Link {
         if message.body.bytes().len() <= AT_ONCE && self.pipe.write_now(&message) {
             return;
         }
+        self.send_later(message);
+    }
+
+    /// Leaves a message to the writing thread: for a thread that reads, which must never wait until
+    /// the other end has read.
+    pub(super) fn send_later(&self, message: Arc<Message>) {
         self.pipe.queue.push(message);
     }
 
@@ -256,6 +266,7 @@ pub(super) fn open(
     let incoming = Incoming {
         stream: read,
         sizes: Arc::default(),
+        pool: Pool::default(),
     };
     Ok((link, incoming))
 }

@@ -146,7 +146,7 @@ mod tests {
             subject,
             sender: 0,
             clock,
-            body: Body::Floats(vec![0.0; 25]),
+            body: Body::Floats(vec![0.0; 25].into()),
         })
     }
 

@@ -5,7 +5,7 @@ mod step_watch;
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::arithmetic::PlanArithmetic;
@@ -26,7 +26,8 @@ use super::shutdown::Shutdown;
 use super::sync::lock;
 use super::traffic::{Traffic, TrafficReport};
 use crate::poseidon::{
-    ClusterInfo, KvStore, Member, MemberHello, MemberRole, Message, MessageKind, Sizes, Stragglers,
+    ClusterInfo, KvStore, Made, Member, MemberHello, MemberRole, Message, MessageKind, Pool, Sizes,
+    Stragglers,
 };
 use crate::weights::WeightsView;
 use places::{Entered, Places, Recipients};
@@ -60,13 +61,14 @@ impl ServerJob {
     }
 }
 
-/// What the threads of a server share. Locks are taken in this order: store, then places;
-/// `coordinator` after store.
+/// What the threads of a server share. Locks are taken in this order: a unit of the store, then
+/// places; `coordinator` after the store.
 struct Server<'s> {
     cluster: ClusterInfo,
     hello: MemberHello,
     sizes: Arc<Sizes>,
-    store: Mutex<KvStore>,
+    store: KvStore,
+    pool: Pool,
     places: Places,
     coordinator: Mutex<Option<Link>>,
     readers: AtomicUsize,
@@ -111,21 +113,19 @@ pub fn run_server(job: &ServerJob, stop: &AtomicBool) -> Result<(), PoseidonErro
         return Ok(());
     };
     let (cluster, start) = (joined.cluster.clone(), joined.cluster.start);
-    let mut store = KvStore::new(
-        &cluster.plan,
-        job.member.index,
-        start,
-        WeightsView::of(&weights),
-    );
+    let (pool, first) = (Pool::default(), WeightsView::of(&weights));
+    let mut store = KvStore::new(&cluster.plan, member, start, first, &pool);
+    drop(weights);
     let identity = identity(&cluster, model.manifest.fingerprint());
-    if let (Some(folder), 1..) = (&folder, start) {
+    if let (Some(folder), 1.., false) = (&folder, start, store.is_empty()) {
         let saved = folder.load(start, &identity)?;
         store.restore(|name, len| saved.array(name, len))?;
     }
     let shutdown = Shutdown::new(stop);
     let server = Server {
         sizes: Arc::new(cluster.plan.sizes()),
-        store: Mutex::new(store),
+        store,
+        pool,
         places: Places::new(cluster.plan.workers),
         coordinator: Mutex::default(),
         readers: AtomicUsize::new(0),
@@ -157,7 +157,7 @@ impl Server<'_> {
     fn report(&self) -> TrafficReport {
         let queued = *lock(&self.queued);
         TrafficReport {
-            dropped_updates: lock(&self.store).dropped().to_vec(),
+            dropped_updates: self.store.dropped(),
             queued_bytes_max: queued.bytes_max,
             replaced_weights: queued.replaced,
             ..self.traffic.report()
@@ -245,7 +245,7 @@ impl Server<'_> {
         let worker = hello.member.index;
         let known =
             hello.member.role == MemberRole::Worker && hello.session == self.cluster.session;
-        let mut store = lock(&self.store);
+        let store = &self.store;
         let taken = match known {
             true => self.places.enter(worker, link, store.has_all_weights()),
             false => Err(link),
@@ -263,12 +263,10 @@ impl Server<'_> {
                 return None;
             }
         }
-        incoming.expect(self.sizes.clone());
-        // Still under the lock of the store: a step in between would be broadcast before these
-        // weights are sent, and the worker would see its weights go back.
-        for message in store.weights() {
-            self.send(Recipients::Worker(worker), message, &store);
-        }
+        incoming.expect(self.sizes.clone(), self.pool.clone());
+        // It is entered already. So a step that was broadcast to it before these weights is in
+        // them, and one that is made later comes after them: it never sees its weights go back.
+        store.weights(|made| self.send(Recipients::Worker(worker), &made));
         Some((incoming, hello, who))
     }
 
@@ -320,7 +318,7 @@ impl Server<'_> {
 
     /// Handles one message of a worker: adds its update, and commits the steps that this completes.
     ///
-    /// The store stays locked from the update to the last broadcast. So steps leave in the order in
+    /// The pair stays locked from the update to the broadcast. So its steps leave in the order in
     /// which they are made, also those that two workers' threads complete one after the other.
     fn handle_update(
         &self,
@@ -334,28 +332,29 @@ impl Server<'_> {
         }
         // The connection tells who sends; the header's sender is not trusted.
         message.sender = from.member.index;
-        let mut store = lock(&self.store);
-        let out =
-            store
-                .receive(message, &self.math)
-                .map_err(|why| PoseidonError::ProtocolViolation {
-                    who: who.to_owned(),
-                    why,
-                })?;
-        // The checkpoint is on the disk before any worker sees the step that completes it. So no
-        // member gets more than one checkpoint ahead of another, and the two that each member keeps
-        // include one that all have.
-        while let Some(checkpoint) = store.take_checkpoint() {
-            if let Some(folder) = &self.folder {
+        let commit = |made: Made<'_>| self.commit(&made);
+        match self.store.receive(message, &self.math, commit) {
+            Ok(committed) => committed.unwrap_or(Ok(())),
+            Err(why) => Err(PoseidonError::ProtocolViolation {
+                who: who.to_owned(),
+                why,
+            }),
+        }
+    }
+
+    /// The checkpoint is on the disk before any worker sees the step that completes it. So no
+    /// member gets more than one checkpoint ahead of another, and the two that each member keeps
+    /// include one that all have.
+    fn commit(&self, made: &Made<'_>) -> Result<(), PoseidonError> {
+        if let Some(folder) = &self.folder {
+            for checkpoint in &made.checkpoints {
                 let notes = self.identity.clone();
-                save(folder, &checkpoint, notes, &self.traffic, |message| {
+                save(folder, checkpoint, notes, &self.traffic, |message| {
                     self.to_coordinator(message);
                 })?;
             }
         }
-        for message in out {
-            self.send(Recipients::All, message, &store);
-        }
+        self.send(Recipients::All, made);
         Ok(())
     }
 
@@ -374,19 +373,22 @@ impl Server<'_> {
 
     /// Sends at once, or when the budget allows. First weights go before steps: a worker cannot
     /// begin without them.
-    fn send(&self, to: Recipients, message: Message, store: &MutexGuard<'_, KvStore>) {
-        let Some(budget) = &self.budget else {
-            return self.put(to, &Arc::new(message));
-        };
-        let mut priority = store.priority_of(message.subject);
-        let copies = match to {
-            Recipients::All => self.places.connected(),
-            Recipients::Worker(_) => {
-                priority.magnitude = f32::INFINITY;
-                1
-            }
-        };
-        budget.push(to, Arc::new(message), copies, priority);
+    fn send(&self, to: Recipients, made: &Made<'_>) {
+        for message in &made.messages {
+            let Some(budget) = &self.budget else {
+                self.put(to, message);
+                continue;
+            };
+            let mut priority = made.priority(message.subject);
+            let copies = match to {
+                Recipients::All => self.places.connected(),
+                Recipients::Worker(_) => {
+                    priority.magnitude = f32::INFINITY;
+                    1
+                }
+            };
+            budget.push(to, message.clone(), copies, priority);
+        }
     }
 
     fn put(&self, to: Recipients, message: &Arc<Message>) {

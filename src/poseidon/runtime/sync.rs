@@ -1,6 +1,8 @@
 //! Locks and condition variables of a member's threads, without the case of a poisoned lock.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::time::Duration;
 
 /// Locks `mutex`, even if a thread panicked while it held the lock: that panic has been printed
@@ -17,4 +19,14 @@ pub(super) fn wait<'m, T>(
 ) -> MutexGuard<'m, T> {
     let woken = condvar.wait_timeout(guard, most);
     woken.unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Locks `shared` for reading, as [`lock`] does.
+pub(super) fn read<T>(shared: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    shared.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks `shared` for writing, as [`lock`] does.
+pub(super) fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    shared.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,8 +6,8 @@
 //! more for each.
 
 use dogwild::poseidon::{
-    ClusterSize, LayerShape, Partition, Plan, PlanLayer, PlanTensor, Reads, Scheme, StepSpec,
-    Stragglers, bits_len,
+    ClusterSize, LayerShape, Member, MemberRole, Partition, Plan, PlanLayer, PlanTensor, Reads,
+    Scheme, StepSpec, Stragglers, bits_len,
 };
 
 /// Machines and their links.
@@ -39,12 +39,13 @@ impl Place {
         }
     }
 
-    /// The node of a server.
-    pub(crate) fn home(&self, server: usize) -> usize {
-        if self.apart {
-            self.workers() + server
-        } else {
-            server % self.workers()
+    /// The node of a member.
+    pub(crate) fn home(&self, member: Member) -> usize {
+        let index = usize::from(member.index);
+        match member.role {
+            MemberRole::Worker => index,
+            MemberRole::Server if self.apart => self.workers() + index,
+            MemberRole::Server => index % self.workers(),
         }
     }
 }
@@ -58,10 +59,11 @@ pub(crate) enum Sync {
     Broadcast(f64),
 }
 
-/// Workers send to a server, which answers all of them when all have sent.
+/// Workers send to a pair's home, a server or one of them, which answers all of them when all have
+/// sent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gather {
-    /// The server's node.
+    /// The home's node.
     pub(crate) home: usize,
     /// Bytes from each worker.
     pub(crate) up: f64,
@@ -126,7 +128,7 @@ pub(crate) fn syncs(layers: &[(LayerShape, Scheme)], place: &Place) -> Vec<Sync>
     let mut syncs: Vec<Sync> = layers.iter().map(start).collect();
     for pair in plan(layers, place).pairs() {
         let (layer, scheme) = layers[pair.layer];
-        let (Sync::Gathers(gathers), Some(server)) = (&mut syncs[pair.layer], pair.server) else {
+        let (Sync::Gathers(gathers), Some(home)) = (&mut syncs[pair.layer], pair.home) else {
             continue;
         };
         let bytes = match scheme {
@@ -136,7 +138,7 @@ pub(crate) fn syncs(layers: &[(LayerShape, Scheme)], place: &Place) -> Vec<Sync>
         match gathers.last_mut() {
             Some(whole) if scheme == Scheme::Adam => whole.down.push(bytes),
             _ => gathers.push(Gather {
-                home: place.home(server.into()),
+                home: place.home(home),
                 up: if scheme == Scheme::Adam {
                     factors(layer)
                 } else {

@@ -36,6 +36,10 @@ enum WayArg {
     Adam,
     /// A bit for each weight (CNTK)
     Onebit,
+    /// Workers hold the layers themselves
+    P2p,
+    /// The exact scheme with the fewest floats at a node, for each layer
+    Cheapest,
 }
 
 /// What is emulated if no way is named.
@@ -58,6 +62,8 @@ impl WayArg {
             Self::Sacp => Policy::Sacp,
             Self::Adam => Policy::Force(Scheme::Adam),
             Self::Onebit => Policy::Force(Scheme::OneBit),
+            Self::P2p => Policy::Force(Scheme::P2p),
+            Self::Cheapest => Policy::Cheapest,
         };
         (policy, self != Self::PsNoOverlap)
     }

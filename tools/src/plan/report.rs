@@ -2,6 +2,8 @@
 //!
 //! Invariant: the JSON holds every figure of the table, in floats, bytes and seconds.
 
+mod floats;
+
 use dogwild::poseidon::cost::{cluster_floats, node_floats, worker_floats};
 use dogwild::poseidon::{ClusterSize, LayerShape, Partition, Policy, Scheme};
 use dogwild::watch::curve::{Axis, Curve, Panel, Series};
@@ -12,14 +14,17 @@ use super::Task;
 use super::cluster::{Place, bytes_per_node, syncs};
 use super::emulate::Emulation;
 use super::schedule::{Next, Scene, iteration_s};
+use floats::Floats;
 
 /// The ways to synchronise that are compared.
-pub(crate) const POLICIES: [Policy; 5] = [
+pub(crate) const POLICIES: [Policy; 7] = [
     Policy::Force(Scheme::Ps),
     Policy::HybComm,
     Policy::Sacp,
     Policy::Force(Scheme::Adam),
     Policy::Force(Scheme::OneBit),
+    Policy::Force(Scheme::P2p),
+    Policy::Cheapest,
 ];
 
 /// The whole report: settings, layers, and each way to synchronise them.
@@ -66,15 +71,7 @@ pub(crate) struct LayerReport {
     pub(crate) cluster_floats: Floats,
     pub(crate) hybcomm: Scheme,
     pub(crate) sacp: Scheme,
-}
-
-/// Floats per scheme; none where a scheme cannot be.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Floats {
-    pub(crate) ps: f64,
-    pub(crate) sfb: Option<f64>,
-    pub(crate) adam: Option<f64>,
-    pub(crate) onebit: f64,
+    pub(crate) cheapest: Scheme,
 }
 
 /// One way to synchronise all layers.
@@ -148,16 +145,7 @@ impl LayerReport {
         } else {
             node_floats
         };
-        let floats = |count: fn(Scheme, LayerShape, ClusterSize) -> f64| {
-            let floats = |scheme| count(scheme, shape, cluster);
-            let factors = |scheme| shape.fully_connected.then(|| floats(scheme));
-            Floats {
-                ps: floats(Scheme::Ps),
-                sfb: factors(Scheme::Sfb),
-                adam: factors(Scheme::Adam),
-                onebit: floats(Scheme::OneBit),
-            }
-        };
+        let floats = |count| Floats::new(count, shape, cluster);
         Self {
             name: layer.name.clone(),
             kind: layer.kind.name(),
@@ -171,6 +159,7 @@ impl LayerReport {
             cluster_floats: floats(cluster_floats),
             hybcomm: Policy::HybComm.choose(shape, cluster),
             sacp: Policy::Sacp.choose(shape, cluster),
+            cheapest: Policy::Cheapest.choose(shape, cluster),
         }
     }
 }
@@ -258,8 +247,10 @@ impl Report {
             "sfb M",
             "adam M",
             "onebit M",
+            "p2p M",
             "hybcomm",
             "sacp",
+            "cheapest",
         ];
         let mut table = Columns::plain(head).with_words(0..2);
         for layer in &self.layers {
@@ -277,8 +268,10 @@ impl Report {
                 millions(floats.sfb),
                 millions(floats.adam),
                 millions(Some(floats.onebit)),
+                millions(Some(floats.p2p)),
                 layer.hybcomm.to_string(),
                 layer.sacp.to_string(),
+                layer.cheapest.to_string(),
             ]);
         }
         table

@@ -1,7 +1,7 @@
 //! What a cluster goes on from: the newest checkpoint that all members have, whole and equal.
 //!
 //! Knows clocks and hashes only. Invariant: a clock that is chosen, or said to be common, is one
-//! that every member has named.
+//! that every member has named. A server that holds nothing names none, and does not count.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,11 @@ impl Coordinator {
     /// newest ones, one apart at most: it is the newest that they have in common, so that no step
     /// is missing on one and made on another.
     pub(super) fn start(&self, hellos: &[&MemberHello]) -> Option<u64> {
+        let holds = |hello: &&&MemberHello| !self.idle.contains(&hello.member);
+        let hellos: Vec<_> = hellos.iter().filter(holds).collect();
         let (first, others) = hellos.split_first()?;
         let common = first.checkpoints.iter().copied().filter(|clock| {
-            let has = |hello: &&MemberHello| hello.checkpoints.contains(clock);
+            let has = |hello: &&&MemberHello| hello.checkpoints.contains(clock);
             self.resume && others.iter().all(has) && self.differing(*clock).is_none()
         });
         common.max()
@@ -60,7 +62,8 @@ impl Coordinator {
             [] => format!("{}: none", hello.member),
             clocks => format!("{}: {clocks:?}", hello.member),
         };
-        let all: Vec<String> = hellos.iter().map(of).collect();
+        let holds = |hello: &&&MemberHello| !self.idle.contains(&hello.member);
+        let all: Vec<String> = hellos.iter().filter(holds).map(of).collect();
         Some(Refusal::NothingInCommon(all.join("; ")))
     }
 
@@ -68,11 +71,9 @@ impl Coordinator {
     /// have, or 0.
     pub fn saved(&mut self, member: Member, clock: u64) -> u64 {
         self.saved.entry(member).or_default().insert(clock);
-        let sets: Option<Vec<_>> = self
-            .members
-            .iter()
-            .map(|(m, _)| self.saved.get(m))
-            .collect();
+        let members = self.members.iter().map(|(member, _)| member);
+        let hold = members.filter(|member| !self.idle.contains(member));
+        let sets: Option<Vec<_>> = hold.map(|member| self.saved.get(member)).collect();
         let newest = sets.and_then(|sets| {
             let (first, others) = sets.split_first()?;
             let mut common = first.iter().rev();

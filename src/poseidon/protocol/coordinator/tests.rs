@@ -226,6 +226,30 @@ fn to_go_on_from_nothing_is_refused() {
     assert_eq!(anew.nothing_in_common(), None);
 }
 
+/// A server that holds no pair writes no checkpoint, and none waits for one of it.
+#[test]
+fn a_server_that_holds_nothing_needs_no_checkpoint() {
+    for scheme in [Scheme::Sfb, Scheme::P2p] {
+        let mut c = coordinator(true);
+        for layer in &mut c.plan.layers {
+            (layer.scheme, layer.shape.fully_connected) = (scheme, true);
+        }
+        let mut c = Coordinator::new(7, 9, c.plan, true).unwrap();
+        all_join(&mut c, |hello| {
+            if hello.member.role == MemberRole::Server {
+                hello.checkpoints.clear();
+            }
+        });
+        assert_eq!(c.cluster_info().unwrap().start, 10, "{scheme}");
+        assert_eq!(c.nothing_in_common(), None);
+        let worker = |index| Member {
+            role: MemberRole::Worker,
+            index,
+        };
+        assert_eq!([c.saved(worker(0), 5), c.saved(worker(1), 5)], [0, 5]);
+    }
+}
+
 #[test]
 fn the_newest_checkpoint_of_all_is_known() {
     let mut c = coordinator(false);

@@ -38,10 +38,11 @@ fn messages() -> impl Strategy<Value = Message> {
         let (subject, body) = match kind.payload() {
             Payload::Nothing => (0, Body::Nothing),
             Payload::Text => (0, Body::Text(text)),
-            Payload::Floats if kind == MessageKind::Factors => {
-                (1, Body::Floats(floats(images * 8).collect()))
-            }
-            Payload::Floats => (pair, Body::Floats(floats(len).collect())),
+            Payload::Floats if kind == MessageKind::Factors => (
+                1,
+                Body::Floats(floats(images * 8).collect::<Vec<_>>().into()),
+            ),
+            Payload::Floats => (pair, Body::Floats(floats(len).collect::<Vec<_>>().into())),
             Payload::Words => (pair, Body::Words(words[..bits_len(len)].to_vec())),
         };
         Message {
@@ -119,7 +120,7 @@ fn what_is_too_large_is_refused_before_its_payload() {
     }
     // Without a plan nothing but text is taken.
     let header = Message {
-        body: Body::Floats(vec![1.0]),
+        body: Body::Floats(vec![1.0].into()),
         ..Message::bare(MessageKind::Gradient, 0, 0)
     };
     assert!(Header::parse(&header.header(), &Sizes::default()).is_err());

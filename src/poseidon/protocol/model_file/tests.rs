@@ -103,7 +103,11 @@ fn wrong_numbers_and_fields_are_told() {
         ", \"momentum\"",
         "unknown field `momentum`",
     );
-    wrong("sfb", "p2p", "unknown variant `p2p`, expected one of `ps`");
+    wrong(
+        "sfb",
+        "peer",
+        "unknown variant `peer`, expected one of `ps`",
+    );
     wrong("sfb", "SFB", "unknown variant `SFB`");
     wrong("lr_mult\"", "lr\"", "unknown field `lr`");
     wrong("\"images\": 32,", "", "missing field `images`");

@@ -3,7 +3,7 @@
 use super::super::message::MAX_TEXT;
 use super::super::step::StepError;
 use super::MAX_PAIR_BYTES;
-use crate::poseidon::cost::ClusterError;
+use crate::poseidon::cost::{ClusterError, Scheme};
 
 /// Why a plan is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -13,8 +13,8 @@ pub enum PlanError {
     Cluster(#[from] ClusterError),
     /// Some servers would hold nothing.
     #[error(
-        "{servers} servers, but only {pairs} KV pairs to hold (layers under sfb have none): use fewer servers, \
-         or smaller pairs"
+        "{servers} servers, but only {pairs} KV pairs to hold (layers under sfb and p2p have none): use fewer \
+         servers, or smaller pairs"
     )]
     Servers {
         /// Number of servers.
@@ -34,12 +34,13 @@ pub enum PlanError {
          is seen, dropping leaves some out. Choose one of them"
     )]
     StalenessAndDrop(u32),
-    /// Replicas that rebuild gradients themselves must all use the same updates.
+    /// Without a server nothing decides for all whose updates count, and a dead worker takes its
+    /// part along.
     #[error(
-        "late workers dropped with scheme sfb (layer {0}): factors go from worker to worker, and only a \
-         server can leave a late worker out for all. Use scheme hybcomm, sacp, ps, adam or onebit"
+        "late workers dropped with scheme {1} (layer {0}): updates go from worker to worker, and only a \
+         server can leave a late worker out for all. Use scheme hybcomm, sacp, cheapest, ps, adam or onebit"
     )]
-    SfbAndDrop(String),
+    PeersAndDrop(String, Scheme),
     /// The rule of the steps cannot be.
     #[error(transparent)]
     Step(#[from] StepError),

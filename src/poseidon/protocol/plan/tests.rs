@@ -73,8 +73,11 @@ fn pairs_cover_every_weight_once_and_spread_evenly() {
                 assert_eq!(at, tensor.offset + tensor.len);
             }
         }
-        let load = |server| -> usize {
-            let held = pairs.iter().filter(|p| p.server == Some(server));
+        let role = MemberRole::Server;
+        let load = |index| -> usize {
+            let held = pairs
+                .iter()
+                .filter(|p| p.home == Some(Member { role, index }));
             held.map(|p| p.len).sum()
         };
         let (a, b) = (load(0), load(1));
@@ -89,24 +92,58 @@ fn a_layer_under_adam_stays_together_and_one_under_sfb_is_on_no_server() {
         policy: Policy::Force(Scheme::Adam),
         ..spec()
     });
-    let servers = |plan: &Plan, layer| -> Vec<Option<u16>> {
+    let homes = |plan: &Plan, layer| -> Vec<Option<Member>> {
         let mut of: Vec<_> = plan
             .pairs()
             .iter()
             .filter(|p| p.layer == layer)
-            .map(|p| p.server)
+            .map(|p| p.home)
             .collect();
         of.dedup();
         of
     };
-    assert_eq!(servers(&adam, 1).len(), 1);
+    assert_eq!(homes(&adam, 1).len(), 1);
     let sfb = plan(&ClusterSpec {
         policy: Policy::Force(Scheme::Sfb),
         ..spec()
     });
-    assert_eq!(servers(&sfb, 1), [None]);
+    assert_eq!(homes(&sfb, 1), [None]);
     assert!(sfb.has_peers() && !adam.has_peers());
     assert_eq!(sfb.sizes().layers, [None, Some([100, 80]), Some([10, 100])]);
+}
+
+#[test]
+fn layers_under_p2p_are_dealt_evenly_to_the_workers() {
+    let plan = plan(&ClusterSpec {
+        policy: Policy::Force(Scheme::P2p),
+        workers: 3,
+        servers: 1,
+        pair_bytes: 400,
+        ..spec()
+    });
+    assert!(plan.has_peers());
+    let role = MemberRole::Worker;
+    let of = |index| {
+        let pairs = plan.pairs().into_iter();
+        let held = pairs.filter(|p| p.home == Some(Member { role, index }));
+        held.map(|p| p.len).sum::<usize>()
+    };
+    let all: usize = plan.pairs().iter().map(|p| p.len).sum();
+    let loads = [of(0), of(1), of(2)];
+    assert_eq!(loads.iter().sum::<usize>(), all);
+    let most = *loads.iter().max().unwrap();
+    assert!(most - loads.iter().min().unwrap() <= 100, "{loads:?}");
+    // No server holds anything, and one that is there holds nothing.
+    let error = Plan::new(
+        &ClusterSpec {
+            policy: Policy::Force(Scheme::P2p),
+            servers: 2,
+            ..spec()
+        },
+        layers(),
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("sfb and p2p have none"), "{error}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl Syncer {
             return;
         }
         match self.layer.scheme {
-            Scheme::Ps | Scheme::Adam => {
+            Scheme::Ps | Scheme::Adam | Scheme::P2p => {
                 for held in &mut self.pairs {
                     let Some(message) = held.waiting.pop_back() else {
                         continue;
@@ -60,6 +60,8 @@ impl Syncer {
             Scheme::Sfb => {
                 while let Some((clock, factors)) = self.rounds.take(self.workers) {
                     let factors = factors.iter().map(|(_, message)| message.as_ref());
+                    let len = self.layer.shape.parameters() as usize;
+                    self.scratch.resize(len, 0.0);
                     rebuild(&self.layer, factors, math, &mut self.scratch);
                     for held in &mut self.pairs {
                         let pair = held.pair;
@@ -85,6 +87,8 @@ impl Syncer {
     /// Makes this worker's part of the steps that are missing.
     fn make_own(&mut self, w: WeightsView<'_>, state: &[WeightsView<'_>], math: &dyn Arithmetic) {
         while let Some(message) = self.own.pop_front() {
+            let len = self.layer.shape.parameters() as usize;
+            self.scratch.resize(len, 0.0);
             rebuild(
                 &self.layer,
                 std::iter::once(&*message),

@@ -2,8 +2,6 @@
 
 use super::*;
 
-const SCHEMES: [Scheme; 4] = [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::OneBit];
-
 /// What worker `k` reads at iteration `t` of a pair whose true steps it has up to `c`.
 fn expected(plan: &Plan, steps: &[Vec<f32>], k: u16, c: u64, t: u64, pair: &Pair) -> Vec<f32> {
     let at = pair.offset..pair.offset + pair.len;
@@ -29,9 +27,9 @@ fn are_close(a: &[f32], b: &[f32]) -> bool {
 
 #[test]
 fn missing_steps_are_made_of_the_own_gradient() {
-    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam] {
+    for scheme in [Scheme::Ps, Scheme::Sfb, Scheme::Adam, Scheme::P2p] {
         for staleness in [1, 3] {
-            let plan = plan(scheme, 3, 2, staleness, Stragglers::Wait);
+            let plan = plan(scheme, 3, servers(scheme), staleness, Stragglers::Wait);
             let mut world = World::new(plan.clone(), 17 + u64::from(staleness));
             world.run(Some(1));
             world.run(None);
@@ -62,9 +60,9 @@ fn missing_steps_are_made_of_the_own_gradient() {
 /// servers and messages take.
 #[test]
 fn a_worker_alone_reads_true_steps() {
-    for scheme in SCHEMES {
+    for scheme in Scheme::ALL {
         let reads = |staleness| {
-            let plan = plan(scheme, 1, 2, staleness, Stragglers::Wait);
+            let plan = plan(scheme, 1, servers(scheme), staleness, Stragglers::Wait);
             let mut world = World::new(plan, 3);
             world.run(None);
             (world.read.clone(), world.weights())
@@ -87,11 +85,11 @@ fn a_worker_alone_reads_true_steps() {
 /// at the end, those of a run that reads whole steps alone, bit for bit where the gradients are.
 #[test]
 fn own_steps_leave_nothing_behind() {
-    for scheme in SCHEMES {
+    for scheme in Scheme::ALL {
         let ends = [Reads::Own, Reads::Delayed].map(|reads| {
             let plan = Plan {
                 reads,
-                ..plan(scheme, 3, 2, 2, Stragglers::Wait)
+                ..plan(scheme, 3, servers(scheme), 2, Stragglers::Wait)
             };
             let mut world = World::new(plan, 23);
             world.run(None);

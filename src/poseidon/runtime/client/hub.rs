@@ -3,8 +3,10 @@
 //! A thread that reads a connection gives each message to the syncer of its layer and applies it
 //! to the weights. The threads that compute send through the hub and wait for the completion
 //! vector. All other threads are the hub's own, and [`Hub::join`] ends them. Locks are taken in
-//! this order: syncer, then completion vector.
+//! this order: a unit of the share, then a syncer, then the completion vector.
 
+mod links;
+mod share;
 mod waiting;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -16,16 +18,17 @@ use std::time::Duration;
 use super::super::arithmetic::PlanArithmetic;
 use super::super::budget::{self, Budget};
 use super::super::error::PoseidonError;
-use super::super::link::{Incoming, Link};
+use super::super::link::Incoming;
 use super::super::member::receive_until_bye;
 use super::super::shutdown::Shutdown;
 use super::super::sync::lock;
 use super::super::traffic::Traffic;
 use super::replica::Replica;
 use crate::poseidon::{
-    ClusterInfo, Completion, Contribution, Destination, MemberRole, Message, MessageKind, Saved,
-    Sizes, Stragglers, Syncer,
+    ClusterInfo, Completion, Contribution, Destination, KvStore, Member, MemberRole, Message,
+    MessageKind, Pair, Pool, ProtocolViolation, Sizes, Stragglers, Syncer,
 };
+use links::Links;
 
 /// Longest time in which a waiting thread does not look whether the shutdown has begun.
 const LOOK_UP: Duration = Duration::from_millis(50);
@@ -36,19 +39,23 @@ struct Waited {
     needed: u64,
 }
 
-/// The writing halves of the connections, by the role of the other end.
-#[derive(Default)]
-struct Links {
-    coordinator: Option<Link>,
-    servers: Vec<Link>,
-    peers: Vec<Link>,
+/// What a computing thread leaves to the applying thread.
+enum Later {
+    /// Apply what this layer has received.
+    Apply(usize),
+    /// Add an update to this worker's share.
+    Add(Arc<Message>),
 }
 
 /// Syncers and connections of one worker, shared by its threads.
 pub(in super::super) struct Hub {
+    /// This worker.
+    own: Member,
     syncers: Vec<Mutex<Syncer>>,
-    /// Layer of each KV pair, by the pair's number.
-    layer_of: Vec<usize>,
+    /// What this worker holds of layers under `p2p`.
+    share: Option<KvStore>,
+    pairs: Vec<Pair>,
+    pool: Pool,
     replica: Arc<dyn Replica>,
     /// Arrays of the replica that the rule of the steps uses.
     states: usize,
@@ -58,12 +65,11 @@ pub(in super::super) struct Hub {
     ready: Condvar,
     /// Notified when a layer has moved, for those who wait for one.
     moved: Condvar,
-    links: Mutex<Links>,
+    pub(super) links: Links,
     readers: AtomicUsize,
     traffic: Arc<Traffic>,
     budget: Option<Budget<Destination>>,
-    /// Layers with received updates that a computing thread leaves to the applying thread.
-    apply_later: Mutex<Option<Sender<usize>>>,
+    later: Mutex<Option<Sender<Later>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// True once no more layers will be sent.
     done: AtomicBool,
@@ -73,6 +79,18 @@ pub(in super::super) struct Hub {
     /// True once every worker has confirmed `end_at`.
     end_known: AtomicBool,
     pub(in super::super) shutdown: Shutdown<'static>,
+}
+
+/// What a worker holds.
+pub(super) struct Holding {
+    /// Memory for messages.
+    pub(super) pool: Pool,
+    /// The weights that it reads.
+    pub(super) replica: Arc<dyn Replica>,
+    /// One for each layer.
+    pub(super) syncers: Vec<Syncer>,
+    /// The weights that it holds for all, under `p2p`.
+    pub(super) share: Option<KvStore>,
 }
 
 /// Counts a reading thread until it ends, however it ends.
@@ -90,29 +108,32 @@ impl Drop for Reading<'_> {
 impl Hub {
     pub(super) fn new(
         cluster: &ClusterInfo,
-        syncers: Vec<Syncer>,
-        replica: Arc<dyn Replica>,
+        own: Member,
+        holding: Holding,
         budget: Option<Budget<Destination>>,
         shutdown: Shutdown<'static>,
     ) -> Self {
         Self {
-            layer_of: cluster.plan.pairs().iter().map(|pair| pair.layer).collect(),
+            own,
+            share: holding.share,
+            pool: holding.pool,
+            pairs: cluster.plan.pairs(),
             sizes: Arc::new(cluster.plan.sizes()),
             waited: Mutex::new(Waited {
-                bits: Completion::new(syncers.len()),
+                bits: Completion::new(holding.syncers.len()),
                 needed: 0,
             }),
-            syncers: syncers.into_iter().map(Mutex::new).collect(),
-            replica,
+            syncers: holding.syncers.into_iter().map(Mutex::new).collect(),
+            replica: holding.replica,
             states: cluster.plan.step.rule.states(),
             math: PlanArithmetic::new(&cluster.plan),
             ready: Condvar::new(),
             moved: Condvar::new(),
-            links: Mutex::default(),
+            links: Links::default(),
             readers: AtomicUsize::new(0),
             traffic: Arc::new(Traffic::new(&cluster.plan, cluster.start)),
             budget,
-            apply_later: Mutex::default(),
+            later: Mutex::default(),
             threads: Mutex::default(),
             done: AtomicBool::new(false),
             drop_late: cluster.plan.stragglers != Stragglers::Wait,
@@ -129,6 +150,11 @@ impl Hub {
     /// Sizes of the payloads that the plan allows.
     pub(super) fn sizes(&self) -> Arc<Sizes> {
         self.sizes.clone()
+    }
+
+    /// Memory for messages.
+    pub(super) fn pool(&self) -> Pool {
+        self.pool.clone()
     }
 
     /// Counters of what was sent and received.
@@ -171,7 +197,7 @@ impl Hub {
 
     /// Waits until all threads of this hub have ended; its connections must be closed.
     pub(super) fn join(&self) {
-        drop(lock(&self.apply_later).take());
+        drop(lock(&self.later).take());
         for thread in std::mem::take(&mut *lock(&self.threads)) {
             if thread.join().is_err() {
                 self.shutdown.fail(PoseidonError::Panicked);
@@ -187,12 +213,16 @@ impl Hub {
     /// Starts the thread that applies updates for the computing threads, and with a budget the one
     /// that sends within it.
     pub(super) fn start(self: &Arc<Self>) -> Result<(), PoseidonError> {
-        let (later, to_apply) = channel();
-        *lock(&self.apply_later) = Some(later);
+        let (later, work) = channel();
+        *lock(&self.later) = Some(later);
         self.start_thread("apply", move |hub| {
             while !hub.done.load(Relaxed) {
-                if let Ok(layer) = to_apply.recv_timeout(LOOK_UP) {
-                    hub.apply_received(layer, &mut lock(&hub.syncers[layer]));
+                match work.recv_timeout(LOOK_UP) {
+                    Ok(Later::Apply(layer)) => {
+                        hub.apply_received(layer, &mut lock(&hub.syncers[layer]));
+                    }
+                    Ok(Later::Add(message)) => hub.add_to_share(message, "this worker"),
+                    Err(_) => {}
                 }
             }
         })?;
@@ -206,46 +236,48 @@ impl Hub {
         })
     }
 
-    /// Registers the writing half of a connection to a server or a peer.
-    pub(super) fn register(&self, role: MemberRole, link: Link) {
-        let mut links = lock(&self.links);
-        match role {
-            MemberRole::Server => links.servers.push(link),
-            MemberRole::Worker => links.peers.push(link),
+    /// Receive loop of a connection to a server or a peer, until its `Bye` or an error.
+    pub(super) fn read(&self, mut incoming: Incoming, from: Member, who: &str) {
+        receive_until_bye(&mut incoming, who, &self.shutdown, |mut message| {
+            self.traffic.received(&message);
+            // The connection tells who sends; the header's sender is not trusted. Factors and
+            // gradients are taken from peers only, weights and sums from the pair's home; the rest
+            // is ignored.
+            message.sender = from.index;
+            let (subject, message) = (message.subject as usize, Arc::new(message));
+            match message.kind {
+                MessageKind::Factors if from.role == MemberRole::Worker => {
+                    self.take(subject, message, who);
+                }
+                MessageKind::Weights | MessageKind::Bits => {
+                    let pair = self.pairs[subject];
+                    if pair.home.is_some_and(|home| home.role == from.role) {
+                        self.take(pair.layer, message, who);
+                    }
+                }
+                MessageKind::Gradient if from.role == MemberRole::Worker => {
+                    self.add_to_share(message, who);
+                }
+                _ => {}
+            }
+        });
+    }
+
+    /// Gives a message to the syncer of its layer.
+    fn take(&self, layer: usize, message: Arc<Message>, from: &str) {
+        let mut syncer = lock(&self.syncers[layer]);
+        match syncer.receive(message) {
+            // A closed layer keeps the message, because a pass reads its weights: it is applied
+            // after `send_layer` has opened the layer, or by the next `wait_for`.
+            Ok(()) => self.apply_received(layer, &mut syncer),
+            Err(why) => self.violation(from, why),
         }
     }
 
-    /// Registers the writing half of the connection to the coordinator.
-    pub(super) fn register_coordinator(&self, link: Link) {
-        lock(&self.links).coordinator = Some(link);
-    }
-
-    /// Receive loop of a connection to a server or a peer, until its `Bye` or an error.
-    pub(super) fn read(&self, mut incoming: Incoming, from: (MemberRole, u16), who: &str) {
-        receive_until_bye(&mut incoming, who, &self.shutdown, |mut message| {
-            self.traffic.received(&message);
-            // The connection tells who sends; the header's sender is not trusted. Factors are taken
-            // from peers only, weights and sums from servers only; the rest is ignored.
-            message.sender = from.1;
-            let layer = match (message.kind, from.0) {
-                (MessageKind::Factors, MemberRole::Worker) => message.subject as usize,
-                (MessageKind::Weights | MessageKind::Bits, MemberRole::Server) => {
-                    self.layer_of[message.subject as usize]
-                }
-                _ => return,
-            };
-            let mut syncer = lock(&self.syncers[layer]);
-            match syncer.receive(message) {
-                // A closed layer keeps the message, because a pass reads its weights: it is applied
-                // after `send_layer` has opened the layer, or by the next `wait_for`.
-                Ok(()) => self.apply_received(layer, &mut syncer),
-                Err(why) => {
-                    let who = who.to_owned();
-                    self.shutdown
-                        .fail(PoseidonError::ProtocolViolation { who, why });
-                }
-            }
-        });
+    fn violation(&self, who: &str, why: ProtocolViolation) {
+        let who = who.to_owned();
+        let error = PoseidonError::ProtocolViolation { who, why };
+        self.shutdown.fail(error);
     }
 
     /// Begins a pass, which reads the weights: each layer stays as it is until it is sent.
@@ -265,10 +297,12 @@ impl Hub {
         drop(syncer);
         for (to, message) in outgoing {
             match (&self.budget, priority) {
+                // It does not travel.
+                _ if to == Destination::Home(self.own) => self.leave(Later::Add(message)),
                 (Some(budget), Some(priority)) => {
                     let copies = match to {
-                        Destination::Server(_) => 1,
-                        Destination::Peers => lock(&self.links).peers.len(),
+                        Destination::Home(_) => 1,
+                        Destination::Peers => self.links.peers(),
                     };
                     budget.push(to, message, copies, priority);
                 }
@@ -277,11 +311,15 @@ impl Hub {
         }
         if work {
             // Updates that arrived while the layer was closed: no reading thread comes back for
-            // them, and applying them here would delay the backward pass of the layers below. The
-            // applying thread lives until no more layers are sent, so it receives this.
-            if let Some(later) = &*lock(&self.apply_later) {
-                let _ = later.send(layer);
-            }
+            // them, and applying them here would delay the backward pass of the layers below.
+            self.leave(Later::Apply(layer));
+        }
+    }
+
+    /// Leaves work to the applying thread, which lives until no more layers are sent.
+    fn leave(&self, work: Later) {
+        if let Some(later) = &*lock(&self.later) {
+            let _ = later.send(work);
         }
     }
 
@@ -291,21 +329,10 @@ impl Hub {
     }
 
     fn put(&self, to: Destination, message: Arc<Message>) {
-        let links = lock(&self.links);
-        let to: &[Link] = match to {
-            Destination::Server(index) => std::slice::from_ref(&links.servers[usize::from(index)]),
-            Destination::Peers => &links.peers,
-        };
-        for link in to {
+        self.links.each(to, |link| {
             self.traffic.sent(&message);
             link.send(message.clone());
-        }
-    }
-
-    /// What a checkpoint must hold of the syncers.
-    pub(super) fn saved(&self) -> Vec<Saved> {
-        let saved = self.syncers.iter().map(|syncer| lock(syncer).saved());
-        saved.flatten().collect()
+        });
     }
 
     /// The clock at which all workers end; `u64::MAX` while none is announced.
@@ -339,9 +366,7 @@ impl Hub {
     }
 
     pub(super) fn to_coordinator(&self, message: Message) {
-        if let Some(link) = &lock(&self.links).coordinator {
-            link.send(Arc::new(message));
-        }
+        self.links.to_coordinator(Arc::new(message));
     }
 
     /// Ends the sending threads, sends `Bye` on all connections, and waits until the reading
@@ -360,25 +385,10 @@ impl Hub {
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let bye = Arc::new(Message::bare(MessageKind::Bye, worker, 0));
-        {
-            let links = lock(&self.links);
-            let all = links
-                .servers
-                .iter()
-                .chain(&links.peers)
-                .chain(&links.coordinator);
-            all.for_each(|link| link.send(bye.clone()));
-        }
+        let bye = Message::bare(MessageKind::Bye, worker, 0);
+        self.links.to_all(&Arc::new(bye));
         while self.readers() > 0 && !self.shutdown.has_begun() {
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Removes all connections, for the caller to close.
-    pub(super) fn take_links(&self) -> Vec<Link> {
-        let links = std::mem::take(&mut *lock(&self.links));
-        let all = links.servers.into_iter().chain(links.peers);
-        all.chain(links.coordinator).collect()
     }
 }

@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use super::super::budget::Budget;
-use super::super::checkpoint::CheckpointFolder;
+use super::super::checkpoint::{CheckpointFolder, SHARE};
 use super::super::error::PoseidonError;
 use super::super::join::{Joined, ask, join};
 use super::super::link::{Incoming, Link};
 use super::super::member::{MemberJob, identity, keep_common, receive_until_bye};
 use super::super::model::hash;
 use super::super::shutdown::Shutdown;
-use super::hub::Hub;
+use super::hub::{Holding, Hub};
 use super::peers::connect;
 use super::turns::Turns;
 use super::{Claims, Client, ClientJob, First, OwnReplica, Replica, Resumed};
-use crate::poseidon::{Book, ClusterInfo, Member, MemberHello, MemberRole, Plan, Scheme, Syncer};
+use crate::poseidon::{
+    Book, ClusterInfo, KvStore, Member, MemberHello, MemberRole, Plan, Pool, Scheme, Syncer,
+};
 use crate::weights::kernels;
 
 /// See [`Client::join`].
@@ -65,15 +67,8 @@ pub(super) fn enter(
     let replica = room(&cluster.plan, memory)?;
     let identity = identity(&cluster, hello.fingerprint);
     let resumed = begin(&cluster, &identity, folder.as_ref(), &job.first, &*replica)?;
-    let mut syncers: Vec<Syncer> = (0..cluster.plan.layers.len())
-        .map(|layer| Syncer::new(&cluster.plan, layer, job.member.index, cluster.start))
-        .collect();
-    if let Some(Resumed(saved)) = &resumed {
-        for syncer in &mut syncers {
-            syncer.restore(|name, len| saved.array(name, len))?;
-        }
-    }
-    let hub = Hub::new(&cluster, syncers, replica, budget, Shutdown::shared(stop));
+    let holding = hold(&cluster, member, replica, resumed.as_ref())?;
+    let hub = Hub::new(&cluster, member, holding, budget, Shutdown::shared(stop));
     let client = Client {
         turns: Turns::new(cluster.plan.layers.len(), cluster.start),
         hub: Arc::new(hub),
@@ -103,7 +98,7 @@ fn start(
     listener: TcpListener,
 ) -> Result<(), PoseidonError> {
     let (hub, folder) = (&client.hub, client.folder.clone());
-    hub.register_coordinator(link);
+    hub.links.add_coordinator(link);
     hub.reading(move |hub| {
         receive_until_bye(&mut incoming, &coordinator, &hub.shutdown, |message| {
             keep_common(folder.as_ref(), &message);
@@ -111,7 +106,7 @@ fn start(
         });
     })?;
     for (member, incoming, who) in connect(&client.job, &client.book, hello, listener, hub)? {
-        hub.reading(move |hub| hub.read(incoming, (member.role, member.index), &who))?;
+        hub.reading(move |hub| hub.read(incoming, member, &who))?;
     }
     hub.start()
 }
@@ -200,6 +195,51 @@ fn room(plan: &Plan, memory: Option<Arc<dyn Replica>>) -> Result<Arc<dyn Replica
         (_, has) if has < states => short("numbers per weight", has, states),
         _ => Ok(memory),
     }
+}
+
+/// Syncers, and the worker's share, as they were at the checkpoint.
+fn hold(
+    cluster: &ClusterInfo,
+    own: Member,
+    replica: Arc<dyn Replica>,
+    resumed: Option<&Resumed>,
+) -> Result<Holding, PoseidonError> {
+    let (plan, pool) = (&cluster.plan, Pool::default());
+    let mut syncers: Vec<Syncer> = (0..plan.layers.len())
+        .map(|layer| Syncer::new(plan, layer, own.index, cluster.start, &pool))
+        .collect();
+    let mut share = share(cluster, own, &*replica, &pool);
+    if let Some(Resumed(saved)) = resumed {
+        for syncer in &mut syncers {
+            syncer.restore(|name, len| saved.array(name, len))?;
+        }
+        if let Some(share) = &mut share {
+            share.restore(|name, len| saved.array(&format!("{SHARE}{name}"), len))?;
+        }
+    }
+    Ok(Holding {
+        pool,
+        replica,
+        syncers,
+        share,
+    })
+}
+
+/// What a worker holds of layers under `p2p`, if it holds any.
+fn share(
+    cluster: &ClusterInfo,
+    own: Member,
+    replica: &dyn Replica,
+    pool: &Pool,
+) -> Option<KvStore> {
+    // The worker's own checkpoint has it, at the same steps.
+    let plan = Plan {
+        checkpoint_every: 0,
+        ..cluster.plan.clone()
+    };
+    let mut pairs = plan.pairs().into_iter();
+    let holds = pairs.any(|pair| pair.home == Some(own));
+    holds.then(|| KvStore::new(&plan, own, cluster.start, replica.weights(), pool))
 }
 
 /// Sets the weights to those of the checkpoint that all members have, or to the first ones.

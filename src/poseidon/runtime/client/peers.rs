@@ -21,8 +21,8 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 /// messages.
 pub(super) type Connection = (Member, Incoming, String);
 
-/// Connects to all servers and, if layers take `sfb`, to all other workers. Of two workers the
-/// one with the larger index connects, so that each pair has one connection.
+/// Connects to all servers and, if workers talk to each other, to all other workers. Of two workers
+/// the one with the larger index connects, so that each pair has one connection.
 pub(super) fn connect(
     job: &MemberJob,
     cluster: &ClusterInfo,
@@ -53,8 +53,8 @@ pub(super) fn connect(
         let Some((link, mut incoming)) = connected else {
             return Ok(made);
         };
-        incoming.expect(hub.sizes());
-        hub.register(role, link);
+        incoming.expect(hub.sizes(), hub.pool());
+        hub.links.add(member, link);
         made.push((member, incoming, who));
     }
     let mut expected: Vec<u16> = (job.index + 1..cluster.plan.workers).collect();
@@ -106,7 +106,7 @@ fn take_peer(
         return None;
     }
     expected.retain(|other| *other != member.index);
-    incoming.expect(hub.sizes());
-    hub.register(MemberRole::Worker, link);
+    incoming.expect(hub.sizes(), hub.pool());
+    hub.links.add(member, link);
     Some((member, incoming, member_name(member, &from.to_string())))
 }

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::sync::lock;
 use super::Server;
 
 /// Time after which a step that still waits is logged, with the workers it waits for.
@@ -32,7 +31,7 @@ impl StepWatch {
             log::info!("waiting for {} to connect", named(&absent));
             return;
         }
-        let late = lock(&server.store).late();
+        let late = server.store.late();
         if let (Some((step, workers)), true) = (&late, late == self.seen) {
             log::info!("step {step} is waiting for {}", named(workers));
         }

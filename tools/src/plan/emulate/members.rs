@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use dogwild::cli::args::session;
 use dogwild::cli::{coordinator, server, worker};
-use dogwild::poseidon::{Policy, TrafficReport};
+use dogwild::poseidon::{Member, MemberRole, Policy, Scheme, TrafficReport};
 use dogwild::weights::{BufferSpec, Created, Existing, Manifest, SharedWeights};
 use dogwild_lab::Lab;
 use dogwild_tools::scratch::Scratch;
@@ -79,25 +79,34 @@ impl<'l> Members<'l> {
         let common = vec!["--compute".into(), format!("replay:{}", file.display())];
         let named = vec!["--session".into(), job.clone()];
         let cluster = task.place.cluster;
+        // A server that holds nothing would be refused, but for one.
+        let servers = match policy {
+            Policy::Force(Scheme::P2p) | Policy::Cheapest => 1,
+            _ => cluster.servers(),
+        };
         let mut words = [named.clone(), common.clone()].concat();
         words.extend(["--listen".into(), COORDINATOR.into()]);
         for (name, value) in [
             ("--iterations", iterations.to_string()),
             ("--workers", cluster.workers().to_string()),
-            ("--servers", cluster.servers().to_string()),
+            ("--servers", servers.to_string()),
             ("--scheme", policy.to_string()),
             ("--pair-bytes", task.place.pair_bytes.to_string()),
         ] {
             words.extend([name.into(), value]);
         }
         members.spawn(0, "coordinator", words)?;
-        for index in 0..cluster.servers() as usize {
+        for index in 0..servers as usize {
             let words = [
                 named.clone(),
                 common.clone(),
                 members.member("server", index),
             ];
-            members.spawn(task.place.home(index), "server", words.concat())?;
+            let server = Member {
+                role: MemberRole::Server,
+                index: index as u16,
+            };
+            members.spawn(task.place.home(server), "server", words.concat())?;
         }
         let overlap = if overlap { "wfbp" } else { "none" };
         for index in 0..task.place.workers() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::super::sync::{lock, wait};
 use super::{Hub, LOOK_UP};
-use crate::poseidon::{Member, Syncer};
+use crate::poseidon::Syncer;
 use crate::weights::WeightsView;
 
 /// Time after which a worker that still waits logs what it waits for.
@@ -90,11 +90,14 @@ impl Hub {
     fn log_missing(&self, layers: &[usize], steps: u64) {
         for layer in layers {
             let syncer = lock(&self.syncers[*layer]);
-            let from: Vec<_> = syncer
-                .awaited(steps)
-                .iter()
-                .map(Member::to_string)
+            let awaited = syncer.awaited(steps).into_iter();
+            let mut from: Vec<_> = awaited
+                .filter(|member| *member != self.own)
+                .map(|member| member.to_string())
+                .chain(self.late_in_share())
                 .collect();
+            from.sort_unstable();
+            from.dedup();
             let (name, from) = (syncer.name(), from.join(", "));
             log::info!("waiting for step {steps} of {name}, from {from}");
         }

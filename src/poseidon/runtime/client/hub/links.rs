@@ -1,0 +1,75 @@
+//! The writing halves of a client's connections.
+//!
+//! A thread that sends may wait for the other end while it looks at them, so others must be able to
+//! look too.
+
+use std::sync::{Arc, RwLock};
+
+use super::super::super::link::Link;
+use super::super::super::sync::{read, write};
+use crate::poseidon::{Destination, Member, MemberRole, Message};
+
+#[derive(Default)]
+struct All {
+    coordinator: Option<Link>,
+    /// Servers and, where workers talk to each other, all other workers.
+    members: Vec<(Member, Link)>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(in super::super) struct Links(RwLock<All>);
+
+impl Links {
+    /// Adds a connection to a server or a peer.
+    pub(in super::super) fn add(&self, member: Member, link: Link) {
+        write(&self.0).members.push((member, link));
+    }
+
+    /// Adds the connection to the coordinator.
+    pub(in super::super) fn add_coordinator(&self, link: Link) {
+        write(&self.0).coordinator = Some(link);
+    }
+
+    /// Number of other workers that are connected.
+    pub(super) fn peers(&self) -> usize {
+        let all = read(&self.0);
+        let members = all.members.iter();
+        members
+            .filter(|(m, _)| m.role == MemberRole::Worker)
+            .count()
+    }
+
+    /// Calls `send` for each connection to `to`.
+    pub(super) fn each(&self, to: Destination, send: impl Fn(&Link)) {
+        let all = read(&self.0);
+        let receives = |member: Member| match to {
+            Destination::Home(home) => member == home,
+            Destination::Peers => member.role == MemberRole::Worker,
+        };
+        let receivers = all.members.iter().filter(|(member, _)| receives(*member));
+        receivers.for_each(|(_, link)| send(link));
+    }
+
+    pub(super) fn to_coordinator(&self, message: Arc<Message>) {
+        if let Some(link) = &read(&self.0).coordinator {
+            link.send(message);
+        }
+    }
+
+    /// Sends to all members, and to the coordinator last.
+    pub(super) fn to_all(&self, message: &Arc<Message>) {
+        let all = read(&self.0);
+        let members = all.members.iter().map(|(_, link)| link);
+        members
+            .chain(&all.coordinator)
+            .for_each(|link| link.send(message.clone()));
+    }
+
+    /// Removes all connections, for the caller to close.
+    pub(in super::super) fn take(&self) -> Vec<Link> {
+        let all = std::mem::take(&mut *write(&self.0));
+        let members = all.members.into_iter().map(|(_, link)| link);
+        members.chain(all.coordinator).collect()
+    }
+}
