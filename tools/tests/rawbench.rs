@@ -391,3 +391,44 @@ fn a_device_in_step_is_measured_beside_plain_copies() {
         &["--weights 0"],
     );
 }
+
+/// Bytes are known from the plan: what is sent is that, and 24 bytes for each message.
+#[test]
+fn the_reliable_path_is_measured_beside_plain_connections() {
+    for (scheme, workers, times) in [("ps", 2, 4), ("p2p", 2, 2), ("p2p", 3, 4), ("ps", 3, 6)] {
+        let (weights, workers) = (40_000, workers.to_string());
+        let mut command = rawbench();
+        command.args(["reliable", "--weights", "40000", "--layers", "2"]);
+        command.args(["--iterations", "3", "--rounds", "2", "--scheme", scheme]);
+        let report = report(command.args(["--workers", &workers, "--step", "sgd"]));
+        let rounds = report["rounds"].as_array().expect("rounds");
+        assert_eq!(rounds.len(), 2, "{report}");
+        for round in rounds {
+            let [ours, plain] = ["ours", "plain"].map(|way| &round[way]);
+            let bytes = f64::from(4 * times * weights);
+            let sent = number(&ours["sent_bytes"]);
+            // Alive messages may come in between.
+            assert!(sent >= bytes && sent < bytes * 1.01, "{scheme}: {report}");
+            let moved = number(&plain["sent_bytes"]);
+            assert!((moved / sent - 1.0).abs() < 1e-3, "{report}");
+            assert!(number(&ours["seconds"]) > 0.0 && number(&plain["seconds"]) > 0.0);
+            assert!(round["gloo"].is_null(), "{report}");
+        }
+    }
+    let mut command = rawbench();
+    command.args(["reliable", "--weights", "40000", "--compare", "gloo"]);
+    let report = report(command.args(["--iterations", "2", "--rounds", "1"]));
+    let gloo = &report["rounds"][0]["gloo"];
+    match report["not_compared"].as_str() {
+        Some(why) => assert!(why.contains("python3-torch"), "{report}"),
+        None => assert_eq!(number(&gloo["sent_bytes"]), 320_000.0, "{report}"),
+    }
+    assert_says(
+        &refused(rawbench().args(["reliable", "--weights", "3"])),
+        &["--weights 3", "8 or more"],
+    );
+    assert_says(
+        &refused(rawbench().args(["reliable", "--scheme", "ring"])),
+        &["ring", "p2p"],
+    );
+}

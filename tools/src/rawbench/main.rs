@@ -16,6 +16,7 @@ mod link;
 mod machine;
 mod measure;
 mod raw;
+mod reliable;
 mod rounds;
 mod stream;
 mod tcp;
@@ -71,6 +72,8 @@ enum Command {
     /// How long devices wait for the sums of their gradients, overlapped with the backward pass and
     /// not
     Accumulate(accumulate::Args),
+    /// What an iteration of the reliable path costs, compared with plain TCP and Gloo
+    Reliable(reliable::Args),
     /// A part of another benchmark
     #[command(hide = true)]
     Component {
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::Hogwild(args) => hogwild::run(&args),
         Command::Gpu(args) => args.run(),
         Command::Accumulate(args) => args.run(),
+        Command::Reliable(args) => args.run(),
         Command::Component {
             part: Part::Stream(args),
         } => args.run(),
