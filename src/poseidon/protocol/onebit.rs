@@ -4,29 +4,91 @@
 //! is not. What that leaves out is the residual, which is added to the next gradient: so
 //! the sum of what was sent plus the residual is the sum of the gradients.
 
+use pulp::Arch;
+
+/// Weights of a word of bits.
+const WORD: usize = 32;
+/// Words between which sums are kept in f32: so many additions lose less than the bits do.
+const WORDS_IN_F32: usize = 64;
+
+/// Sums of what is negative and of what is not, an f32 for each place of a word. So they depend on
+/// no width of vectors, and all machines make the same values.
+#[derive(Clone, Copy)]
+struct Sums([[f32; WORD]; 2]);
+
+impl Sums {
+    const ZERO: Self = Self([[0.0; WORD]; 2]);
+
+    fn totals(&self) -> [f64; 2] {
+        self.0
+            .map(|lanes| lanes.iter().map(|sum| f64::from(*sum)).sum())
+    }
+}
+
 /// Quantises `gradient` plus `residual`, which becomes what is left over. Gives the two values and
 /// the bits as words: see [`bits_len`](super::message::bits_len).
 pub(super) fn quantise(gradient: &[f32], residual: &mut [f32]) -> Vec<u32> {
-    let mut sums = [0.0f64; 2];
-    let mut counts = [0u32; 2];
-    for (r, g) in residual.iter_mut().zip(gradient) {
-        *r += g;
-        let positive = usize::from(*r >= 0.0);
-        sums[positive] += f64::from(*r);
-        counts[positive] += 1;
-    }
-    let means = [0, 1].map(|i| (sums[i] / f64::from(counts[i].max(1))) as f32);
-    let mut words = vec![means[0].to_bits(), means[1].to_bits()];
-    words.extend(residual.chunks_mut(32).map(|chunk| {
-        let mut bits = 0;
-        for (i, r) in chunk.iter_mut().enumerate() {
-            let positive = usize::from(*r >= 0.0);
-            bits |= (positive as u32) << i;
-            *r -= means[positive];
-        }
-        bits
-    }));
+    let mut words = vec![0; 2 + residual.len().div_ceil(WORD)];
+    let (values, bits) = words.split_at_mut(2);
+    let means = Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let totals = add_and_sign(gradient, residual, bits);
+            let high: u32 = bits.iter().map(|word| word.count_ones()).sum();
+            let counts = [residual.len() as u32 - high, high];
+            let mean = |side: usize| (totals[side] / f64::from(counts[side].max(1))) as f32;
+            let [low, high] = [mean(0), mean(1)];
+            for value in residual {
+                *value -= if *value >= 0.0 { high } else { low };
+            }
+            [low, high]
+        },
+    );
+    values.copy_from_slice(&means.map(f32::to_bits));
     words
+}
+
+/// Adds the gradient to the residual, and notes which sums are not negative. Gives the totals of
+/// both sides.
+#[inline(always)]
+fn add_and_sign(gradient: &[f32], residual: &mut [f32], bits: &mut [u32]) -> [f64; 2] {
+    let mut totals = [0.0; 2];
+    let blocks = residual.chunks_mut(WORD * WORDS_IN_F32);
+    let gradients = gradient.chunks(WORD * WORDS_IN_F32);
+    for ((block, gradient), bits) in blocks.zip(gradients).zip(bits.chunks_mut(WORDS_IN_F32)) {
+        let mut sums = Sums::ZERO;
+        let (whole, rest) = block.as_chunks_mut::<WORD>();
+        let (whole_gradient, rest_gradient) = gradient.as_chunks::<WORD>();
+        let words = whole.iter_mut().zip(whole_gradient).zip(&mut *bits);
+        for ((r, g), bits) in words {
+            *bits = sign(r, g, &mut sums);
+        }
+        if let (Some(bits), false) = (bits.get_mut(whole_gradient.len()), rest.is_empty()) {
+            // What is not there adds nothing, and has no bit.
+            let (mut r, mut g) = ([0.0; WORD], [0.0; WORD]);
+            r[..rest.len()].copy_from_slice(rest);
+            g[..rest.len()].copy_from_slice(rest_gradient);
+            *bits = sign(&mut r, &g, &mut sums) & ((1 << rest.len()) - 1);
+            rest.copy_from_slice(&r[..rest.len()]);
+        }
+        let sums = sums.totals();
+        (0..2).for_each(|side| totals[side] += sums[side]);
+    }
+    totals
+}
+
+/// One word of [`add_and_sign`].
+#[inline(always)]
+fn sign(r: &mut [f32; WORD], g: &[f32; WORD], sums: &mut Sums) -> u32 {
+    let mut bits = 0;
+    for i in 0..WORD {
+        r[i] += g[i];
+        let positive = r[i] >= 0.0;
+        sums.0[0][i] += if positive { 0.0 } else { r[i] };
+        sums.0[1][i] += if positive { r[i] } else { 0.0 };
+        bits |= u32::from(positive) << i;
+    }
+    bits
 }
 
 /// Adds what `words` stand for to `to`. Words that are missing stand for nothing.
@@ -34,12 +96,23 @@ pub(super) fn add(words: &[u32], to: &mut [f32]) {
     let [low, high, bits @ ..] = words else {
         return;
     };
-    let means = [*low, *high].map(f32::from_bits);
-    for (chunk, bits) in to.chunks_mut(32).zip(bits) {
-        for (i, value) in chunk.iter_mut().enumerate() {
-            *value += means[(bits >> i & 1) as usize];
-        }
-    }
+    let [low, high] = [*low, *high].map(f32::from_bits);
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let value = |bits: u32, i: usize| if bits >> i & 1 == 1 { high } else { low };
+            let (whole, rest) = to.as_chunks_mut::<WORD>();
+            let left = bits.get(whole.len());
+            for (word, &bits) in whole.iter_mut().zip(bits) {
+                for (i, to) in word.iter_mut().enumerate() {
+                    *to += value(bits, i);
+                }
+            }
+            for (i, to) in rest.iter_mut().enumerate() {
+                *to += left.map_or(0.0, |bits| value(*bits, i));
+            }
+        },
+    );
 }
 
 #[cfg(test)]
@@ -69,6 +142,48 @@ mod tests {
                 // At most a dozen additions of values below some thousands, rounded each.
                 prop_assert!((f64::from(*sent) + f64::from(*kept) - sum).abs() < 1e-2);
             }
+        }
+    }
+
+    /// One weight after the other, in f64.
+    fn plainly(gradient: &[f32], residual: &mut [f32]) -> ([f64; 2], Vec<bool>) {
+        let mut sides = [(0.0, 0u32); 2];
+        let mut signs = Vec::new();
+        for (r, g) in residual.iter_mut().zip(gradient) {
+            *r += g;
+            let (sum, count) = &mut sides[usize::from(*r >= 0.0)];
+            (*sum, *count) = (*sum + f64::from(*r), *count + 1);
+            signs.push(*r >= 0.0);
+        }
+        let mean = |(sum, count): (f64, u32)| sum / f64::from(count.max(1));
+        (sides.map(mean), signs)
+    }
+
+    #[test]
+    fn any_length_is_quantised_as_one_by_one() {
+        for len in [1, 31, 32, 33, 64, 2047, 2048, 2049, 10_007] {
+            let number = |i: usize| ((i * 7919 + len) % 2003) as f32 / 1001.5 - 1.0;
+            let gradient: Vec<f32> = (0..len).map(number).collect();
+            let mut residual: Vec<f32> = (0..len).map(|i| number(i + 17) / 4.0).collect();
+            let mut expected = residual.clone();
+            let (means, signs) = plainly(&gradient, &mut expected);
+            let words = quantise(&gradient, &mut residual);
+            assert_eq!(words.len(), bits_len(len));
+            let found = [words[0], words[1]].map(f32::from_bits);
+            for (found, mean) in found.iter().zip(means) {
+                assert!(
+                    (f64::from(*found) - mean).abs() < 1e-6,
+                    "{len}: {found}, not {mean}"
+                );
+            }
+            let mut sent = vec![0.0; len];
+            add(&words, &mut sent);
+            for i in 0..len {
+                assert_eq!(sent[i], found[usize::from(signs[i])], "{len}, {i}");
+                assert_eq!(residual[i], expected[i] - sent[i], "{len}, {i}");
+            }
+            let behind = words[2..].iter().map(|word| word.count_ones()).sum::<u32>();
+            assert_eq!(behind as usize, signs.iter().filter(|sign| **sign).count());
         }
     }
 
