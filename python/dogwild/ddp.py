@@ -46,7 +46,9 @@ def comm_hook(
             layers.append(Layer(parameter_name, ddp.module, [(parameter_name, parameter)]))
     # Nothing is chosen by it: each gradient travels whole.
     text = model_file(layers, 1, None)
-    job = Job(name, text, policy, servers, address, key_file, timeout)
+    # Buckets are no fully connected layers, which is all that "onebit" would take.
+    how = "onebit-all" if policy == "onebit" else policy
+    job = Job(name, text, how, servers, address, key_file, timeout)
     hook = CommHook(layers, join(job, rank_of(), hash_of(layers)))
     ddp.register_comm_hook(hook, _send)
     return hook

@@ -44,7 +44,7 @@ def poseidon(
     Open MPI, else 0 of 1. ``servers``: hosted by the first so many workers (default: as
     many as have something to hold).
     ``policy``: "hybcomm", "sacp", "cheapest", or one scheme for all layers: "ps", "sfb", "adam",
-    "onebit", "p2p".
+    "onebit" (Linear layers; "onebit-all": all), "p2p".
     ``rows``: rows of a Linear layer's input in one iteration, at most (default: ``batch``); more
     where it is applied to places of a sequence. ``address``: HOST:PORT at which worker 0 listens;
     default by torch.distributed or torchrun. ``name``: the job, the same for all.

@@ -51,7 +51,7 @@ def main() -> None:
     options.add_argument(
         "--policy",
         default="hybcomm",
-        choices=("hybcomm", "sacp", "ps", "sfb", "adam", "onebit"),
+        choices=("hybcomm", "sacp", "cheapest", "ps", "sfb", "adam", "onebit", "p2p"),
         help="how layers travel (default: hybcomm)",
     )
     options.add_argument("--iterations", type=int, default=500, help="the same for all workers")

@@ -94,9 +94,13 @@ class Cluster(unittest.TestCase):
                 for one, other in zip(found[0]["weights"], plain):
                     self.assertAlmostEqual(one, other, places=2)
                 self.assertGreater(min(found[0]["traffic"]), 1000)
-        found = run("onebit")
+        found = run("onebit-all")
         self.check_equal(found)
         self.assertEqual(set(found[0]["schemes"].values()), {"onebit"})
+        found = run("onebit")
+        self.check_equal(found)
+        schemes = found[0]["schemes"]
+        self.assertEqual([schemes["0"], schemes["3"], schemes["5"]], ["ps", "onebit", "onebit"])
 
     def test_a_hook_of_ddp_gives_its_bits(self):
         ddp, ours, bits = run("ddp"), run("ps", hook=True), run("onebit", hook=True)

@@ -72,7 +72,7 @@ pub struct ClusterArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub servers: u16,
     /// Rule that chooses how layers travel (hybcomm, sacp, cheapest), or one way for all (ps, sfb,
-    /// adam, onebit, p2p)
+    /// adam, onebit, p2p; onebit-all: convolutions too)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
     pub scheme: Policy,
     /// How tensors are dealt to servers

@@ -70,11 +70,19 @@ pub enum Policy {
     /// The exact scheme with the fewest floats in and out of a node that is worker and server
     /// ([`node_floats`]): `sfb`, `p2p` or `ps`. Of equal ones the first of these.
     Cheapest,
+    /// A bit for each weight of fully connected layers, as in the 2017 paper, and `ps` elsewhere: a
+    /// convolution has few weights, and learns much worse with it.
+    OneBit,
     /// This scheme wherever it can be: `sfb` and `adam` leave convolutions to `ps`.
     Force(Scheme),
 }
 
 impl Policy {
+    /// True if it lets layers travel in bits, whose weights are with the workers alone.
+    pub fn sends_bits(self) -> bool {
+        matches!(self, Self::OneBit | Self::Force(Scheme::OneBit))
+    }
+
     /// The same choice where a server must count the updates of every layer, as one must to leave a
     /// late worker out for all. A layer that a rule would give to `sfb` then takes the rule's other
     /// scheme. A forced scheme stays.
@@ -108,6 +116,7 @@ impl Policy {
         }
         match self {
             Self::Force(scheme) => scheme,
+            Self::OneBit => Scheme::OneBit,
             Self::Cheapest => {
                 let by_p2p = (p - 1) * factors * p <= 2 * m * n * (p - 1);
                 let by_ps = (p - 1) * factors * p2 <= m * n * (p + p2 - 2);
@@ -338,12 +347,15 @@ impl fmt::Display for Policy {
             Self::HybComm => f.pad("hybcomm"),
             Self::Sacp => f.pad("sacp"),
             Self::Cheapest => f.pad("cheapest"),
+            Self::OneBit => f.pad("onebit"),
+            Self::Force(Scheme::OneBit) => f.pad("onebit-all"),
             Self::Force(scheme) => scheme.fmt(f),
         }
     }
 }
 
-/// `hybcomm`, `sacp`, `cheapest`, or a scheme to force.
+/// `hybcomm`, `sacp`, `cheapest`, or a scheme to force. `onebit` is for fully connected layers,
+/// `onebit-all` for all.
 impl FromStr for Policy {
     type Err = NameError;
 
@@ -352,10 +364,13 @@ impl FromStr for Policy {
             "hybcomm" => Ok(Self::HybComm),
             "sacp" => Ok(Self::Sacp),
             "cheapest" => Ok(Self::Cheapest),
+            "onebit" => Ok(Self::OneBit),
+            "onebit-all" => Ok(Self::Force(Scheme::OneBit)),
             _ => name.parse().map(Self::Force).map_err(|_| NameError {
                 name: name.to_owned(),
                 what: "policy",
-                known: "hybcomm, sacp, cheapest, or a scheme to force: ps, sfb, adam, onebit, p2p",
+                known: "hybcomm, sacp, cheapest, or a scheme to force: ps, sfb, adam, onebit, \
+                        onebit-all, p2p",
             }),
         }
     }
@@ -467,7 +482,30 @@ mod tests {
                 "{policy}"
             );
         }
-        let onebit = Policy::Force(Scheme::OneBit);
+        let few: Policy = "onebit".parse().unwrap();
+        assert_eq!(few.choose(conv, cluster(8, 8, 1)), Scheme::Ps);
+        let full = LayerShape::dense(64, 64);
+        assert_eq!(few.choose(full, cluster(8, 8, 1)), Scheme::OneBit);
+        assert_eq!(
+            few.choose_on_servers(full, cluster(8, 8, 1)),
+            Scheme::OneBit
+        );
+        for name in [
+            "hybcomm",
+            "sacp",
+            "cheapest",
+            "ps",
+            "sfb",
+            "adam",
+            "onebit",
+            "onebit-all",
+            "p2p",
+        ] {
+            let policy: Policy = name.parse().unwrap();
+            assert_eq!(policy.to_string(), name);
+            assert_eq!(policy.sends_bits(), name.starts_with("onebit"));
+        }
+        let onebit: Policy = "onebit-all".parse().unwrap();
         assert_eq!(onebit.choose(conv, cluster(8, 8, 1)), Scheme::OneBit);
         let p2p = Policy::Force(Scheme::P2p);
         assert_eq!(p2p.choose(conv, cluster(8, 8, 1)), Scheme::P2p);

@@ -57,8 +57,8 @@ pub struct ClusterSettings {
     pub workers: u16,
     /// Servers, 1 or more, each with a share of the KV pairs.
     pub servers: u16,
-    /// Rule that chooses how layers travel (`hybcomm`, `sacp`), or one way for all (`ps`, `sfb`,
-    /// `adam`, `onebit`).
+    /// Rule that chooses how layers travel (`hybcomm`, `sacp`, `cheapest`), or one way for all
+    /// (`ps`, `sfb`, `adam`, `onebit`, `onebit-all`, `p2p`).
     #[serde(with = "text")]
     pub scheme: Policy,
     /// How tensors are dealt to servers: `pairs` or `tensor`.

@@ -127,7 +127,7 @@ prop_compose! {
     fn cluster()(
         (workers, servers) in (1..=u16::MAX, 1..=u16::MAX),
         scheme in prop_oneof![
-            Just("hybcomm"), Just("sacp"), Just("ps"), Just("sfb"), Just("adam"), Just("onebit"),
+            Just("hybcomm"), Just("sacp"), Just("ps"), Just("sfb"), Just("adam"), Just("onebit"), Just("onebit-all"),
         ],
         partition in prop_oneof![Just(Partition::Pairs), Just(Partition::Tensor)],
         pair_bytes in any::<u64>(),

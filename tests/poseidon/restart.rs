@@ -193,7 +193,7 @@ fn peer_to_peer_survives_kills() {
 #[test]
 #[ignore = "long: a series of kills"]
 fn one_bit_survives_kills() {
-    killed_runs_end_the_same("onebit", &[]);
+    killed_runs_end_the_same("onebit-all", &[]);
 }
 
 /// Where late updates are dropped, only the worker that was killed is started again.

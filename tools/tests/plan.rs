@@ -103,7 +103,15 @@ fn predictions_keep_their_order() {
                 .expect(policy);
             way.pointer(key).and_then(Value::as_f64).expect(key)
         };
-        for policy in ["ps", "hybcomm", "sacp", "adam", "onebit", "p2p", "cheapest"] {
+        for policy in [
+            "ps",
+            "hybcomm",
+            "sacp",
+            "adam",
+            "onebit-all",
+            "p2p",
+            "cheapest",
+        ] {
             let [alone, hidden] =
                 ["no_overlap", "wfbp"].map(|w| way(policy, &format!("/{w}/iteration_s")));
             assert!(hidden <= alone, "{net} {policy}: {hidden} after {alone}");
@@ -258,7 +266,7 @@ fn an_emulated_cluster_sends_what_was_predicted() {
         .iter()
         .map(|run| run["policy"].as_str().expect("a name"))
         .collect();
-    assert_eq!(ways, ["ps", "ps", "hybcomm", "sacp", "adam", "onebit"]);
+    assert_eq!(ways, ["ps", "ps", "hybcomm", "sacp", "adam", "onebit-all"]);
     for run in runs {
         let number = |key: &str| run.pointer(key).and_then(Value::as_f64).expect(key);
         let [predicted, measured] =

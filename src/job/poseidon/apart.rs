@@ -17,7 +17,7 @@ use super::super::plan::Here;
 use super::super::progress::Progress;
 use super::Watched;
 use crate::node::Stop;
-use crate::poseidon::{Member, MemberRole, Policy, Scheme, common_clocks};
+use crate::poseidon::{Member, MemberRole, common_clocks};
 use crate::settings::StragglerChoice;
 
 /// Rounds without a step in between before the job gives up.
@@ -164,7 +164,7 @@ impl Watched<'_> {
     fn lets_back_in(&self, here: &Here, node: u16) -> bool {
         let cluster = &self.plan.own.cluster;
         // Under one bit per weight no server has the weights that a new worker needs.
-        let one_bit = cluster.scheme == Policy::Force(Scheme::OneBit);
+        let one_bit = cluster.scheme.sends_bits();
         let alone = cluster.stragglers == StragglerChoice::Drop && !one_bit;
         if !alone || node < cluster.servers {
             return false;

@@ -11,7 +11,7 @@ use super::super::children::{Component, Gone};
 use super::super::fleet::{Dead, Fleet};
 use super::super::restarts::Restarts;
 use super::Watched;
-use crate::poseidon::{Member, MemberRole, Policy, Scheme, common_clocks};
+use crate::poseidon::{Member, MemberRole, common_clocks};
 use crate::settings::{ClusterSettings, StragglerChoice};
 
 /// Time after which a worker that runs without a coordinator will not join any more.
@@ -59,9 +59,7 @@ impl Watched<'_> {
     pub(super) fn replace(&mut self, fleet: &mut Fleet, dead: &[Dead]) -> Result<bool> {
         let cluster = &self.plan.own.cluster;
         // Under one bit per weight no server has the weights that a new worker needs.
-        if cluster.stragglers != StragglerChoice::Drop
-            || cluster.scheme == Policy::Force(Scheme::OneBit)
-        {
+        if cluster.stragglers != StragglerChoice::Drop || cluster.scheme.sends_bits() {
             return Ok(false);
         }
         let first = 1 + usize::from(cluster.servers);
