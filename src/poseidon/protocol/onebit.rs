@@ -13,7 +13,6 @@ const WORDS_IN_F32: usize = 64;
 
 /// Sums of what is negative and of what is not, an f32 for each place of a word. So they depend on
 /// no width of vectors, and all machines make the same values.
-#[derive(Clone, Copy)]
 struct Sums([[f32; WORD]; 2]);
 
 impl Sums {

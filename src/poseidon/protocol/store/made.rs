@@ -1,7 +1,6 @@
 //! What a store gives for the workers: messages, how early each should leave, and checkpoints.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use super::super::bandwidth::Priority;
 use super::super::message::Message;
@@ -51,19 +50,18 @@ impl<'u> Made<'u> {
     }
 
     fn magnitude(&self, shard: &Shard) -> f32 {
-        let length = |squares: f32| squares.sqrt();
         let weights = shard.weights().unwrap_or_default();
-        let weights = length(weights.iter().map(|w| w * w).sum());
         let step = match (&self.plan.step.rule, shard.state.first()) {
-            (StepRule::Sgd { .. }, Some(history)) => length(squares(history)),
+            (StepRule::Sgd { .. }, Some(history)) => {
+                let view = WeightsView::of(history);
+                length((0..history.len()).map(|i| view.load(i)))
+            }
             _ => 0.0,
         };
-        step / weights.max(f32::MIN_POSITIVE)
+        step / length(weights.iter().copied()).max(f32::MIN_POSITIVE)
     }
 }
 
-fn squares(words: &[AtomicU32]) -> f32 {
-    let values = WeightsView::of(words);
-    let squares = (0..words.len()).map(|i| values.load(i) * values.load(i));
-    squares.sum()
+fn length(values: impl Iterator<Item = f32>) -> f32 {
+    values.map(|value| value * value).sum::<f32>().sqrt()
 }
