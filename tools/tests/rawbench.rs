@@ -395,7 +395,14 @@ fn a_device_in_step_is_measured_beside_plain_copies() {
 /// Bytes are known from the plan: what is sent is that, and 24 bytes for each message.
 #[test]
 fn the_reliable_path_is_measured_beside_plain_connections() {
-    for (scheme, workers, times) in [("ps", 2, 4), ("p2p", 2, 2), ("p2p", 3, 4), ("ps", 3, 6)] {
+    for (scheme, workers, times) in [
+        ("ps", 2, 4),
+        ("p2p", 2, 2),
+        ("p2p", 3, 4),
+        ("ps", 3, 6),
+        ("cheapest", 3, 4),
+        ("sfb", 2, 4),
+    ] {
         let (weights, workers) = (40_000, workers.to_string());
         let mut command = rawbench();
         command.args(["reliable", "--weights", "40000", "--layers", "2"]);
@@ -427,6 +434,14 @@ fn the_reliable_path_is_measured_beside_plain_connections() {
         &refused(rawbench().args(["reliable", "--weights", "3"])),
         &["--weights 3", "8 or more"],
     );
+    // What the coordinator refuses ends the other members too.
+    let failed = rawbench()
+        .args(["reliable", "--weights", "40000", "--scheme", "p2p"])
+        .args(["--servers", "2"])
+        .output()
+        .expect("it starts");
+    assert!(!failed.status.success());
+    assert_says(&said(&failed), &["2 servers", "use fewer servers"]);
     assert_says(
         &refused(rawbench().args(["reliable", "--scheme", "ring"])),
         &["ring", "p2p"],

@@ -115,11 +115,6 @@ struct Report {
 }
 
 impl Args {
-    /// True if gradients go to other workers and to no server.
-    fn between_workers(&self) -> bool {
-        matches!(self.scheme, Policy::Force(scheme) if scheme.is_between_workers())
-    }
-
     pub(crate) fn run(&self) -> Result<()> {
         let each = self.weights / self.layers as usize;
         ensure!(

@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -15,9 +15,9 @@ use dogwild::poseidon::{
 use super::usage::Usage;
 use super::{Args, Cost, Step, WARM_UP};
 
-/// What a worker saw: the moments between which it is measured, and the bytes that it sent and
-/// received in one iteration.
-type Seen = ([Usage; 2], [f64; 2]);
+/// What a worker saw: the moments between which it is measured, and the bytes of one iteration, so
+/// that those of all workers together count each byte once.
+type Seen = ([Usage; 2], f64);
 
 /// Runs a cluster, and gives what one iteration cost.
 pub(super) fn run(args: &Args) -> Result<Cost> {
@@ -36,7 +36,12 @@ pub(super) fn run(args: &Args) -> Result<Cost> {
         .collect();
     let stop = &Arc::new(AtomicBool::new(false));
     let seen: Vec<Seen> = thread::scope(|scope| {
-        let coordinating = scope.spawn(move || run_coordinator(&coordinator, stop));
+        let coordinating = scope.spawn(move || {
+            let ended = run_coordinator(&coordinator, stop);
+            // The others wait for it otherwise.
+            stop.store(ended.is_err(), Relaxed);
+            ended
+        });
         let serving: Vec<_> = servers
             .iter()
             .map(|server| scope.spawn(move || run_server(server, stop)))
@@ -48,19 +53,16 @@ pub(super) fn run(args: &Args) -> Result<Cost> {
             .into_iter()
             .map(|worker| worker.join().expect("no panic"))
             .collect();
-        for server in serving {
-            server.join().expect("no panic")?;
-        }
+        let served: Vec<_> = serving
+            .into_iter()
+            .map(|server| server.join().expect("no panic"))
+            .collect();
         coordinating.join().expect("no panic")?;
+        served.into_iter().collect::<Result<(), _>>()?;
         seen.into_iter().collect::<Result<_>>()
     })?;
     let [began, ended] = seen.first().context("no worker")?.0;
-    // What goes to a server and comes from it is counted by workers alone.
-    let sent = |(_, [sent, received]): &Seen| match args.between_workers() {
-        true => *sent,
-        false => sent + received,
-    };
-    let sent = seen.iter().map(sent).sum();
+    let sent = seen.iter().map(|(_, bytes)| bytes).sum();
     Ok(began.cost_until(ended, args.iterations, sent))
 }
 
@@ -119,7 +121,12 @@ fn work(at: MemberJob, stop: Arc<AtomicBool>) -> Result<Seen> {
     client.settle()?;
     let ended = (Usage::now()?, client.traffic());
     let iterations = (plan.clocks - WARM_UP) as f64;
-    let bytes = [0, 1].map(|way| (ended.1[way] - began.1[way]) as f64 / iterations);
+    let [sent, received] = [0, 1].map(|way| (ended.1[way] - began.1[way]) as f64 / iterations);
+    // What goes to a server and comes from it is counted here alone. All layers are alike.
+    let bytes = match plan.layers[0].scheme.is_between_workers() {
+        true => sent,
+        false => sent + received,
+    };
     client.close()?;
     Ok(([began.0, ended.0], bytes))
 }
