@@ -102,7 +102,7 @@ impl Policy {
         let [m, n] = [layer.outputs, layer.inputs].map(u128::from);
         let [p, p2, k] = [cluster.workers, cluster.servers, cluster.batch].map(u128::from);
         let factors = k * (m + n);
-        // Twice both sides of 2MN(P+P2-2)/P2 >= 4MN(P-1)/P, by P and P2 and without MN.
+        // 2MN(P+P2-2)/P2 >= 4MN(P-1)/P, times P and P2 and without 2MN.
         let dense = match p * (p + p2 - 2) >= 2 * (p - 1) * p2 {
             true => Scheme::P2p,
             false => Scheme::Ps,

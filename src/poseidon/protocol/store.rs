@@ -138,13 +138,13 @@ impl KvStore {
         // the weights depend on their order, and all replicas must be equal bit for bit.
         while let Some((clock, updates)) = unit.rounds.take(self.plan.quorum()) {
             let updates = updates.into_iter().map(|(_, message)| message).collect();
-            let sent = unit.step(&self.plan, clock, updates, math, &self.pool);
-            // Weights replace each other, so only the newest are sent. Sums under `onebit` are
-            // added up by the workers, so each one is sent.
+            // Weights replace each other, so only the newest are sent: the step changes those that
+            // nothing holds where they lie. Sums under `onebit` are added up by the workers, so
+            // each one is sent.
             if unit.scheme != Scheme::OneBit {
                 messages.clear();
             }
-            messages.extend(sent);
+            messages.extend(unit.step(&self.plan, clock, updates, math, &self.pool));
             // Copied before the next step of this loop changes the unit; see `save`.
             checkpoints.extend(self.save(&unit, clock + 1));
         }

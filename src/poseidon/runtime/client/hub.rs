@@ -69,6 +69,7 @@ pub(in super::super) struct Hub {
     readers: AtomicUsize,
     traffic: Arc<Traffic>,
     budget: Option<Budget<Destination>>,
+    /// Work for the applying thread; none before it starts and after it was told to end.
     later: Mutex<Option<Sender<Later>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// True once no more layers will be sent.
