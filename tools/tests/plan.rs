@@ -133,6 +133,22 @@ fn predictions_keep_their_order() {
     }
 }
 
+/// What a host does with the bytes costs time too, if it is said how fast it is.
+#[test]
+fn slow_hosts_hold_a_cluster_back() {
+    let found = |rest: &str| report(&format!("alexnet --nodes 8 --batch 256 --bandwidth {rest}"));
+    let speedup = |found: &Value| found["ways"][0]["wfbp"]["speedup"].as_f64().expect("ps");
+    let fast = found("40gbit");
+    let [slow, slower] = ["0.5GB", "0.25GB"].map(|host| found(&format!("40gbit --host {host}")));
+    assert!(speedup(&fast) > 7.9);
+    assert!(speedup(&slow) < 6.5 && speedup(&slower) < speedup(&slow));
+    assert_eq!(slow["host_bytes_per_s"], 0.5e9);
+    assert_eq!(fast["host_bytes_per_s"], Value::Null);
+    // A link that is slower than the host decides alone, but for what is left at the end.
+    let [alone, both] = ["100mbit", "100mbit --host 1GB"].map(|rest| speedup(&found(rest)));
+    assert!((both / alone - 1.0).abs() < 0.01, "{alone} and {both}");
+}
+
 #[test]
 fn whole_tensors_load_servers_unevenly() {
     let imbalance = |partition: &str| {
@@ -244,6 +260,40 @@ fn bad_input_is_told_what_is_wrong() {
     }
 }
 
+const SMALL: &str = "layer,kind,m,n,bias,flops\nc,conv,32,75,yes,1000\nf,fc,64,512,yes,1000\n\
+                     g,fc,10,64,yes,10\n";
+
+/// PyTorch reduces what three workers of a tiny net have, over the same links, no faster than the
+/// layers are computed: two thirds of all gradients leave each node twice.
+#[test]
+fn gloo_is_compared_over_the_same_links() {
+    let lab = dogwild_lab::Lab::up(&dogwild_lab::Spec::of(3)).err();
+    let missing = lab.map(|error| format!("a lab: {error}"));
+    if let Some(missing) = missing.or_else(dogwild_tools::gloo::missing) {
+        dogwild_lab::skip::skip(&missing);
+        return;
+    }
+    let net = table(SMALL);
+    let found = report(&format!(
+        "{} --nodes 3 --batch 4 --bandwidth 400mbit --throughput 400 --emulate --scale 4 \
+         --ways p2p --iterations 3 --compare gloo",
+        net.path.display()
+    ));
+    let peer = &found["emulation"]["peers"][0];
+    assert_eq!(peer["name"], "Gloo");
+    let number = |of: &Value| of.as_f64().expect("a number");
+    assert!(number(&peer["iteration_s"]) >= 0.01, "{peer}");
+    // Half as many rows and columns: 16 x 38 + 16, 32 x 256 + 32, 5 x 32 + 5.
+    let (floats, both_ways) = (9_013.0, 2.0);
+    let least = both_ways * 2.0 * 4.0 * floats * 2.0 / 3.0;
+    let of_nodes = peer["bytes_per_node"].as_array().expect("each node");
+    assert_eq!(of_nodes.len(), 3);
+    for bytes in of_nodes {
+        let bytes = number(bytes);
+        assert!(bytes > least && bytes < 1.5 * least, "{bytes}, not {least}");
+    }
+}
+
 /// Three workers and servers of a tiny net on real links: what travels is what was predicted, byte
 /// for byte, and the emulation tells it.
 #[test]
@@ -252,9 +302,7 @@ fn an_emulated_cluster_sends_what_was_predicted() {
         dogwild_lab::skip::skip(&format!("a lab: {error}"));
         return;
     }
-    let net = table(
-        "layer,kind,m,n,bias,flops\nc,conv,32,75,yes,1000\nf,fc,64,512,yes,1000\ng,fc,10,64,yes,10\n",
-    );
+    let net = table(SMALL);
     let words = format!(
         "{} --nodes 3 --batch 4 --bandwidth 400mbit --throughput 400 --pair-bytes 4096 \
          --emulate --scale 4 --iterations 2",

@@ -5,9 +5,10 @@
 //! together. Bytes are those of the interfaces' counters and of the members' reports; iterations
 //! are counted in the workers' buffers.
 
+mod gloo;
 mod members;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use dogwild::poseidon::{Policy, Scheme};
 use dogwild::watch::screen::{self, Columns};
 use dogwild_lab::{Lab, Spec};
@@ -16,6 +17,7 @@ use serde::Serialize;
 use super::Task;
 use super::cluster::{payload_bytes, syncs};
 use super::report::{Way, paper};
+use gloo::Peer;
 use members::Members;
 pub(crate) use members::Part;
 
@@ -99,6 +101,17 @@ pub(crate) struct Settings {
         requires = "emulate"
     )]
     ways: Vec<WayArg>,
+    /// Another program that does the same over the same links: PyTorch's all-reduce over Gloo, with
+    /// the buckets of DistributedDataParallel (Debian: python3-torch)
+    #[arg(long, value_enum, requires = "emulate")]
+    compare: Option<PeerArg>,
+}
+
+/// Another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum PeerArg {
+    /// All-reduce by Gloo, a process for each worker
+    Gloo,
 }
 
 /// Predicted and measured, side by side.
@@ -111,6 +124,9 @@ pub(crate) struct Emulation {
     /// Share of the link that carries payload; predictions count with it.
     pub(crate) goodput: f64,
     pub(crate) runs: Vec<Run>,
+    /// Other programs, if asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) peers: Vec<Peer>,
 }
 
 /// One way to synchronise.
@@ -151,6 +167,10 @@ pub(crate) fn run(task: &Task, settings: &Settings) -> Result<Emulation> {
         link_bits_per_s >= 1e5,
         "a link of {link_bits_per_s:.0} bit/s is too slow to emulate: use a smaller --scale"
     );
+    if let (Some(PeerArg::Gloo), Some(missing)) = (settings.compare, dogwild_tools::gloo::missing())
+    {
+        bail!("--compare gloo: {missing}");
+    }
     let lab = Lab::up(&Spec {
         rate: Some(format!("{link_bits_per_s:.0}bit")),
         queue_bytes: Some(QUEUE_BYTES),
@@ -193,7 +213,18 @@ pub(crate) fn run(task: &Task, settings: &Settings) -> Result<Emulation> {
             retransmitted: members::retransmitted(&lab)? - before,
         });
     }
+    let mut peers = Vec::new();
+    if settings.compare.is_some() {
+        dogwild_lab::note!("emulating PyTorch with Gloo");
+        peers.push(gloo::run(
+            &lab,
+            &small,
+            settings.scale,
+            settings.iterations,
+        )?);
+    }
     Ok(Emulation {
+        peers,
         scale: settings.scale,
         iterations: settings.iterations,
         link_bits_per_s,
@@ -305,17 +336,26 @@ impl Emulation {
                 run.retransmitted.to_string(),
             ]);
         }
+        for peer in &self.peers {
+            let max = peer.bytes_per_node.iter().copied().fold(0.0, f64::max);
+            let mut row = vec!["-".to_owned(); head.len()];
+            row[0] = format!("{}, wfbp", peer.name);
+            row[2] = format!("{:.0}", 1e3 * peer.iteration_s);
+            row[5] = format!("{:.2}", peer.speedup);
+            row[8] = format!("{:.2}", max / 1e6);
+            table.row(row);
+        }
+        let runs = self.runs.iter().map(|run| {
+            let name = format!("{}, {}", run.policy, run.overlap_name());
+            (name, &run.bytes_per_node)
+        });
+        let peers = self.peers.iter();
+        let peers = peers.map(|peer| (format!("{}, wfbp", peer.name), &peer.bytes_per_node));
         let mut each = String::new();
-        for run in &self.runs {
-            let bytes = run.bytes_per_node.iter();
-            let bytes: Vec<_> = bytes.map(|bytes| format!("{:.2}", bytes / 1e6)).collect();
-            let line = format!(
-                "{}, {}: {}",
-                run.policy,
-                run.overlap_name(),
-                bytes.join(" ")
-            );
-            each += &format!("\n{line}");
+        for (name, bytes) in runs.chain(peers) {
+            let bytes = bytes.iter().map(|bytes| format!("{:.2}", bytes / 1e6));
+            let bytes: Vec<String> = bytes.collect();
+            each += &format!("\n{name}: {}", bytes.join(" "));
         }
         let head = format!(
             "emulated over TCP in network namespaces, {} times smaller (M, N and K by its root each), links of {:.3} Mbit/s \

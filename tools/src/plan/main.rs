@@ -47,6 +47,10 @@ struct Cli {
     /// Of each node's link, each way, as 10gbit, 800mbit (bits/s) or 1.25GB (bytes/s)
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = bandwidth)]
     bandwidth: f64,
+    /// Bytes that a node's processor handles in a second, in and out together: copies, system calls,
+    /// sums. As 2GB or 10gbit [default: it takes no time]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = bandwidth)]
+    host: Option<f64>,
     /// Servers on nodes of their own, instead of on those of the workers
     #[arg(long)]
     apart: bool,
@@ -107,6 +111,8 @@ pub(crate) struct Task {
     pub(crate) layers: Vec<Layer>,
     pub(crate) place: Place,
     pub(crate) bytes_per_s: f64,
+    /// Of a node's processor, for bytes in and out; `None`: it takes no time.
+    pub(crate) host_bytes_per_s: Option<f64>,
     pub(crate) next: Next,
     /// Of one node alone, and where the figure comes from.
     pub(crate) images_per_s: f64,
@@ -155,6 +161,7 @@ impl Task {
             layers,
             place,
             bytes_per_s: cli.bandwidth,
+            host_bytes_per_s: cli.host,
             next: cli.next,
             images_per_s,
             throughput_source,
@@ -176,6 +183,8 @@ impl Task {
             .with_batch(side(task.place.cluster.batch()) as u32);
         task.place.pair_bytes = ((task.place.pair_bytes as f64 / scale) as u64).max(4);
         task.bytes_per_s /= scale;
+        // It runs on this host, which takes its own time.
+        task.host_bytes_per_s = None;
         task
     }
 

@@ -38,6 +38,9 @@ pub(crate) struct Report {
     pub(crate) servers_apart: bool,
     pub(crate) batch: u64,
     pub(crate) bandwidth_bytes_per_s: f64,
+    /// Of a node's processor, in and out together, if it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host_bytes_per_s: Option<f64>,
     pub(crate) pair_bytes: u64,
     pub(crate) partition: Partition,
     pub(crate) next: Next,
@@ -115,6 +118,7 @@ impl Way {
                 syncs: &syncs,
                 times: &task.times,
                 bytes_per_s: task.bytes_per_s,
+                host_bytes_per_s: task.host_bytes_per_s,
                 overlap,
                 next: task.next,
             });
@@ -181,6 +185,7 @@ impl Report {
             servers_apart: place.apart,
             batch: cluster.batch(),
             bandwidth_bytes_per_s: task.bytes_per_s,
+            host_bytes_per_s: task.host_bytes_per_s,
             pair_bytes: place.pair_bytes,
             partition: place.partition,
             next: task.next,
@@ -219,8 +224,11 @@ impl Report {
         } else {
             "a node that is worker and server (adam: the one that holds the layer)"
         };
+        let host = self.host_bytes_per_s.map_or(String::new(), |rate| {
+            format!("; a host handles {:.2} GB/s in and out", rate / 1e9)
+        });
         format!(
-            "{}: {:.1} M parameters; {} workers, {} servers {place}, {} images each, {:.2} Gbit/s each way\n\
+            "{}: {:.1} M parameters; {} workers, {} servers {place}, {} images each, {:.2} Gbit/s each way{host}\n\
              one node alone: {:.1} images/s ({}), {:.1} ms per iteration\n{}\n\
              millions of floats are those in and out of {role} per iteration",
             self.net,

@@ -31,6 +31,8 @@ pub(crate) struct Scene<'a> {
     /// Seconds of each layer, forward and backward.
     pub(crate) times: &'a [[f64; 2]],
     pub(crate) bytes_per_s: f64,
+    /// Bytes that a node handles in a second, in and out together; `None`: at once.
+    pub(crate) host_bytes_per_s: Option<f64>,
     pub(crate) overlap: bool,
     pub(crate) next: Next,
 }
@@ -48,7 +50,9 @@ pub(crate) fn iteration_s(scene: &Scene<'_>) -> f64 {
         play.now = time;
         match what {
             What::Computed(worker) => play.computed(worker),
+            What::Handed(message) => play.leave(message),
             What::Left(message) => play.left(message),
+            What::Came(message) => play.came(message),
             What::Arrived(message) => play.arrived(message),
         }
     }
@@ -78,8 +82,13 @@ enum Payload {
 enum What {
     /// A worker has done its step.
     Computed(usize),
+    /// The sender has handled a message.
+    Handed(Message),
     /// A message has begun to leave.
     Left(Message),
+    /// All of a message has come.
+    Came(Message),
+    /// The receiver has handled it.
     Arrived(Message),
 }
 
@@ -129,6 +138,7 @@ struct Play<'a> {
     planned: u64,
     out_free: Vec<f64>,
     in_free: Vec<f64>,
+    host_free: Vec<f64>,
     workers: Vec<Worker>,
     /// Number of workers that have sent, per layer and gather.
     heard: Vec<Vec<usize>>,
@@ -161,6 +171,7 @@ impl<'a> Play<'a> {
             planned: 0,
             out_free: vec![0.0; scene.place.nodes()],
             in_free: vec![0.0; scene.place.nodes()],
+            host_free: vec![0.0; scene.place.nodes()],
             workers: vec![worker; workers],
             heard: scene.syncs.iter().map(heard).collect(),
             starts: [0.0; ROUNDS],
@@ -258,6 +269,21 @@ impl<'a> Play<'a> {
         if message.from == message.to {
             return self.plan(self.now, What::Arrived(message));
         }
+        match self.handled(message.from, message.bytes) {
+            Some(end) => self.plan(end, What::Handed(message)),
+            None => self.leave(message),
+        }
+    }
+
+    /// When a node will have handled so many bytes more; `None`: that takes no time.
+    fn handled(&mut self, node: usize, bytes: f64) -> Option<f64> {
+        let rate = self.scene.host_bytes_per_s?;
+        let free = &mut self.host_free[node];
+        *free = free.max(self.now) + bytes / rate;
+        Some(*free)
+    }
+
+    fn leave(&mut self, message: Message) {
         let free = &mut self.out_free[message.from];
         let start = free.max(self.now);
         *free = start + message.bytes / self.scene.bytes_per_s;
@@ -268,7 +294,15 @@ impl<'a> Play<'a> {
         let free = &mut self.in_free[message.to];
         *free = free.max(self.now) + message.bytes / self.scene.bytes_per_s;
         let end = *free;
-        self.plan(end, What::Arrived(message));
+        match self.scene.host_bytes_per_s {
+            Some(_) => self.plan(end, What::Came(message)),
+            None => self.plan(end, What::Arrived(message)),
+        }
+    }
+
+    fn came(&mut self, message: Message) {
+        let end = self.handled(message.to, message.bytes);
+        self.plan(end.unwrap_or(self.now), What::Arrived(message));
     }
 
     fn arrived(&mut self, message: Message) {
@@ -333,14 +367,25 @@ mod tests {
     /// Two layers of a second forward and two backward each, 40,000 bytes each.
     fn seconds(place: &Place, scheme: Scheme, overlap: bool, next: Next, bytes_per_s: f64) -> f64 {
         let syncs = syncs(&[(LAYER, scheme); 2], place);
-        iteration_s(&Scene {
+        iteration_s(&scene(place, &syncs, overlap, next, bytes_per_s))
+    }
+
+    fn scene<'a>(
+        place: &'a Place,
+        syncs: &'a [Sync],
+        overlap: bool,
+        next: Next,
+        bytes_per_s: f64,
+    ) -> Scene<'a> {
+        Scene {
             place,
-            syncs: &syncs,
+            syncs,
             times: &[[1.0, 2.0]; 2],
             bytes_per_s,
+            host_bytes_per_s: None,
             overlap,
             next,
-        })
+        }
     }
 
     fn about(found: f64, wanted: f64) {
@@ -391,6 +436,27 @@ mod tests {
         let found = seconds(&four, Scheme::Ps, true, Next::All, 4_000.0);
         // Forward and the upper layer's backward pass, then 30 s of network.
         about(found, 2.0 + 2.0 + 30.0);
+    }
+
+    #[test]
+    fn a_host_handles_what_comes_and_what_goes_one_after_the_other() {
+        let four = place(4, 4, false);
+        let found = |scheme, overlap, host_bytes_per_s| {
+            let syncs = syncs(&[(LAYER, scheme); 2], &four);
+            iteration_s(&Scene {
+                host_bytes_per_s,
+                ..scene(&four, &syncs, overlap, Next::All, 1e12)
+            })
+        };
+        // In and out of a node: four times 3/4 of 40,000 bytes for each layer, by a link that takes
+        // no time.
+        about(found(Scheme::Ps, false, Some(40_000.0)), 6.0 + 2.0 * 3.0);
+        about(found(Scheme::P2p, false, Some(40_000.0)), 6.0 + 2.0 * 3.0);
+        about(found(Scheme::Ps, false, None), 6.0);
+        // Factors, 8,000 bytes to and from each of three peers.
+        about(found(Scheme::Sfb, false, Some(16_000.0)), 6.0 + 2.0 * 3.0);
+        // The upper layer's 2 s are hidden behind the lower one's backward pass.
+        about(found(Scheme::Ps, true, Some(60_000.0)), 6.0 + 2.0);
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl Args {
             self.layers
         );
         let machine = Machine::here("lo");
-        let missing = self.compare.and_then(|_| gloo::missing());
+        let missing = self.compare.and_then(|_| dogwild_tools::gloo::missing());
         let mut rounds = Vec::new();
         for _ in 0..self.rounds {
             let ours = cluster::run(self)?;

@@ -1,17 +1,16 @@
 //! PyTorch's all-reduce over Gloo, a process for each worker.
 
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use dogwild_tools::gloo::{PYTHON, worker};
 use serde::Deserialize;
 
 use super::{Args, Cost, WARM_UP};
 
 /// The program of each worker.
 const PROGRAM: &str = include_str!("gloo.py");
-/// Debian's, which has the package python3-torch.
-const PYTHON: &str = "/usr/bin/python3";
 
 /// What a worker prints.
 #[derive(Deserialize)]
@@ -21,18 +20,9 @@ struct Printed {
     page_faults: f64,
 }
 
-/// Why it cannot be measured; `None`: it can.
-pub(super) fn missing() -> Option<String> {
-    let mut import = Command::new(PYTHON);
-    let import = import.args(["-c", "import torch.distributed"]);
-    let there = import.stdin(Stdio::null()).stderr(Stdio::null()).status();
-    let there = there.is_ok_and(|status| status.success());
-    (!there).then(|| "PyTorch is not installed: apt-get install python3-torch".to_owned())
-}
-
 /// Reduces a tensor of as many weights, and gives what one iteration cost.
 pub(super) fn run(args: &Args) -> Result<Cost> {
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let first = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let start = |rank: u16| {
         let mut command = Command::new(PYTHON);
         dogwild_lab::process::die_with_parent(&mut command);
@@ -40,17 +30,8 @@ pub(super) fn run(args: &Args) -> Result<Cost> {
         command
             .args(["-c", PROGRAM])
             .args(numbers.map(|n| n.to_string()));
-        command
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", port.to_string());
-        command
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", args.workers.to_string());
-        // Of its own threads PyTorch uses one for each core; a worker has a core here.
-        command
-            .env("OMP_NUM_THREADS", "1")
-            .env("GLOO_SOCKET_IFNAME", "lo");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+        worker(&mut command, first, "lo", [rank, args.workers]);
+        command.spawn()
     };
     let children = (0..args.workers).map(start).collect::<Result<Vec<_>, _>>();
     let mut all = Vec::new();
