@@ -1,9 +1,9 @@
 //! Devices with a memory of their own: what a GPU can do, as a trait, and its implementations.
 //!
-//! Holds [`Device`], [`Stream`] and [`Event`], memory of both sides ([`HostMemory`], [`Part`]), and
-//! the [`kernels`] by name. The implementations are [`host`] (threads and memcpy, on any machine)
-//! and, with the feature `cuda`, [`cuda`]. Touches memory, threads and the driver; knows no solver,
-//! no network, no clock.
+//! Holds [`Device`], [`Stream`] and [`Event`], memory of both sides ([`HostMemory`], [`Part`]), the
+//! [`kernels`] by name, and [`Which`], how a device is named. The implementations are [`host`]
+//! (threads and memcpy, on any machine) and, with the feature `cuda`, [`cuda`]. Touches memory,
+//! threads and the driver; knows no solver, no network, no clock.
 //!
 //! Invariants:
 //! - Everything put on a stream happens in that order, later, and never before the call that put it
@@ -25,10 +25,12 @@ mod kernel;
 pub mod kernels;
 mod memory;
 pub(crate) mod product;
+mod which;
 
 pub use error::DeviceError;
 pub use kernel::{Kernel, Number, Shape};
 pub use memory::{HostMemory, Memory, Part};
+pub use which::Which;
 
 /// Pins host memory if the driver can: without it copies are correct, and slower.
 pub fn pin<D: Device>(device: &D, memory: &HostMemory) {

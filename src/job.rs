@@ -13,7 +13,6 @@ mod conclude;
 mod curves;
 #[cfg(feature = "data-get")]
 pub mod data_get;
-mod devices;
 mod earlier;
 mod experiment;
 mod fleet;
@@ -62,7 +61,6 @@ pub use buffer::{BufferError, BufferPlan, make_buffer};
 pub use buffers::node_buffer;
 pub use common::{Common, Net, Pictures};
 pub use conclude::{Ended, NotAsAsked};
-pub use devices::Devices;
 pub use experiment::{Experiment, Host, json};
 pub use leftovers::{Leftover, LeftoverState, Maker, age, leftovers, remove_buffer};
 pub use meeting::{Card, Meeting, Place, Round, ask_for_a_seat};

@@ -8,6 +8,7 @@
 
 mod choices;
 mod cluster;
+mod devices;
 mod error;
 mod gpu;
 pub mod limits;
@@ -24,8 +25,9 @@ pub use self::cluster::{
     CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
     StragglerChoice, bandwidth,
 };
+pub use self::devices::Devices;
 pub use self::error::{ReadError, SettingsError};
-pub use self::gpu::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
+pub use self::gpu::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate};
 pub use self::link::{BurstSettings, FaultSettings, TransportSettings, capture_of_node};
 pub use self::poseidon::{CoordinatorSettings, ServerSettings, WorkerSettings};
 pub use self::solver::SolverSettings;

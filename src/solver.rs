@@ -51,7 +51,7 @@ mod update;
 mod tests;
 
 pub use caution::Caution;
-pub use device::{DeviceNet, DeviceNetError};
+pub use device::{DeviceNet, DeviceNetError, LayerLeft};
 pub use error::{ModelError, Place};
 pub use filler::{Filler, VarianceNorm};
 pub use gemm::{add_outer_products, bare_product};

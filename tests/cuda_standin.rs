@@ -200,7 +200,7 @@ fn tests_of_devices_pass_on_it() {
         let told = said(&output);
         assert!(output.status.success(), "{told}");
         assert!(
-            told.contains("6 passed") && !told.contains("ELSEWHERE"),
+            told.contains("7 passed") && !told.contains("ELSEWHERE"),
             "{told}"
         );
         used_well(&told);
@@ -247,6 +247,44 @@ fn a_job_trains_on_the_gpus_of_its_nodes() {
     }
     let accuracy = summary["per_node"][0]["test_accuracy"].as_f64();
     assert!(accuracy > Some(0.4), "{accuracy:?} right: {summary}");
+}
+
+/// Workers of the reliable path on two GPUs each: layers come down, are added and leave while the
+/// pass goes on.
+#[test]
+fn workers_of_the_reliable_path_train_on_gpus() {
+    let Some(standin) = standin() else { return };
+    let (folder, solver) = small_model();
+    let weights = |scheme: &str, workers: &str, gpus: &str| {
+        let out = folder.path().join(format!("{scheme}-{workers}"));
+        let mut train = dogwild();
+        train.args([
+            "train",
+            "--sync",
+            "poseidon",
+            "--workers",
+            workers,
+            "--servers",
+            "1",
+        ]);
+        train.args(["--scheme", scheme, "--gpu", gpus, "--data", DATA]);
+        train.args(["--iterations", "60", "--out"]).arg(&out);
+        train.arg("--solver").arg(&solver);
+        let settings = [("STANDIN_GPUS", "2"), ("STANDIN_DELAY_US", "100")];
+        succeeds(on_standin(&mut train, standin, &settings));
+        let text = std::fs::read_to_string(out.join("summary.json")).expect("a summary");
+        let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(summary["replicas_identical"], true, "{summary}");
+        assert!(summary["test_accuracy"].as_f64() > Some(0.3), "{summary}");
+        let log = std::fs::read_to_string(out.join("worker0.log"));
+        used_well(&log.expect("a log"));
+        let saved = std::fs::read(out.join("weights.safetensors")).expect("weights");
+        let saved = safetensors::SafeTensors::deserialize(&saved).expect("weights");
+        saved.tensor("i.weight").expect("a tensor").data().to_vec()
+    };
+    weights("sfb", "2", "0,1");
+    let (one, two) = (weights("ps", "1", "0,1"), weights("ps", "2", "1"));
+    assert!(one == two, "two GPUs of a worker are not two workers");
 }
 
 /// The guide's commands for a node with a solver on a GPU and one on the processor; the former is

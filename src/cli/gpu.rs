@@ -11,9 +11,10 @@ use super::args::{self, Rate};
 use super::given::{Flags, Given};
 use super::pictures::pictures;
 use crate::device::Device;
+use crate::device::Which;
 use crate::device::host::HostDevice;
 use crate::node::{run_gpu, stop_on_signals};
-use crate::settings::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate, Which};
+use crate::settings::{ADDERS, CHUNK_WEIGHTS, GpuSettings, UpRate};
 use crate::solver::data::{Shard, Source};
 
 /// Arguments of `dogwild gpu`.

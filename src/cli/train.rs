@@ -17,10 +17,11 @@ use super::lab_args::LabArgs;
 use super::stream_args::{PrecisionArg, StreamArgs};
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
-    DEFAULT_OUT, Devices, Ended, Experiment, Here, JobPlan, Load, Old, OutFolder, Paces, PathPlan,
+    DEFAULT_OUT, Ended, Experiment, Here, JobPlan, Load, Old, OutFolder, Paces, PathPlan,
     PathSummary, Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
 };
 use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
+use crate::settings::Devices;
 use crate::solver::SolverSpec;
 use crate::solver::data::Source;
 use crate::wire::Dtype;
@@ -46,8 +47,9 @@ pub(super) struct Args {
     /// 0,1,1 (a node without solvers only masters its part of the weights)
     #[arg(long, group = STREAM_GROUP, value_name = "N|N,N...", default_value = "1")]
     pub(super) solvers: Solvers,
-    /// Devices of each node that train too: numbers of GPUs (0,1), or host, a device of threads
-    #[arg(long, group = STREAM_GROUP, value_name = "N,N...|host")]
+    /// Devices of each node that train too: numbers of GPUs (0,1), or host, a device of threads.
+    /// With --sync poseidon those of each worker, which compute in place of its threads
+    #[arg(long, value_name = "N,N...|host")]
     pub(super) gpu: Option<Devices>,
     /// One more node, which only tests: no solver stops for a test
     #[arg(long, group = STREAM_GROUP)]

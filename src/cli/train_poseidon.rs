@@ -119,7 +119,7 @@ impl Args {
             classes,
             seed: self.seed,
             weights: None,
-            threads: own.threads_per_worker,
+            threads: self.threads()?,
             replay: None,
             file: None,
         };
@@ -127,6 +127,19 @@ impl Args {
         model
             .check(&own.cluster.settings().spec(1))
             .map_err(with_flags)
+    }
+
+    /// Threads of each worker: as many as it has devices.
+    fn threads(&self) -> Result<usize> {
+        let given = self.poseidon.threads_per_worker;
+        let Some(devices) = &self.gpu else {
+            return Ok(given);
+        };
+        ensure!(
+            given == 1,
+            "--threads-per-worker {given}: a worker has one thread for each device of --gpu; leave one of the two away"
+        );
+        Ok(devices.0.len())
     }
 
     /// Runs the job on the reliable path, or the one node of it that is `here`, with its results in
@@ -172,8 +185,12 @@ impl Args {
         key(key_file.as_deref())?;
         bandwidth("bandwidth_bytes_per_s", own.bandwidth).map_err(|error| by_flag(&error))?;
         let hosts = own.cluster.workers.max(own.cluster.servers);
+        if let Some(devices) = &self.gpu {
+            worker_args.extend(["--gpu".into(), devices.to_string()]);
+        }
         let plan = PoseidonPlan {
-            threads: own.threads_per_worker,
+            threads: self.threads()?,
+            devices: self.gpu.clone(),
             resume: self.resume,
             cluster: own.cluster.settings(),
             overlap: own.overlap.overlap(),
@@ -216,9 +233,10 @@ mod tests {
     /// An argument that is in no group is taken, and ignored, on a path that does not know it.
     #[test]
     fn every_argument_belongs_to_a_path_or_to_both() {
-        const COMMON: [&str; 21] = [
+        const COMMON: [&str; 22] = [
             "help",
             "solver",
+            "gpu",
             "data",
             "iterations",
             "target_accuracy",

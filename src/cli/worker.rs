@@ -10,7 +10,7 @@ use super::poseidon_flags::Origin;
 use crate::job::remove_buffer;
 use crate::node::{TEST_IMAGES, stop_on_signals};
 use crate::poseidon::{CheckpointFolder, Member, MemberRole, run_worker};
-use crate::settings::{SlowSettings, WorkerSettings};
+use crate::settings::{Devices, SlowSettings, WorkerSettings};
 
 /// Arguments of `dogwild worker`.
 pub type Args = Given<WorkerFlags>;
@@ -24,6 +24,10 @@ pub struct WorkerFlags {
     /// The data is this worker's own; else it takes its share
     #[arg(long)]
     private_data: bool,
+    /// Devices that compute, one for each of its threads: numbers of GPUs (0,1), or host, a device
+    /// of threads
+    #[arg(long, value_name = "N,N...|host")]
+    gpu: Option<Devices>,
     /// When layers are sent
     #[arg(long, value_enum, default_value = "wfbp")]
     overlap: OverlapArg,
@@ -55,6 +59,7 @@ impl Flags for WorkerFlags {
         Ok(WorkerSettings {
             buffer: self.buffer,
             private_data: self.private_data,
+            devices: self.gpu,
             overlap: self.overlap.overlap(),
             slow: self.slow,
             test_every: self.test_every,

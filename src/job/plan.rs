@@ -7,16 +7,16 @@ use std::path::PathBuf;
 
 use super::Experiment;
 use super::boards::Boards;
-use super::devices::Devices;
 use super::meeting::Meeting;
 use super::paces::Paces;
 use super::pauses::Pause;
 use super::resume::Resume;
 use super::snapshot_every::SnapshotEvery;
 use super::solvers::Solvers;
+use crate::device::Which;
 use crate::poseidon::Overlap;
 use crate::settings::{
-    ClusterSettings, FaultSettings, FlowSettings, SlowSettings, TransportSettings, Which,
+    ClusterSettings, Devices, FaultSettings, FlowSettings, SlowSettings, TransportSettings,
 };
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
@@ -218,6 +218,8 @@ pub struct PoseidonPlan {
     pub cluster: ClusterSettings,
     /// Threads of each worker.
     pub threads: usize,
+    /// Devices of each worker, one for each thread; none: the threads compute.
+    pub devices: Option<Devices>,
     /// When workers send layers.
     pub overlap: Overlap,
     /// A worker that is made slow on purpose.

@@ -1,9 +1,7 @@
 //! Settings of a device in step with a buffer.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +9,7 @@ use super::Settings;
 use super::choices::{optional_shard, optional_source};
 use super::error::SettingsError;
 use super::limits::{BYTES_MIN, one};
+use crate::device::Which;
 use crate::node::{ADDERS_MAX, Adding, DeviceSolverJob, GpuJob};
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
@@ -26,39 +25,6 @@ pub const CHUNK_WEIGHTS: RangeInclusive<u32> = 16..=1 << 20;
 
 /// Threads that add deltas to the buffer.
 pub const ADDERS: RangeInclusive<u32> = 1..=ADDERS_MAX as u32;
-
-/// Which device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Which {
-    /// A GPU, by its number.
-    Cuda(usize),
-    /// Threads of this host.
-    Host,
-}
-
-impl FromStr for Which {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "host" => Ok(Self::Host),
-            _ => text
-                .parse()
-                .map(Self::Cuda)
-                .map_err(|_| format!("`{text}`: give the number of a GPU, from 0, or host")),
-        }
-    }
-}
-
-impl fmt::Display for Which {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cuda(number) => write!(f, "{number}"),
-            Self::Host => f.write_str("host"),
-        }
-    }
-}
 
 /// How fast weights go up to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

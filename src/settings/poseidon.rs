@@ -9,7 +9,7 @@ use super::choices::OverlapName;
 use super::cluster::{ClusterSettings, MemberSettings, ModelSettings, SlowSettings, wfbp};
 use super::error::SettingsError;
 use super::limits::test_images;
-use super::{Settings, link};
+use super::{Devices, Settings, link};
 use crate::poseidon::{ClusterKey, CoordinatorJob, ModelJob, Overlap, ServerJob, WorkerJob};
 use crate::solver::data::Source;
 use crate::weights::session_number;
@@ -59,6 +59,10 @@ pub struct WorkerSettings {
     /// The pictures are this worker's own; else it takes its share.
     #[serde(default)]
     pub private_data: bool,
+    /// Devices that compute, one for each of its threads, as `0,1` or `host`; none: the threads
+    /// compute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Devices>,
     /// When layers are sent: `wfbp` or `none`.
     #[serde(default = "wfbp", with = "OverlapName")]
     pub overlap: Overlap,
@@ -187,6 +191,7 @@ impl WorkerSettings {
             model,
             data,
             private_data: self.private_data,
+            devices: self.devices.unwrap_or_default().0,
             overlap: self.overlap,
             seed: self.model.seed,
             test_images: self.test_images,

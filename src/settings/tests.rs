@@ -4,6 +4,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::Which;
 use crate::node::Transport;
 use crate::poseidon::{Overlap, Partition, Reads};
 use crate::solver::data::{Shard, Source};
@@ -152,6 +153,7 @@ proptest! {
         port in any::<u16>(),
         iterations in option::of(any::<u64>()),
         (file, key_file, session) in (path(), option::of(path()), "[a-z ]{1,9}"),
+        devices in option::of(Just(Devices(vec![Which::Host, Which::Cuda(2)]))),
         overlap in prop_oneof![Just(Overlap::Wfbp), Just(Overlap::None)],
         slow in option::of((any::<u16>(), 1.0..=1e6)),
         target_accuracy in option::of(0.0..=1.0f32),
@@ -168,7 +170,7 @@ proptest! {
         comes_back(&ServerSettings { session, member: member.clone(), model: model.clone() })?;
         comes_back(&WorkerSettings {
             launcher: Some(7),
-            overlap, target_accuracy, member, model,
+            devices, overlap, target_accuracy, member, model,
             buffer: file.clone(),
             private_data: flag,
             slow: slow.map(|(worker, factor)| SlowSettings { worker, factor }),

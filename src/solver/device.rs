@@ -59,11 +59,26 @@ struct Stage<M> {
     op: Op<M>,
     bottom: usize,
     top: usize,
+    /// Its place in [`Net::layers`], if it learns.
+    layer: Option<usize>,
 }
 
 struct Blob<M> {
     data: M,
     diff: M,
+}
+
+/// A layer whose backward pass is on the stream. What it leaves stays until the next pass begins.
+pub struct LayerLeft<'n, D: Device> {
+    /// Its place in [`Net::layers`].
+    pub layer: usize,
+    /// The gradients of all layers, in the layout of the buffer; not those of a layer that keeps
+    /// its factors.
+    pub gradients: &'n D::Memory,
+    /// The factors of a fully connected layer, u (`[outputs][images]`) and v (`[inputs][images]`).
+    pub factors: Option<[&'n D::Memory; 2]>,
+    /// Once it is done, they are there.
+    pub ready: D::Event,
 }
 
 /// A net for training on a device.
@@ -84,6 +99,8 @@ pub struct DeviceNet<D: Device> {
     tensors: Vec<Tensor>,
     images: usize,
     loss_scale: f32,
+    /// For each layer that learns, whether it keeps its factors.
+    keeps_factors: Vec<bool>,
 }
 
 impl<D: Device> DeviceNet<D> {
@@ -94,7 +111,7 @@ impl<D: Device> DeviceNet<D> {
     pub fn new(device: &D, spec: &SolverSpec, net: &Net) -> Result<Self, DeviceNetError> {
         if spec.clip_gradients.is_some() {
             return Err(ModelError::Mismatch(
-                "clip_gradients does not work on a device: remove it, or train with `dogwild solver`"
+                "clip_gradients does not work on a device: remove it, or train on the processor"
                     .to_owned(),
             )
             .into());
@@ -134,6 +151,7 @@ impl<D: Device> DeviceNet<D> {
             tensors: net.parameters().to_vec(),
             images: n,
             loss_scale,
+            keeps_factors: vec![false; net.layers().len()],
             stages: chain.stages,
             blobs: chain.blobs,
         })
@@ -160,14 +178,55 @@ impl<D: Device> DeviceNet<D> {
     /// # Panics
     /// If no batch was fed.
     pub fn begin(&mut self, weights: &D::Memory, keep: bool) -> Result<(), DeviceError> {
+        self.begin_by_layers(weights, keep, &[], |_| Ok(()))
+    }
+
+    /// As [`begin`](Self::begin), layer by layer: the forward pass waits for the weights of a layer
+    /// (`there`, in the order of [`Net::layers`]; empty: for none), and `done` is called for each
+    /// layer that learns, the last one first, when its backward pass is on the stream.
+    ///
+    /// # Errors
+    /// The device has failed; what `done` returns.
+    ///
+    /// # Panics
+    /// If no batch was fed.
+    pub fn begin_by_layers(
+        &mut self,
+        weights: &D::Memory,
+        keep: bool,
+        there: &[D::Event],
+        mut done: impl FnMut(LayerLeft<'_, D>) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
         self.feed.take(&self.stream)?;
         for stage in &self.stages {
+            if let Some(there) = stage.layer.and_then(|layer| there.get(layer)) {
+                self.stream.wait(there)?;
+            }
             self.forward(stage, weights)?;
         }
         for stage in self.stages.iter().rev() {
             self.backward(stage, weights, keep)?;
+            if let Some(layer) = stage.layer {
+                let factors = [&self.blobs[stage.top].diff, self.data(stage.bottom)];
+                let connected = matches!(stage.op, Op::InnerProduct { .. });
+                done(LayerLeft {
+                    layer,
+                    gradients: &self.gradients,
+                    factors: connected.then_some(factors),
+                    ready: self.stream.record()?,
+                })?;
+            }
         }
         self.stream.download(self.loss.all(), self.host_loss.all())
+    }
+
+    /// Leaves out the gradients of fully connected layer `layer` (of [`Net::layers`]), whose
+    /// factors are taken instead.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn keep_factors(&mut self, layer: usize) {
+        self.keeps_factors[layer] = true;
     }
 
     /// Waits until the gradients are there; gives the mean loss.
@@ -263,7 +322,9 @@ impl<D: Device> DeviceNet<D> {
             Op::InnerProduct { inputs, places } => {
                 let sizes = [*inputs, self.images];
                 let x = self.data(stage.bottom);
-                self.weight_gradient(places, x, &top.diff, sizes, keep)?;
+                if !stage.layer.is_some_and(|layer| self.keeps_factors[layer]) {
+                    self.weight_gradient(places, x, &top.diff, sizes, keep)?;
+                }
                 if !wanted {
                     return Ok(());
                 }

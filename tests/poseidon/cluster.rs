@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use dogwild::device::Which;
 use dogwild::job::{BufferPlan, make_buffer};
 use dogwild::poseidon::{
     ClusterKey, ClusterSpec, CoordinatorJob, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition,
@@ -32,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) data: Source,
     pub(crate) overlap: Overlap,
     pub(crate) threads: usize,
+    /// As many as threads, or none.
+    pub(crate) devices: Vec<Which>,
     pub(crate) seed: u64,
 }
 
@@ -71,6 +74,7 @@ pub(crate) fn setup(policy: Policy, workers: u16, servers: u16, clocks: u64) -> 
         data: "digits:1,train=400,test=100".parse().expect("a source"),
         overlap: Overlap::Wfbp,
         threads: 1,
+        devices: Vec::new(),
         seed: 3,
     }
 }
@@ -202,6 +206,7 @@ impl Cluster {
             model: self.model(),
             data: self.setup.data.clone(),
             private_data: false,
+            devices: self.setup.devices.clone(),
             overlap: self.setup.overlap,
             seed: self.setup.seed,
             test_every: 0,

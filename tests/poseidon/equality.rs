@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use dogwild::device::Which;
 use dogwild::node::{Transforms, bound_net};
 use dogwild::poseidon::{Overlap, Partition, Policy, Scheme};
 use dogwild::solver::data::{Batches, Images, Shard};
@@ -206,6 +207,39 @@ fn several_batches_make_one_update() {
         let expected = Expected::of(&setup);
         assert_equal(setup, &expected);
     }
+}
+
+/// Workers whose threads compute on devices of their own, with gradients and factors that come down
+/// layer by layer.
+#[test]
+fn devices_compute_for_workers() {
+    for (scheme, overlap) in [
+        (Scheme::Ps, Overlap::Wfbp),
+        (Scheme::Ps, Overlap::None),
+        (Scheme::Sfb, Overlap::Wfbp),
+        (Scheme::P2p, Overlap::Wfbp),
+    ] {
+        let mut setup = setup(force(scheme), 2, 1, 6);
+        (setup.threads, setup.devices) = (2, vec![Which::Host; 2]);
+        (setup.overlap, setup.spec.iter_size) = (overlap, 2);
+        let expected = Expected::of(&setup);
+        assert_equal(setup, &expected);
+    }
+}
+
+/// The sum over the devices of a worker is that over as many workers, bit for bit: the scheme of
+/// TRL and that of a server have one order.
+#[test]
+fn devices_of_one_worker_are_as_many_workers_bit_for_bit() {
+    let found = |workers, devices| {
+        let mut setup = setup(force(Scheme::Ps), workers, 1, 10);
+        (setup.threads, setup.devices) = (devices, vec![Which::Host; devices]);
+        Cluster::new(setup).run().remove(0)
+    };
+    let (together, apart) = (found(1, 3), found(3, 1));
+    let pairs = together.iter().zip(&apart);
+    let differ = pairs.filter(|(a, b)| a.to_bits() != b.to_bits());
+    assert_eq!(differ.count(), 0);
 }
 
 #[test]

@@ -196,6 +196,11 @@ fn one_bit_survives_kills() {
     killed_runs_end_the_same("onebit-all", &[]);
 }
 
+#[test]
+fn devices_of_workers_survive_kills() {
+    killed_runs_end_the_same("ps", &["--gpu", "host"]);
+}
+
 /// Where late updates are dropped, only the worker that was killed is started again.
 #[test]
 fn a_killed_worker_is_replaced_while_the_others_go_on() {

@@ -31,6 +31,7 @@ impl Watched<'_> {
             launcher: Some(std::process::id()),
             buffer: buffer.to_owned(),
             private_data: false,
+            devices: plan.own.devices.clone(),
             overlap: plan.own.overlap,
             slow: plan.own.slow,
             test_every: plan.job.test_every,

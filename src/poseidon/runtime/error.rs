@@ -11,6 +11,7 @@ use crate::poseidon::{
     ModelFileError, ParseError, PlanError, ProtocolViolation, RecordingError, Scheme,
 };
 use crate::snapshot::LoadError;
+use crate::solver::DeviceNetError;
 
 /// What a process exits with when the cause lies with another member (sysexits' EX_TEMPFAIL):
 /// starting it again, with the others, may help.
@@ -144,6 +145,24 @@ pub enum PoseidonError {
     /// The limit of bytes per second is not positive.
     #[error("a bandwidth of {0}: give more than 0 bytes per second")]
     Bandwidth(f64),
+    /// A worker's devices are not as many as its threads, or have nothing to compute.
+    #[error(
+        "{devices} devices and {threads} threads of each worker: a worker that trains on devices has one thread for each"
+    )]
+    Devices {
+        /// Devices of this worker.
+        devices: usize,
+        /// Threads of each worker, the same for all members.
+        threads: usize,
+    },
+    /// A GPU is named, and this program cannot use one.
+    #[error(
+        "this program was built without CUDA: build it with the feature cuda, or use the device `host`"
+    )]
+    WithoutCuda,
+    /// The net does not run on a device, or the device has failed.
+    #[error(transparent)]
+    OnDevice(#[from] DeviceNetError),
     /// The loss is NaN or infinite.
     #[error("training has diverged: the loss is {loss} at iteration {iteration}. {remedy}")]
     Diverged {

@@ -1,10 +1,12 @@
 //! A worker's process: threads that compute, around a client.
 //!
 //! Holds the settings of a worker and its setup. `client` has all that concerns the cluster, `pass`
-//! the threads that compute, `local` adds up their gradients, `lead` has the loop over iterations.
+//! the threads that compute, `on_device` the nets of those whose device computes, `local` adds up
+//! their gradients, `lead` has the loop over iterations.
 
 mod lead;
 mod local;
+mod on_device;
 mod pass;
 
 use std::path::PathBuf;
@@ -15,6 +17,7 @@ use super::client::{Claims, Client, ClientJob, First, Replica};
 use super::error::PoseidonError;
 use super::member::MemberJob;
 use super::model::{Model, ModelJob};
+use crate::device::Which;
 use crate::node::{SolverError, Tester, Transforms};
 use crate::solver::data::{Images, Shard, Source, Transform};
 use crate::weights::{Expect, Role, SharedWeights, SolverState, WeightsView, kernels};
@@ -43,6 +46,8 @@ pub struct WorkerJob {
     pub data: Source,
     /// All of `data` belongs to this worker; else it takes its share.
     pub private_data: bool,
+    /// Devices that compute, one for each of its threads; none: the threads compute.
+    pub devices: Vec<Which>,
     /// When a layer's gradient is sent.
     pub overlap: Overlap,
     /// Its passes take so many times longer than they need, by resting after each; 1: no rest.
@@ -86,6 +91,10 @@ pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), Poseido
     if job.model.file.is_some() {
         return Err(PoseidonError::NoSolver);
     }
+    let (devices, threads) = (job.devices.len(), job.model.threads);
+    if devices > 0 && (devices != threads || job.model.replay.is_some()) {
+        return Err(PoseidonError::Devices { devices, threads });
+    }
     let work = input(job)?;
     let model = job.model.open()?;
     let fingerprint = model.manifest.fingerprint();
@@ -126,6 +135,7 @@ pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), Poseido
         job,
         model: &model,
         shared: &buffer.shared,
+        buffer: &buffer,
         client: &client,
     };
     let heartbeat = || {
@@ -153,6 +163,7 @@ struct Worker<'w> {
     job: &'w WorkerJob,
     model: &'w Model,
     shared: &'w SharedWeights,
+    buffer: &'w Arc<Buffer>,
     client: &'w Client,
 }
 

@@ -74,7 +74,15 @@ impl<'a, D: Device> Chain<'a, D> {
             false => self.blob(out_words)?,
         };
         self.top_name = layer.tops.first().cloned().unwrap_or_default();
-        self.stages.push(Stage { op, bottom, top });
+        let learns = matches!(op, Op::Convolution { .. } | Op::InnerProduct { .. });
+        let before = self.stages.iter().filter(|stage| stage.layer.is_some());
+        let layer = learns.then_some(before.count());
+        self.stages.push(Stage {
+            op,
+            bottom,
+            top,
+            layer,
+        });
         Ok(())
     }
 
@@ -167,7 +175,7 @@ fn refuse(layer: &LayerSpec, problem: &str) -> DeviceNetError {
         place: layer.place.clone(),
         layer: layer.name.clone(),
         field: None,
-        problem: format!("{problem}; train this net with `dogwild solver`"),
+        problem: format!("{problem}; train this net on the processor"),
     })
 }
 

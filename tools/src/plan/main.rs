@@ -47,8 +47,8 @@ struct Cli {
     /// Of each node's link, each way, as 10gbit, 800mbit (bits/s) or 1.25GB (bytes/s)
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = bandwidth)]
     bandwidth: f64,
-    /// Bytes that a node's processor handles in a second, in and out together: copies, system calls,
-    /// sums. As 2GB or 10gbit [default: it takes no time]
+    /// Bytes that a node's processor handles in a second, in and out together (copies, system
+    /// calls, sums), as 2GB or 10gbit [default: it takes no time]
     #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = bandwidth)]
     host: Option<f64>,
     /// Servers on nodes of their own, instead of on those of the workers

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use dogwild::device::Which;
 use dogwild::device::host::HostDevice;
 use dogwild::device::kernels::add_scalar;
 use dogwild::device::{Device, DeviceError, HostMemory, Memory, Stream};
 use dogwild::node::{Adding, GpuSyncer, slot_words};
-use dogwild::settings::{ADDERS, Which};
+use dogwild::settings::ADDERS;
 use dogwild::watch::screen::Columns;
 use dogwild::weights::{
     BufferSpec, Created, Existing, GpuState, Manifest, SharedWeights, Writes, device_len,

@@ -20,7 +20,7 @@ const LOSS_SMOOTHING: f32 = 0.05;
 /// of its pass.
 struct Helper {
     go: Sender<u64>,
-    passed: Receiver<(PassResult, [u64; 2])>,
+    passed: Receiver<(Result<PassResult, PoseidonError>, [u64; 2])>,
     /// Its place in the data and its passes.
     at: [u64; 2],
 }
@@ -166,9 +166,10 @@ impl<'l> Lead<'l> {
         for helper in &*helpers {
             helper.go.send(t).map_err(|_| PoseidonError::Panicked)?;
         }
-        let mut sum = own.pass(t, self.client, local);
+        let mut sum = own.pass(t, self.client, local)?;
         for helper in &mut *helpers {
             let (passed, at) = helper.passed.recv().map_err(|_| PoseidonError::Panicked)?;
+            let passed = passed?;
             sum.loss += passed.loss;
             sum.images += passed.images;
             helper.at = at;

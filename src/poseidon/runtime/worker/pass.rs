@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::client::Client;
+use super::super::client::Replica;
 use super::super::error::PoseidonError;
 use super::local::{Layer, Local, compact};
+use super::on_device::{self, OnDevice};
 use super::{Overlap, Worker};
+use crate::device::HostMemory;
 use crate::node::{SolverError, Transforms, bound_net, train_batch};
 use crate::poseidon::{Plan, Recording};
 use crate::solver::data::{Batches, Images};
-use crate::solver::{Net, Phase};
+use crate::solver::{DeviceNetError, Net, Phase};
 
 /// One thread that computes.
 pub(super) struct Thread {
@@ -38,7 +41,16 @@ pub(super) enum Input {
 
 /// What a thread does in an iteration.
 enum Work {
-    Train { net: Box<Net>, batches: Batches },
+    Train {
+        net: Box<Net>,
+        batches: Batches,
+    },
+    Device {
+        net: Box<dyn OnDevice>,
+        batches: Batches,
+        /// Of the batch that was fed: where in the data it ends, and its images.
+        ahead: (u64, u64),
+    },
     Replay(Recording),
 }
 
@@ -126,10 +138,35 @@ fn train(
     let transform = Transforms::of(spec, images).train;
     let (images, phase) = (images.clone(), Phase::Train);
     let batches = Batches::new(images, transform, phase, batch, shard, seed, cursor);
+    let mut batches = batches.map_err(SolverError::from)?;
+    if let Some(&which) = job.devices.get(index) {
+        let buffer = HostMemory::of(worker.buffer.clone(), |buffer| buffer.weights());
+        let given = on_device::Given {
+            spec,
+            net: &net,
+            layers,
+            buffer: &buffer,
+        };
+        let mut net = given.open(which, index)?;
+        let ahead = feed(&mut *net, &mut batches)?;
+        return Ok(Work::Device {
+            net,
+            batches,
+            ahead,
+        });
+    }
     Ok(Work::Train {
         net: Box::new(net),
-        batches: batches.map_err(SolverError::from)?,
+        batches,
     })
+}
+
+/// Puts the next batch on its way: where in the data it ends, and its images.
+fn feed(net: &mut dyn OnDevice, batches: &mut Batches) -> Result<(u64, u64), PoseidonError> {
+    let batch = batches.next();
+    let fed = net.feed(&batch.images, &batch.labels);
+    fed.map_err(DeviceNetError::from)?;
+    Ok((batch.cursor, batch.labels.len() as u64))
 }
 
 impl Thread {
@@ -137,15 +174,22 @@ impl Thread {
     pub(super) fn passes(&self) -> u64 {
         match &self.work {
             Work::Train { net, .. } => net.passes(),
-            Work::Replay(_) => 0,
+            // No mask of dropout depends on them.
+            Work::Device { .. } | Work::Replay(_) => 0,
         }
     }
 
     /// One pass of this thread: gives each layer to `local` when it is computed, or all at the end.
-    pub(super) fn pass(&mut self, clock: u64, client: &Client, local: &Local) -> PassResult {
+    pub(super) fn pass(
+        &mut self,
+        clock: u64,
+        client: &Client,
+        local: &Local,
+    ) -> Result<PassResult, PoseidonError> {
         let start = Instant::now();
         let passed = match &mut self.work {
             Work::Train { .. } => self.train(clock, client, local),
+            Work::Device { .. } => self.train_on_device(clock, client, local)?,
             Work::Replay(_) => self.replay(clock, client, local),
         };
         if self.slow > 1.0 {
@@ -157,7 +201,7 @@ impl Thread {
                 local.give(client, clock, self.index, layer, &self.grads, factors);
             }
         }
-        passed
+        Ok(passed)
     }
 
     fn train(&mut self, clock: u64, client: &Client, local: &Local) -> PassResult {
@@ -195,6 +239,51 @@ impl Thread {
         }
         passed.loss /= *iter_size as f32;
         passed
+    }
+
+    /// As [`Thread::train`], on the device. While it computes, the processor reads the next batch.
+    fn train_on_device(
+        &mut self,
+        clock: u64,
+        client: &Client,
+        local: &Local,
+    ) -> Result<PassResult, PoseidonError> {
+        let Self {
+            index,
+            work:
+                Work::Device {
+                    net,
+                    batches,
+                    ahead,
+                },
+            grads,
+            factors,
+            iter_size,
+            overlap,
+            cursor,
+            ..
+        } = self
+        else {
+            return Ok(PassResult::default());
+        };
+        let mut passed = PassResult::default();
+        for part in 0..*iter_size {
+            let last = part + 1 == *iter_size;
+            net.begin(part > 0, last).map_err(DeviceNetError::from)?;
+            let next = feed(&mut **net, batches)?;
+            let mut came = |layer: usize, grads: &[f32], own: Option<Vec<f32>>| {
+                factors[layer].extend(own);
+                if last && *overlap == Overlap::Wfbp {
+                    let factors = std::mem::take(&mut factors[layer]);
+                    local.give(client, clock, *index, layer, grads, factors);
+                }
+            };
+            passed.loss += net.end(grads, &mut came).map_err(DeviceNetError::from)?;
+            let (end, images) = std::mem::replace(ahead, next);
+            (passed.images, *cursor) = (passed.images + images, end);
+        }
+        passed.loss /= *iter_size as f32;
+        Ok(passed)
     }
 
     /// Sleeps for the recorded times. They count on while messages are packed, as on a GPU, which

@@ -55,7 +55,7 @@ pub(super) fn run(lab: &Lab, task: &Task, scale: f64, iterations: u64) -> Result
             lab.hosts()[host].iface(),
             [rank, world],
         );
-        Ok(command.spawn().context(PYTHON)?)
+        command.spawn().context(PYTHON)
     };
     let children = (0..world).map(start).collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();

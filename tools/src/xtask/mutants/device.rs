@@ -58,6 +58,36 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "self.weights.part(0..len)",
     },
     Mutant {
+        name: "a layer does not wait for its weights",
+        file: "solver/device.rs",
+        old: "self.stream.wait(there)?;",
+        new: "let _ = there;",
+    },
+    Mutant {
+        name: "a layer comes down before it is ready",
+        file: "poseidon/runtime/worker/on_device.rs",
+        old: "down.wait(&done.ready)?;",
+        new: "",
+    },
+    Mutant {
+        name: "a layer is sent before it is there",
+        file: "poseidon/runtime/worker/on_device.rs",
+        old: "there.wait()?;",
+        new: "let _ = there;",
+    },
+    Mutant {
+        name: "weights go up for the first part of them alone",
+        file: "poseidon/runtime/worker/on_device.rs",
+        old: "self.weights.part(to)",
+        new: "self.weights.part(0..to.len())",
+    },
+    Mutant {
+        name: "factors land in one place",
+        file: "poseidon/runtime/worker/on_device.rs",
+        old: "to.part(u.len()..to.len())",
+        new: "to.part(0..v.len())",
+    },
+    Mutant {
         name: "a stream does not hold what it uses",
         file: "device/cuda/stream.rs",
         old: "hold(&mut held);",

@@ -1,11 +1,11 @@
-//! Devices of a job's nodes: the same on each node that learns.
+//! Devices of a job's nodes, the same on each node that learns; or those of a worker.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::settings::Which;
+use crate::device::Which;
 
 /// Most devices of a node.
 const MOST: usize = 16;
@@ -41,6 +41,13 @@ impl fmt::Display for Devices {
 impl Serialize for Devices {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Devices {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 
