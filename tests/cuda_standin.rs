@@ -64,7 +64,7 @@ fn doctor_runs_a_kernel_on_each_gpu_in_the_order_of_nvidia_smi() {
     for part in [
         "cuda device 0 (Stand-in 1): runs kernels",
         "cuda device 1 (Stand-in 0): runs kernels",
-        "driver for CUDA 11.8",
+        "driver for CUDA 11.8, products by libcublas.so.12",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -200,11 +200,67 @@ fn tests_of_devices_pass_on_it() {
         let told = said(&output);
         assert!(output.status.success(), "{told}");
         assert!(
-            told.contains("7 passed") && !told.contains("ELSEWHERE"),
+            told.contains("8 passed") && !told.contains("ELSEWHERE"),
             "{told}"
         );
         used_well(&told);
     }
+}
+
+/// cuBLAS that starts, does not start, fails, or is wrong: products are right, or it is told.
+#[test]
+fn products_are_right_with_any_cublas() {
+    let Some(folder) = standin() else { return };
+    let (_folder, solver) = small_model();
+    let train = |settings: &[(&str, &str)]| {
+        let out = tempfile::tempdir().expect("a folder");
+        let mut train = dogwild();
+        train.args([
+            "train",
+            "--sync",
+            "poseidon",
+            "--workers",
+            "1",
+            "--servers",
+            "1",
+        ]);
+        train.args(["--gpu", "0", "--data", DATA, "--iterations", "40", "--out"]);
+        train.arg(out.path()).arg("--solver").arg(&solver);
+        let output = on_standin(&mut train, folder, settings).output();
+        let output = output.expect("it starts");
+        let log = std::fs::read_to_string(out.path().join("worker0.log"));
+        let log = log.unwrap_or_default();
+        assert!(!log.contains("VIOLATION"), "{log}");
+        let accuracy = std::fs::read_to_string(out.path().join("summary.json"))
+            .ok()
+            .map(|text| {
+                let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+                summary["test_accuracy"].as_f64().expect("an accuracy")
+            });
+        (output.status.success(), accuracy, said(&output) + &log)
+    };
+    for (setting, part) in [
+        (("RUST_LOG", "info"), "libcublas.so.12 multiplies"),
+        (("DOGWILD_PRODUCTS", "own"), ""),
+        (
+            ("STANDIN_BLAS_WRONG", "1"),
+            "gives other products than the own kernel",
+        ),
+        (
+            ("STANDIN_FAIL", "cublasCreate_v2:1:1"),
+            "cuBLAS does not start (1)",
+        ),
+        (
+            ("STANDIN_FAIL", "cublasSgemm_v2:1:13"),
+            "gives other products than the own kernel",
+        ),
+    ] {
+        let (well, accuracy, told) = train(&[setting]);
+        assert!(well && told.contains(part), "{setting:?}: {told}");
+        assert!(accuracy > Some(0.3), "{setting:?}: {accuracy:?}");
+    }
+    let (well, _, told) = train(&[("STANDIN_FAIL", "cublasSgemm_v2:-30:13")]);
+    assert!(!well && told.contains("libcublas.so.12: 13"), "{told}");
 }
 
 /// A net of one layer, as kernels are slow here.

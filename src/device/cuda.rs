@@ -4,6 +4,7 @@
 //! every stream and event is used in the context it was made in. A stream holds the memory that its
 //! work uses until that work is known to be done.
 
+mod blas;
 mod context;
 mod driver;
 mod memory;
@@ -28,6 +29,16 @@ struct Inner {
     name: String,
     /// Kernels by name. Their modules stay loaded as long as the context.
     functions: HashMap<&'static str, Function>,
+    products: Products,
+}
+
+/// What multiplies matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// cuBLAS, where it is here and gives what the own kernel gives.
+    Library,
+    /// The own kernel, whose sums are the same on all GPUs.
+    Own,
 }
 
 #[derive(Clone, Copy)]
@@ -78,19 +89,36 @@ pub fn try_out(index: usize) -> Result<String, DeviceError> {
     if (0..WORDS).any(|word| host.view().load(word) != 2.5) {
         return Err(device.says("a kernel that adds 2.5 to 0 does not give 2.5"));
     }
+    kernels::product(
+        &stream,
+        [0, 1, 2].map(|at: usize| memory.part(at..at + 1)),
+        [1; 3],
+        [false; 2],
+        false,
+    )?;
+    stream.finish()?;
     let version = device.context().driver.version();
+    let multiplies = stream.library().unwrap_or("no cuBLAS, own kernels");
     Ok(format!(
-        "{}: runs kernels, driver for CUDA {version}",
+        "{}: runs kernels, driver for CUDA {version}, products by {multiplies}",
         device.name()
     ))
 }
 
 impl CudaDevice {
-    /// GPU number `index`, with all kernels.
+    /// GPU number `index`, with all kernels. cuBLAS multiplies if it is here.
     ///
     /// # Errors
     /// The driver is missing, there is no such GPU, or it does not take the kernels.
     pub fn open(index: usize) -> Result<Self, DeviceError> {
+        Self::open_with(index, Products::Library)
+    }
+
+    /// As [`open`](Self::open), and says what multiplies.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_with(index: usize, products: Products) -> Result<Self, DeviceError> {
         let driver = Driver::get()?;
         let gpus = list(driver)?;
         let Some(gpu) = gpus.get(index) else {
@@ -123,6 +151,7 @@ impl CudaDevice {
             context,
             name,
             functions,
+            products,
         })))
     }
 

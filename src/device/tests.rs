@@ -338,3 +338,97 @@ fn a_kernel_refuses_parts_that_do_not_fit() {
     // `out` lacks the words before the deltas.
     let _ = kernels::take_position(&stream, all(), all(), all(), all(), 1);
 }
+
+/// Products of all kinds, of parts of memories, against sums in f64.
+fn multiplies<D: Device>(device: &D) {
+    let stream = device.stream().unwrap();
+    let up = |values: &[f32]| {
+        // Behind a word that is no part of it.
+        let host = HostMemory::zeroed(values.len() + 1).unwrap();
+        for (at, &value) in values.iter().enumerate() {
+            host.view().store(at + 1, value);
+        }
+        let memory = device.alloc(host.len()).unwrap();
+        stream.upload(host.all(), memory.all()).unwrap();
+        stream.finish().unwrap();
+        memory
+    };
+    let values = |len: usize, seed: usize| -> Vec<f32> {
+        let value = |at: usize| ((at * 37 + seed * 11) % 101) as f32 / 50.0 - 1.0;
+        (0..len).map(value).collect()
+    };
+    for [rows, columns, inner] in [[5, 7, 3], [1, 9, 40], [33, 1, 17], [20, 18, 16]] {
+        for case in 0..8 {
+            let [turned_left, turned_right, keep] = [1, 2, 4].map(|bit| case & bit != 0);
+            let left = values(rows * inner, 1);
+            let right = values(inner * columns, 2);
+            let before = values(rows * columns, 3);
+            let memories = [&left, &right, &before].map(|values| up(values));
+            let [a, b, to] = memories
+                .each_ref()
+                .map(|memory| memory.part(1..memory.len()));
+            let sizes = [rows, columns, inner];
+            kernels::product(
+                &stream,
+                [a, b, to],
+                sizes,
+                [turned_left, turned_right],
+                keep,
+            )
+            .unwrap();
+            let back = HostMemory::zeroed(rows * columns + 1).unwrap();
+            stream.download(memories[2].all(), back.all()).unwrap();
+            stream.finish().unwrap();
+            assert_eq!(back.view().load(0), 0.0);
+            let of = |from: &[f32], turned: bool, [row, column]: [usize; 2], [m, n]: [usize; 2]| {
+                f64::from(
+                    from[if turned {
+                        column * m + row
+                    } else {
+                        row * n + column
+                    }],
+                )
+            };
+            for row in 0..rows {
+                for column in 0..columns {
+                    let at = row * columns + column;
+                    let terms = (0..inner).map(|i| {
+                        of(&left, turned_left, [row, i], [rows, inner])
+                            * of(&right, turned_right, [i, column], [inner, columns])
+                    });
+                    let kept = if keep { f64::from(before[at]) } else { 0.0 };
+                    let (found, sum) = (
+                        f64::from(back.view().load(at + 1)),
+                        kept + terms.sum::<f64>(),
+                    );
+                    let sizes = [rows, columns, inner];
+                    assert!(
+                        (found - sum).abs() < 1e-4,
+                        "{sizes:?}, {case}: {found}, not {sum}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_host_device_multiplies() {
+    multiplies(&HostDevice::new(0));
+}
+
+/// By cuBLAS where that is here, and by the own kernel.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_gpu_multiplies() {
+    for products in [cuda::Products::Library, cuda::Products::Own] {
+        match cuda::CudaDevice::open_with(0, products) {
+            Ok(device) => multiplies(&device),
+            Err(error) => {
+                assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
+                let place = "where there is a GPU (docs/guide/gpu.md)";
+                return dogwild_lab::skip::elsewhere(&error.to_string(), place);
+            }
+        }
+    }
+}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes FOLDER/libcuda.so.1 of the kernels as they are: build.sh FOLDER
+# Makes FOLDER/libcuda.so.1 of the kernels as they are, and cuBLAS in the same file: build.sh FOLDER
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 kernels=$here/../../src/device/kernels
@@ -15,3 +15,4 @@ out=$1/libcuda.so.1
 g++ -std=c++20 -O2 -g -fPIC -shared -Wall -Wextra -Wno-unused-parameter -DKERNELS="$list" \
   -I"$kernels" -I"$here" -o "$out.$$" "$here"/*.cpp -lpthread
 mv "$out.$$" "$out"
+ln -sf libcuda.so.1 "$1/libcublas.so.12"

@@ -57,6 +57,8 @@ Handle new_handle() { return last_handle += 64; }
     if (Result failed = context->failed)                                                           \
         return failed;
 
+} // namespace
+
 Context *current_context(const char *caller)
 {
     auto found = contexts.find(current);
@@ -78,6 +80,8 @@ StreamRef stream_of(Handle handle, Context *context, const char *caller)
         violation("%s: a stream of another context than the current one", caller);
     return found->second;
 }
+
+namespace {
 
 StreamRef default_stream(Context *context)
 {

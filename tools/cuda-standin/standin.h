@@ -127,6 +127,9 @@ struct Stream {
 };
 typedef std::shared_ptr<Stream> StreamRef;
 
+// Of this thread, and of a handle: null and a violation of `caller` where there is none.
+Context *current_context(const char *caller);
+StreamRef stream_of(Handle, Context *, const char *caller);
 StreamRef new_stream(Context *);
 void put(Stream &, Work);
 void drain(Stream &);

@@ -4,21 +4,27 @@
 //! waited for. Every call is made in the stream's own context. Kernels are launched only as their
 //! `plan` says.
 
+mod products;
+
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::blas::Blas;
 use super::context::Context;
 use super::driver::{
     CudaError, Driver, EVENT_BLOCKING_NO_TIMING, Handle, STREAM_NON_BLOCKING, code, done,
 };
 use super::{CudaDevice, CudaMemory};
-use crate::device::{DeviceError, Event, HostMemory, Kernel, Number, Part, Stream};
+use crate::device::kernels::PRODUCT;
+use crate::device::{DeviceError, Event, HostMemory, Kernel, Number, Part, Shape, Stream};
 
 /// A stream of a CUDA device.
 pub struct CudaStream {
     device: CudaDevice,
     handle: Handle,
     held: Mutex<Held>,
+    /// What multiplies, once something was multiplied; none: the own kernel.
+    blas: Mutex<Option<Option<Blas>>>,
 }
 
 // SAFETY: a handle of the driver, which any thread may use.
@@ -59,6 +65,7 @@ impl CudaStream {
             device: device.clone(),
             handle,
             held: Mutex::default(),
+            blas: Mutex::default(),
         })
     }
 
@@ -79,6 +86,52 @@ impl CudaStream {
         let context = self.device.context();
         let made = context.bind().and_then(|()| done(call(context.driver)));
         made.map_err(|error| self.failed(what, error))
+    }
+
+    /// Puts a kernel on the stream.
+    fn launch_own(
+        &self,
+        kernel: &'static Kernel,
+        shape: Shape,
+        parts: &[Part<'_, CudaMemory>],
+        numbers: &[Number],
+    ) -> Result<(), DeviceError> {
+        let function = self.device.function(kernel)?;
+        let _held = self.hold(|held| parts.iter().for_each(|part| held.device(part.memory())));
+        let addresses = parts.iter();
+        let mut addresses: Vec<u64> = addresses
+            .map(|part| part.memory().address(part.start()))
+            .collect();
+        let words = numbers.iter().map(|number| match *number {
+            Number::U(n) => n,
+            Number::F(x) => x.to_bits(),
+        });
+        let mut words: Vec<u32> = words.collect();
+        let addresses = addresses
+            .iter_mut()
+            .map(|a| (a as *mut u64).cast::<c_void>());
+        let words = words.iter_mut().map(|w| (w as *mut u32).cast::<c_void>());
+        let arguments: Vec<Handle> = addresses.chain(words).collect();
+        let ([x, y, z], [tx, ty, tz]) = (shape.grid, shape.block);
+        let (arguments, none) = (arguments.as_ptr(), std::ptr::null());
+        // SAFETY: a function of a loaded module, given what its list entry says (pointers, then
+        // 4-byte numbers); `plan` has checked that it stays within the parts, which the stream
+        // holds.
+        self.call(kernel.name, |driver| unsafe {
+            (driver.launch)(
+                function,
+                x,
+                y,
+                z,
+                tx,
+                ty,
+                tz,
+                0,
+                self.handle,
+                arguments,
+                none,
+            )
+        })
     }
 }
 
@@ -133,42 +186,10 @@ impl Stream for CudaStream {
     ) -> Result<(), DeviceError> {
         let lens: Vec<usize> = parts.iter().map(Part::len).collect();
         let shape = (kernel.plan)(&lens, numbers);
-        let function = self.device.function(kernel)?;
-        let _held = self.hold(|held| parts.iter().for_each(|part| held.device(part.memory())));
-        let addresses = parts.iter();
-        let mut addresses: Vec<u64> = addresses
-            .map(|part| part.memory().address(part.start()))
-            .collect();
-        let words = numbers.iter().map(|number| match *number {
-            Number::U(n) => n,
-            Number::F(x) => x.to_bits(),
-        });
-        let mut words: Vec<u32> = words.collect();
-        let addresses = addresses
-            .iter_mut()
-            .map(|a| (a as *mut u64).cast::<c_void>());
-        let words = words.iter_mut().map(|w| (w as *mut u32).cast::<c_void>());
-        let arguments: Vec<Handle> = addresses.chain(words).collect();
-        let ([x, y, z], [tx, ty, tz]) = (shape.grid, shape.block);
-        let (arguments, none) = (arguments.as_ptr(), std::ptr::null());
-        // SAFETY: a function of a loaded module, given what its list entry says (pointers, then
-        // 4-byte numbers); `plan` has checked that it stays within the parts, which the stream
-        // holds.
-        self.call(kernel.name, |driver| unsafe {
-            (driver.launch)(
-                function,
-                x,
-                y,
-                z,
-                tx,
-                ty,
-                tz,
-                0,
-                self.handle,
-                arguments,
-                none,
-            )
-        })
+        if kernel.name == PRODUCT.name && self.multiply(parts, numbers)? {
+            return Ok(());
+        }
+        self.launch_own(kernel, shape, parts, numbers)
     }
 
     fn record(&self) -> Result<CudaEvent, DeviceError> {
@@ -212,6 +233,10 @@ impl Drop for CudaStream {
         // Waits before the memory that its work uses is released. A failure is returned by other
         // calls.
         let _ = self.finish();
+        // The library goes before the stream that it was given.
+        let _ = self.device.context().bind();
+        let blas = self.blas.get_mut().unwrap_or_else(PoisonError::into_inner);
+        *blas = None;
         // SAFETY: made once; nothing is on it any more.
         let _ = self.call("the end of a stream", |driver| unsafe {
             (driver.stream_destroy)(self.handle)

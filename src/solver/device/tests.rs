@@ -127,10 +127,12 @@ fn lenet_on_a_device_does_what_it_does_on_the_processor() {
     }
 }
 
-/// The first GPU, if there is one.
+/// The first GPU, if there is one. The own kernel multiplies: another order of sums could let
+/// another value be the largest of a window.
 #[cfg(feature = "cuda")]
 fn a_gpu() -> Option<crate::device::cuda::CudaDevice> {
-    match crate::device::cuda::CudaDevice::open(0) {
+    use crate::device::cuda::{CudaDevice, Products};
+    match CudaDevice::open_with(0, Products::Own) {
         Ok(device) => Some(device),
         Err(error) => {
             assert!(matches!(error, DeviceError::Missing { .. }), "{error}");

@@ -88,6 +88,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "to.part(0..v.len())",
     },
     Mutant {
+        name: "a library multiplies on another stream",
+        file: "device/cuda/blas.rs",
+        old: "unsafe { (functions.set_stream)(handle, stream) }",
+        new: "{ let _ = stream; 0 }",
+    },
+    Mutant {
+        name: "a library multiplies what lies transposed as it lies",
+        file: "device/cuda/blas.rs",
+        old: "operation(turned_left)",
+        new: "operation(false)",
+    },
+    Mutant {
         name: "a stream does not hold what it uses",
         file: "device/cuda/stream.rs",
         old: "hold(&mut held);",

@@ -13,13 +13,14 @@ use crate::{output, root};
 
 /// All but those that take long: LeNet, and a hundred kills. And one that a host device makes late
 /// on purpose.
-const TESTS: [&str; 6] = [
+const TESTS: [&str; 7] = [
     "a_gpu_is_kept",
     "a_gpu_keeps",
     "every_gpu_gets",
     "a_sum_on_its_way_up",
     "a_small_net_on_a_gpu",
     "a_gpu_gives_a_worker",
+    "a_gpu_multiplies",
 ];
 /// Of work that is late; one that is lucky with a mutant is not so with all.
 const SEEDS: [&str; 3] = ["1", "2", "3"];
