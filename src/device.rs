@@ -42,6 +42,20 @@ pub fn pin<D: Device>(device: &D, memory: &HostMemory) {
     }
 }
 
+/// New words of the host, all zero, pinned if the driver can.
+///
+/// # Errors
+/// No memory.
+pub fn pinned<D: Device>(device: &D, words: usize) -> Result<HostMemory, DeviceError> {
+    let memory = HostMemory::zeroed(words).map_err(|error| DeviceError::NoMemory {
+        device: "the host".to_owned(),
+        bytes: words.saturating_mul(4),
+        why: error.to_string(),
+    })?;
+    pin(device, &memory);
+    Ok(memory)
+}
+
 /// A device, or one of several logical ones on the same hardware. Clones are the same device.
 pub trait Device: Clone + Send + Sync + 'static {
     /// Its memory: 32-bit words. Clones are the same memory, which is freed with the last of them

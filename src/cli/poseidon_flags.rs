@@ -46,6 +46,7 @@ fn flags(error: &PoseidonError) -> Option<&'static str> {
         PoseidonError::Address { .. } => "--coordinator",
         PoseidonError::Bandwidth(_) => "--bandwidth",
         PoseidonError::NoThreads => "--threads-per-worker",
+        PoseidonError::Devices { .. } => "--gpu, --threads-per-worker",
         PoseidonError::NoSolver => "--compute",
         PoseidonError::Clipping => "--sync poseidon",
         PoseidonError::Resume(_) => "--resume",

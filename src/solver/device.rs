@@ -17,7 +17,7 @@ use super::net::{Net, Tensor};
 use super::net_spec::{LayerOp, LayerSpec, Phase};
 use super::spec::SolverSpec;
 use crate::device::kernels::{self, Geometry};
-use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, pin};
+use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, pinned};
 use chain::Chain;
 use feed::Feed;
 
@@ -133,16 +133,11 @@ impl<D: Device> DeviceNet<D> {
             ))
             .into());
         };
-        let host = |words: usize| -> Result<HostMemory, DeviceNetError> {
-            let memory = host_memory(words)?;
-            pin(device, &memory);
-            Ok(memory)
-        };
         Ok(Self {
             feed: Feed::new(device, chain.sizes[0] / n, n)?,
-            host_loss: host(n)?,
+            host_loss: pinned(device, n)?,
             sums: device.alloc(2 * step::SUMS)?,
-            host_sums: host(2 * step::SUMS)?,
+            host_sums: pinned(device, 2 * step::SUMS)?,
             loss: device.alloc(n)?,
             gradients: device.alloc(net.extent())?,
             history: device.alloc(net.extent())?,
@@ -377,14 +372,6 @@ impl<D: Device> DeviceNet<D> {
         let operands = [weights.part(weight.clone()), dy.all(), dx.all()];
         kernels::product(&self.stream, operands, sizes, [true, false], false)
     }
-}
-
-fn host_memory(words: usize) -> Result<HostMemory, DeviceError> {
-    HostMemory::zeroed(words).map_err(|error| DeviceError::NoMemory {
-        device: "the host".to_owned(),
-        bytes: words * 4,
-        why: error.to_string(),
-    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 //! here, and how its workers find each other.
 
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Result, ensure};
+use serde::de::DeserializeOwned;
 
 /// Debian's, which has the package python3-torch.
 pub const PYTHON: &str = "/usr/bin/python3";
@@ -31,4 +34,21 @@ pub fn worker(command: &mut Command, first: SocketAddr, iface: &str, [rank, worl
         command.env(name, value);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+}
+
+/// Waits until all workers have ended, and reads what each has printed.
+///
+/// # Errors
+/// One that failed; one that has printed something else.
+pub fn printed<T: DeserializeOwned>(workers: Vec<Child>) -> Result<Vec<T>> {
+    let read = |worker: Child| {
+        let output = worker.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "PyTorch with Gloo ended with {} (its message is above)",
+            output.status
+        );
+        Ok(serde_json::from_slice(&output.stdout)?)
+    };
+    workers.into_iter().map(read).collect()
 }

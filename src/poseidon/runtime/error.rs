@@ -147,7 +147,8 @@ pub enum PoseidonError {
     Bandwidth(f64),
     /// A worker's devices are not as many as its threads, or have nothing to compute.
     #[error(
-        "{devices} devices and {threads} threads of each worker: a worker that trains on devices has one thread for each"
+        "this worker has {devices} devices, and {threads} for the number of threads of each worker: as many are needed, one \
+         for each device"
     )]
     Devices {
         /// Devices of this worker.

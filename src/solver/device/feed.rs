@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::device::{Device, DeviceError, HostMemory, Memory, Stream, pin};
+use crate::device::{Device, DeviceError, HostMemory, Memory, Stream, pinned};
 
 /// Batches that may be there at once.
 const PLACES: usize = 2;
@@ -33,15 +33,10 @@ pub(super) struct Feed<D: Device> {
 impl<D: Device> Feed<D> {
     /// For batches of `batch` images of `values` values each.
     pub(super) fn new(device: &D, values: usize, batch: usize) -> Result<Self, DeviceError> {
-        let host = |words: usize| {
-            let memory = super::host_memory(words)?;
-            pin(device, &memory);
-            Ok::<_, DeviceError>(memory)
-        };
         let place = || -> Result<_, DeviceError> {
             Ok(Place {
-                host_images: host(values * batch)?,
-                host_labels: host(batch)?,
+                host_images: pinned(device, values * batch)?,
+                host_labels: pinned(device, batch)?,
                 images: device.alloc(values * batch)?,
                 labels: device.alloc(batch)?,
                 there: None,

@@ -13,7 +13,7 @@ use super::local::Layer;
 #[cfg(feature = "cuda")]
 use crate::device::cuda::CudaDevice;
 use crate::device::host::HostDevice;
-use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, Which, pin};
+use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, Which, pin, pinned};
 use crate::solver::{DeviceNet, DeviceNetError, LayerLeft, Net, SolverSpec};
 use crate::weights::{WeightsView, kernels};
 
@@ -96,21 +96,12 @@ impl<D: Device> Work<D> {
             buffer,
         } = given;
         let mut on_device = DeviceNet::new(device, spec, net)?;
-        let room = |words| -> Result<HostMemory, DeviceError> {
-            let memory = HostMemory::zeroed(words).map_err(|why| DeviceError::NoMemory {
-                device: "the host".to_owned(),
-                bytes: 4 * words,
-                why: why.to_string(),
-            })?;
-            pin(device, &memory);
-            Ok(memory)
-        };
         let mut places = Vec::new();
         for (number, layer) in layers.iter().enumerate() {
             let images = net.batch_size();
             let factors = layer.factored.map(|[outputs, inputs]| {
                 on_device.keep_factors(number);
-                room((outputs + inputs) * images)
+                pinned(device, (outputs + inputs) * images)
             });
             places.push(Place {
                 extent: layer.extent.clone(),
@@ -120,7 +111,7 @@ impl<D: Device> Work<D> {
         pin(device, buffer);
         Ok(Self {
             weights: device.alloc(net.extent())?,
-            landed: room(net.extent())?,
+            landed: pinned(device, net.extent())?,
             up: device.stream()?,
             down: device.stream()?,
             coming: Vec::new(),

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::process::Child;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use dogwild_lab::Lab;
-use dogwild_tools::gloo::{PYTHON, worker};
+use dogwild_tools::gloo::{PYTHON, printed, worker};
 use dogwild_tools::scratch::Scratch;
 use serde::{Deserialize, Serialize};
 
@@ -58,16 +58,7 @@ pub(super) fn run(lab: &Lab, task: &Task, scale: f64, iterations: u64) -> Result
         command.spawn().context(PYTHON)
     };
     let children = (0..world).map(start).collect::<Result<Vec<_>>>()?;
-    let mut all = Vec::new();
-    for child in children {
-        let output = child.wait_with_output()?;
-        ensure!(
-            output.status.success(),
-            "PyTorch with Gloo ended with {} (its message is above)",
-            output.status
-        );
-        all.push(serde_json::from_slice::<Printed>(&output.stdout)?);
-    }
+    let all: Vec<Printed> = printed(children)?;
     let iteration_s = all.iter().map(|one| one.iteration_s).fold(0.0, f64::max);
     Ok(Peer {
         name: "Gloo",

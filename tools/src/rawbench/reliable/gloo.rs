@@ -3,8 +3,8 @@
 use std::net::TcpListener;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use dogwild_tools::gloo::{PYTHON, worker};
+use anyhow::{Context, Result};
+use dogwild_tools::gloo::{PYTHON, printed, worker};
 use serde::Deserialize;
 
 use super::{Args, Cost, WARM_UP};
@@ -34,16 +34,7 @@ pub(super) fn run(args: &Args) -> Result<Cost> {
         command.spawn()
     };
     let children = (0..args.workers).map(start).collect::<Result<Vec<_>, _>>();
-    let mut all = Vec::new();
-    for child in children.context(PYTHON)? {
-        let output = child.wait_with_output()?;
-        ensure!(
-            output.status.success(),
-            "PyTorch with Gloo ended with {} (its message is above)",
-            output.status
-        );
-        all.push(serde_json::from_slice::<Printed>(&output.stdout)?);
-    }
+    let all: Vec<Printed> = printed(children.context(PYTHON)?)?;
     let p = f64::from(args.workers);
     Ok(Cost {
         seconds: all.iter().map(|one| one.seconds).fold(0.0, f64::max),
