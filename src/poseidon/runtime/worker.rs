@@ -134,7 +134,6 @@ pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), Poseido
     let worker = Worker {
         job,
         model: &model,
-        shared: &buffer.shared,
         buffer: &buffer,
         client: &client,
     };
@@ -162,7 +161,6 @@ fn input(job: &WorkerJob) -> Result<(Input, Option<TestPictures>), PoseidonError
 struct Worker<'w> {
     job: &'w WorkerJob,
     model: &'w Model,
-    shared: &'w SharedWeights,
     buffer: &'w Arc<Buffer>,
     client: &'w Client,
 }
@@ -182,7 +180,7 @@ impl Worker<'_> {
         heartbeat: &dyn Fn(),
     ) -> Result<(), PoseidonError> {
         let client = self.client;
-        let globals = self.shared.globals();
+        let globals = self.buffer.shared.globals();
         let begun = match client.book().late {
             true => 0,
             false => client.book().start,

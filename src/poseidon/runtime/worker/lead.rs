@@ -131,7 +131,7 @@ impl<'l> Lead<'l> {
                 if reached && !client.is_finishing() {
                     log::info!("target accuracy reached");
                     client.finish();
-                    self.worker.shared.globals().stop.store(1, Relaxed);
+                    self.worker.buffer.shared.globals().stop.store(1, Relaxed);
                 }
                 if t >= client.end_at() {
                     break;
@@ -189,6 +189,7 @@ impl<'l> Lead<'l> {
             .map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before));
         self.loss = Some(smoothed);
         self.worker
+            .buffer
             .shared
             .globals()
             .local_iterations
