@@ -168,6 +168,13 @@ pub trait Stream: Send + Sync {
     /// The device has failed.
     fn wait(&self, event: &Self::Event) -> Result<(), DeviceError>;
 
+    /// The stream as the driver knows it (CUDA: a `CUstream`), for a library of this process that
+    /// works on the same device. It holds as long as the stream exists. `None`: the device has no
+    /// driver.
+    fn handle(&self) -> Option<usize> {
+        None
+    }
+
     /// Waits until everything put here is done.
     ///
     /// # Errors

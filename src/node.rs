@@ -19,6 +19,7 @@ pub use stream_loop::{Step, StreamLoop};
 // A solver and a tester, which train and measure in this process.
 cfg_if::cfg_if! {
     if #[cfg(feature = "caffe")] {
+        mod gpu;
         mod line;
         mod model;
         mod only_tests;
@@ -31,6 +32,10 @@ cfg_if::cfg_if! {
         mod train_clock;
         mod turn;
 
+        pub use gpu::{
+            ADDERS_MAX, Adding, Claimed, Counts, GpuSyncer, HOST_RATE_BYTES_PER_S, InStep, OnDevice, SyncError, SyncJob,
+            slot_words, usual_adders,
+        };
         pub use model::{NetError, bound_net, data_kind, train_batch};
         pub use only_tests::{TesterJob, run_tester};
         pub use solver::{SolverJob, run_solver};
@@ -44,7 +49,6 @@ cfg_if::cfg_if! {
     if #[cfg(feature = "program")] {
         mod budget;
         pub mod doctor;
-        mod gpu;
         mod health;
         mod privileges;
         mod seeds;
@@ -52,9 +56,7 @@ cfg_if::cfg_if! {
         mod streamer;
         mod transport;
 
-        pub use gpu::{
-            ADDERS_MAX, Adding, Counts, DeviceSolverJob, GpuError, GpuJob, GpuSyncer, ipc_beside, run_gpu, slot_words,
-        };
+        pub use gpu::{DeviceSolverJob, GpuError, GpuJob, ipc_beside, run_gpu};
         pub(crate) use health::{SolverWatch, What, since_unix};
         pub(crate) use line::LINE_EVERY_ENV;
         #[cfg(feature = "metrics")]

@@ -28,8 +28,8 @@ pub use protocol::{
 #[cfg(feature = "program")]
 pub(crate) use runtime::secured;
 pub use runtime::{
-    ANOTHER_FAILED, CheckpointError, CheckpointFolder, Claims, Client, ClientJob, ClusterKey,
-    CoordinatorJob, First, LayerTraffic, MemberJob, ModelJob, Overlap, OwnReplica, PoseidonError,
-    Replica, Resumed, ServerJob, Step, StepInput, TrafficReport, Turn, WorkerJob, common_clocks,
-    run_coordinator, run_server, run_worker, step_of,
+    ANOTHER_FAILED, CaffeModel, CheckpointError, CheckpointFolder, Claims, Client, ClientJob,
+    ClusterKey, CoordinatorJob, First, LayerTraffic, MemberJob, ModelJob, Overlap, OwnReplica,
+    PoseidonError, Replica, Resumed, ServerJob, Step, StepInput, TrafficReport, Turn, WorkerJob,
+    common_clocks, run_coordinator, run_server, run_worker, step_of,
 };

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from ._native import Buffer, Solver
-from .binding import Place
+from .binding import Place, views
 
 
 class Ahead:
@@ -22,10 +22,17 @@ class Ahead:
     for a part of that.
     """
 
-    def __init__(self, found: list[Place], buffer: Buffer, solver: Solver) -> None:
+    def __init__(
+        self,
+        found: list[Place],
+        buffer: Buffer,
+        solver: Solver,
+        on_device: torch.Tensor | None = None,
+    ) -> None:
         self._places = found
         self._buffer = buffer
         self._solver = solver
+        self._on_device = on_device
         self._memory: Memory | None = None
         #: How many steps the last one was.
         self.stride = 1.0
@@ -38,29 +45,44 @@ class Ahead:
             yield
             return
         if self._memory is None:
-            self._memory = Memory(self._places, self._buffer)
+            self._memory = Memory(self._places, self._buffer, self._on_device)
         self._memory.lend()
         try:
             yield
         finally:
             self._memory.take_back()
-            before, after = self._memory.before.data_ptr(), self._memory.after.data_ptr()
-            self.stride = self._solver.walk_ahead(before, after)
+            if self._on_device is None:
+                before, after = self._memory.before.data_ptr(), self._memory.after.data_ptr()
+                self.stride = self._solver.walk_ahead(before, after)
+            else:
+                self.stride = self._walk(self._on_device, self._memory)
+
+    def _walk(self, weights: torch.Tensor, memory: Memory) -> float:
+        """As the solver does it in the buffer, in weights on a device."""
+        with torch.no_grad():
+            step = memory.after.sub_(memory.before)
+            both = torch.stack([torch.dot(memory.before, memory.before), torch.dot(step, step)])
+            of_weights, of_step = both.tolist()
+            stride, parts = self._solver.stride_over(of_weights, of_step)
+            for first, end, factor in parts:
+                weights[first:end].add_(step[first:end], alpha=factor)
+        return stride
 
 
 class Memory:
-    """Copies of the weights, one for the optimiser to step in, and the buffer itself."""
+    """Copies of the weights, one for the optimiser to step in, and the shared ones."""
 
-    def __init__(self, found: list[Place], buffer: Buffer) -> None:
-        self._flat = torch.frombuffer(buffer, dtype=torch.float32)
+    def __init__(
+        self, found: list[Place], buffer: Buffer, on_device: torch.Tensor | None = None
+    ) -> None:
+        shared = torch.frombuffer(buffer, dtype=torch.float32) if on_device is None else on_device
+        self._flat = shared
         self.before = torch.empty_like(self._flat)
         self.after = torch.empty_like(self._flat)
-        offsets = {name: at for name, _, at in buffer.tensors()}
         self._of: list[tuple[Place, torch.Tensor, torch.Tensor]] = []
-        for place in found:
-            part = slice(offsets[place.name], offsets[place.name] + place.parameter.numel())
-            shape = place.parameter.shape
-            self._of.append((place, self._flat[part].view(shape), self.after[part].view(shape)))
+        copies = views(found, buffer, self.after)
+        for (place, own, _), (_, copy, _) in zip(views(found, buffer, shared), copies):
+            self._of.append((place, own, copy))
 
     def lend(self) -> None:
         """The parameters are in the copy from now on."""

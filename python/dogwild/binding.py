@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -78,15 +79,41 @@ def _buffers(prefix: str, module: nn.Module, seen: set[int]) -> list[Place]:
     return found
 
 
-def check(name: str, parameter: torch.Tensor) -> None:
+def device_of(found: list[Place]) -> torch.device:
+    """Where all of them are: the CPU, or one GPU.
+
+    Raises :class:`~dogwild.errors.NotShareable` by name for what is elsewhere.
+    """
+    first = found[0]
+    device: torch.device = first.parameter.device
+    for place in found:
+        where = place.parameter.device
+        if where.type not in ("cpu", "cuda"):
+            raise NotShareable(
+                f"{place.name} is on {where}: parameters are on the CPU, or on a GPU of NVIDIA's"
+            )
+        if where != device:
+            raise NotShareable(
+                f"{place.name} is on {where}, and {first.name} on {device}: "
+                "share a model that is on one device, or each part with a name of its own"
+            )
+    return device
+
+
+def check_cpu(name: str, parameter: torch.Tensor) -> None:
     """Raises :class:`~dogwild.errors.NotShareable` for what is not float32 on the CPU."""
-    if isinstance(parameter, nn.parameter.UninitializedParameter):
-        raise NotShareable(f"{name} has no shape yet: run the model once before share()")
+    check(name, parameter)
     if parameter.device.type != "cpu":
         raise NotShareable(
-            f"{name} is on {parameter.device}: the buffer is memory of the host; "
-            "share the model before it goes to the device, or keep it on the CPU"
+            f"{name} is on {parameter.device}: the reliable path takes gradients in memory of the "
+            "host; keep the model on the CPU"
         )
+
+
+def check(name: str, parameter: torch.Tensor) -> None:
+    """Raises :class:`~dogwild.errors.NotShareable` for what is not float32."""
+    if isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise NotShareable(f"{name} has no shape yet: run the model once before share()")
     if parameter.dtype != torch.float32:
         raise NotShareable(
             f"{name} is {parameter.dtype}: the buffer holds float32; call model.float() first, "
@@ -94,21 +121,35 @@ def check(name: str, parameter: torch.Tensor) -> None:
         )
 
 
-def bind(found: list[Place], buffer: Buffer, fresh: bool) -> None:
-    """Makes each parameter a view of the buffer. ``fresh``: the buffer gets their values first."""
-    flat = torch.frombuffer(buffer, dtype=torch.float32)
+def views(
+    found: list[Place], buffer: Buffer, flat: torch.Tensor
+) -> Iterator[tuple[Place, torch.Tensor, int]]:
+    """For each place its part of ``flat``, which has the weights of the buffer, and the offset."""
     offsets = {name: at for name, _, at in buffer.tensors()}
+    for place in found:
+        at, parameter = offsets[place.name], place.parameter
+        yield place, flat[at : at + parameter.numel()].view(parameter.shape), at
+
+
+def fill(found: list[Place], buffer: Buffer) -> None:
+    """The buffer gets the values of the parameters."""
+    flat = torch.frombuffer(buffer, dtype=torch.float32)
+    with torch.no_grad():
+        for place, view, _ in views(found, buffer, flat):
+            # -0.0 becomes 0.0: replicas are compared bit for bit.
+            view.copy_(place.parameter).add_(0.0)
+
+
+def bind(found: list[Place], buffer: Buffer, flat: torch.Tensor | None = None) -> None:
+    """Makes each parameter a view of the buffer, or of ``flat``, its weights on a device."""
+    there = torch.frombuffer(buffer, dtype=torch.float32) if flat is None else flat
     path = str(buffer.path)
     with torch.no_grad():
-        for place in found:
-            at, parameter = offsets[place.name], place.parameter
-            view = flat[at : at + parameter.numel()].view(parameter.shape)
-            if fresh:
-                # -0.0 becomes 0.0: replicas are compared bit for bit.
-                view.copy_(parameter).add_(0.0)
-            parameter.data = view
-            place.pointer = parameter.data_ptr()
-            _bound[place.pointer] = (path, at)
+        for place, view, at in views(found, buffer, there):
+            place.parameter.data = view
+            place.pointer = place.parameter.data_ptr()
+            if flat is None:
+                _bound[place.pointer] = (path, at)
 
 
 class Watch:

@@ -14,6 +14,7 @@ import torch
 from . import binding
 from ._native import Buffer
 from .ahead import Ahead
+from .device import OnDevice
 from .errors import PeerLost
 from .opening import Beginning
 from .optimizer_state import OptimizerState
@@ -44,6 +45,7 @@ class Shared:
     """A model whose parameters are shared. Made by :func:`dogwild.share`; leave it by ``with`` or close().
 
     After that, and in any process that inherits the model, the parameters stay views of the buffer.
+    Those on a device stay where they are, and are in step with it no more.
     """
 
     def __init__(
@@ -55,7 +57,6 @@ class Shared:
         streamer: Streamer | None,
         node: int,
         alone: bool,
-        ahead: Ahead | None,
         kept: OptimizerState | None,
     ) -> None:
         self._optimizer = optimizer
@@ -65,8 +66,9 @@ class Shared:
         self._streamer = streamer
         self._node = node
         self._alone = alone
-        self._ahead = ahead
         self._kept = kept
+        self._ahead: Ahead | None = None
+        self._device: OnDevice | None = None
         self._watch = binding.Watch(found)
         self._unhook: Any = None
         self._closed = False
@@ -129,6 +131,8 @@ class Shared:
         :class:`~dogwild.errors.StreamerFailed`.
         """
         self._watch.step()
+        if self._device is not None:
+            self._device.check()
         if self._streamer is not None:
             self._streamer.check()
         return int(self._solver.step())
@@ -157,6 +161,16 @@ class Shared:
         Raises :class:`~dogwild.errors.PeerLost` if the others did not take all in time.
         """
         self._watch.all()
+        if self._device is None:
+            return self._finish(timeout)
+        # The buffer has what was done on the device, then the device what is in the buffer.
+        self._device.settle(timeout)
+        equal = self._finish(timeout)
+        self._device.settle(timeout)
+        return equal
+
+    def _finish(self, timeout: float) -> bool:
+        """As :meth:`finish`, of what is in the buffer."""
         self._buffer.normalise()
         self._solver.finish()
         until = time.monotonic() + timeout
@@ -213,6 +227,8 @@ class Shared:
         self._closed = True
         if self._unhook is not None:
             self._unhook()
+        if self._device is not None:
+            self._device.close()
         if self._kept is not None:
             self._kept.release()
         self._solver.release()
@@ -263,8 +279,9 @@ class Shared:
             time.sleep(_LOOK_S)
         raise error
 
-    def hook(self) -> None:
+    def hook(self, ahead: Ahead | None, device: OnDevice | None) -> None:
         """Counts the optimiser's steps, and walks ahead with them."""
+        self._ahead, self._device = ahead, device
         optimizer = self._optimizer
         if optimizer is None:
             return
@@ -273,11 +290,12 @@ class Shared:
 
         def step(_: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
             ahead = None if self._averages else self._ahead
-            with ahead.step() if ahead else nullcontext():
-                loss = before(*args, **kwargs)
-            if self._kept is not None:
-                self._kept.keep()
-            self.step()
+            with self._device.step() if self._device else nullcontext():
+                with ahead.step() if ahead else nullcontext():
+                    loss = before(*args, **kwargs)
+                if self._kept is not None:
+                    self._kept.keep()
+                self.step()
             return loss
 
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]

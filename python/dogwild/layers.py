@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from .binding import check
+from .binding import check_cpu
 from .errors import NotShareable
 
 
@@ -45,7 +45,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
                 continue
             seen.add(id(parameter))
             name = f"{prefix}.{attribute}" if prefix else attribute
-            check(name, parameter)
+            check_cpu(name, parameter)
             if parameter.numel():
                 layer.parameters.append((name, parameter))
         if layer.parameters:

@@ -131,7 +131,7 @@ class Beginning:
         offsets = {name: at for name, _, at in opened.tensors()}
         for place, first in self._first:
             at = offsets[place.name]
-            mine = first.contiguous().add(0.0).view(-1).view(torch.int32)
+            mine = first.cpu().contiguous().add(0.0).view(-1).view(torch.int32)
             if not torch.equal(flat[at : at + mine.numel()], mine):
                 return place.name
         return None

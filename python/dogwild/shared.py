@@ -11,6 +11,7 @@ from torch import nn
 
 from . import binding
 from .ahead import Ahead
+from .device import OnDevice
 from .errors import BufferMismatch, NoSpace, WeightsDiffer
 from .job import Shared, has_streamer
 from .opening import Beginning, open_buffer
@@ -42,12 +43,14 @@ def share(
     check_weights: bool = True,
     walk_ahead: bool = True,
     state: Literal["own", "shared"] = "own",
+    device: Literal["host"] | None = None,
     timeout: float = 300.0,
 ) -> Shared:
     """Puts the parameters of ``model`` into a buffer that other processes and nodes share.
 
-    Each parameter (float32, on the CPU) becomes a view of the buffer; its shape stays. Any
-    optimiser that steps in place then trains the shared weights. Of tied parameters there is one
+    Each parameter (float32) becomes a view of the buffer; its shape stays. Any optimiser that steps
+    in place then trains the shared weights. Those of a model on a GPU become views of a copy on
+    that GPU, which threads of this process keep in step with the buffer. Of tied parameters there is one
     copy; those that need no gradient stay out unless ``frozen``. Buffers of the model, such as the
     running statistics of BatchNorm, stay this process's own, unless ``buffers="shared"``: then
     those in float32 are shared as parameters are. The optimiser's state is this process's own.
@@ -72,6 +75,9 @@ def share(
     ``<buffer>.optimizer<index>``. A process that is killed goes on with it when it shares the same
     buffer again. What the file has then wins over what the optimiser has.
 
+    ``device="host"``: as on a GPU, with a copy in memory of this process: to try on any machine what
+    a GPU will do.
+
     Raises the errors of :mod:`dogwild.errors`: ``NotShareable``, ``BufferInUse``,
     ``BufferMismatch``, ``NoSpace``, ``WeightsDiffer``, ``StreamerFailed``, and ``PeerLost`` at the
     timeout.
@@ -84,6 +90,8 @@ def share(
         raise ValueError(f'merge={merge!r}: give "mean" or "sum"')
     if state not in ("own", "shared"):
         raise ValueError(f'state={state!r}: give "own" or "shared"')
+    if device not in (None, "host"):
+        raise ValueError(f'device={device!r}: give "host", or nothing: a model on a GPU stays there')
     here = where_am_i(node, nodes, index)
     name = name or (f"{here.source}-{here.job}" if here.job else "dogwild")
     alone = here.nodes == 1 or stream == "off"
@@ -91,6 +99,12 @@ def share(
         suffix = "" if here.nodes == 1 else f"-n{here.node}"
         buffer = f"/dev/shm/dogwild-{name}{suffix}".replace(" ", "-")
     found = binding.places(model, frozen, buffers == "shared")
+    where = binding.device_of(found)
+    apart = where.type == "cuda" or device == "host"
+    if device == "host" and where.type == "cuda":
+        raise ValueError(f'device="host": the model is on {where}, where it stays')
+    if apart and state == "shared":
+        raise ValueError('state="shared": the optimiser of a model on a device has its state there')
     kept = _state_of(optimizer, found) if state == "shared" else None
     until = time.monotonic() + timeout
     path = os.fspath(buffer)
@@ -99,16 +113,16 @@ def share(
     if beginning is not None and here.index > 0:
         beginning.check_process(opened, here.index)
     if opened.created:
-        binding.bind(found, opened, fresh=True)
+        binding.fill(found, opened)
         opened.publish()
     solver = opened.claim_solver(here.index)
-    streamer = None
+    streamer = on_device = None
     try:
         if kept is not None:
             kept.open(opened, here.index, replace=existing == "fresh")
-        if not opened.created:
+        if not apart:
             # Only now: a model that is refused stays as it was.
-            binding.bind(found, opened, fresh=False)
+            binding.bind(found, opened)
         if alone:
             opened.start_alone()
         elif stream == "process" and here.index == 0:
@@ -119,12 +133,19 @@ def share(
             for host in join:
                 options += ["--join", host]
             streamer = Streamer([*options, *stream_options], lambda: has_streamer(opened))
-        ahead = Ahead(found, opened, solver) if walk_ahead else None
-        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone, ahead, kept)
+        shared = Shared(optimizer, found, opened, solver, streamer, here.node, alone, kept)
         shared.wait_until_ready(until, timeout)
         if beginning is not None:
             shared.check_nodes(beginning)
+        if apart:
+            # Only now: the buffer has the weights that all begin with.
+            on_device = OnDevice(opened, where, here.index)
+            binding.bind(found, opened, on_device.flat)
+        flat = None if on_device is None else on_device.flat
+        ahead = Ahead(found, opened, solver, flat) if walk_ahead else None
     except BaseException as error:
+        if on_device is not None:
+            on_device.close()
         if streamer is not None:
             streamer.close(timeout=0.0)
         solver.release()
@@ -138,7 +159,7 @@ def share(
         raise
     if kept is not None:
         kept.bind()
-    shared.hook()
+    shared.hook(ahead, on_device)
     return shared
 
 

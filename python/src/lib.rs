@@ -5,6 +5,7 @@
 //! forked child has inherited changes nothing of its parent's.
 
 mod buffer;
+mod device;
 mod errors;
 mod log;
 mod reliable;
@@ -24,6 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<solver::Solver>()?;
+    module.add_class::<device::DeviceWeights>()?;
     module.add_class::<reliable::Hosted>()?;
     module.add_class::<reliable::Worker>()?;
     module.add_function(wrap_pyfunction!(reliable::servers_of, module)?)?;

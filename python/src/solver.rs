@@ -11,6 +11,9 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
+/// The first weight, that behind the last one, and how often a step is added there.
+type Part = (usize, usize, f32);
+
 /// A solver's place on a buffer. It is free again when this object or its process ends.
 #[pyclass(module = "dogwild._native")]
 pub(crate) struct Solver {
@@ -39,6 +42,15 @@ impl Solver {
         let left = || errors::raise("DogwildError", "this solver has left its buffer".into());
         self.slot.as_ref().ok_or_else(left)
     }
+
+    /// What the streamer says of the cluster now, and how many step here.
+    fn cluster(&mut self) -> PyResult<Cluster> {
+        let slot = self.slot()?;
+        let own = slot.meters()[SolverMeter::Iterations as usize].load(Relaxed);
+        let all = slot.buffer().globals().local_iterations.load(Relaxed);
+        self.crew.note(own, all);
+        Ok(Cluster::of(self.slot()?.buffer(), &self.crew))
+    }
 }
 
 #[pymethods]
@@ -58,15 +70,11 @@ impl Solver {
     /// is returned. `before` and `after`: addresses of as many weights as the buffer has, gaps
     /// included. `after` is used up.
     fn walk_ahead(&mut self, py: Python<'_>, before: usize, after: usize) -> PyResult<f32> {
-        let slot = self.slot()?;
-        let own = slot.meters()[SolverMeter::Iterations as usize].load(Relaxed);
-        let all = slot.buffer().globals().local_iterations.load(Relaxed);
-        self.crew.note(own, all);
+        let cluster = self.cluster()?;
         let slot = self.slot()?;
         let shared = slot.buffer();
         let len = shared.used();
         let weights = shared.view().slice(0, len);
-        let cluster = Cluster::of(shared, &self.crew);
         // SAFETY: as the caller says; it keeps both tensors meanwhile, and nothing else uses them.
         let (before, after) = unsafe {
             (
@@ -77,6 +85,19 @@ impl Solver {
         let stride = py.detach(|| walk_ahead(weights, before, after, &cluster));
         SolverMeter::StrideBits.set(slot.meters(), u64::from(stride.to_bits()));
         Ok(stride)
+    }
+
+    /// For a step whose squares, and those of the weights, have these sums: the stride, and how
+    /// often the step is to be added from one weight to before another one.
+    fn stride_over(&mut self, weights: f64, step: f64) -> PyResult<(f32, Vec<Part>)> {
+        let cluster = self.cluster()?;
+        let slot = self.slot()?;
+        let all = 0..slot.buffer().used();
+        let (stride, parts) = cluster.stride_over(all, weights, step);
+        SolverMeter::StrideBits.set(slot.meters(), u64::from(stride.to_bits()));
+        let parts = parts.into_iter().filter(|(part, _)| !part.is_empty());
+        let parts = parts.map(|(part, factor)| (part.start, part.end, factor));
+        Ok((stride, parts.collect()))
     }
 
     /// What this node's work counts for: its portion of the cluster's iterations, above 0, at most

@@ -179,6 +179,38 @@ fn four_nodes_that_walk_ahead() {
 }
 
 #[test]
+fn a_model_on_a_device() {
+    run("test_device");
+}
+
+/// The same on a GPU that is none (tools/cuda-standin), the second of two.
+#[test]
+fn a_buffer_in_step_with_a_gpu() {
+    let found = Command::new("g++").arg("--version").output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        return skip("g++ is not there (Debian: g++), which builds the stand-in for CUDA's driver");
+    }
+    let Some(python) = Python::new() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let standin = python.folder.path().join("standin");
+    let built = Command::new(root.join("tools/cuda-standin/build.sh"))
+        .arg(&standin)
+        .status();
+    assert!(built.is_ok_and(|status| status.success()));
+    let mut command = Command::new(&python.name);
+    let command = python.prepare(&mut command);
+    command.env("LD_LIBRARY_PATH", &standin);
+    command.envs([("STANDIN_GPUS", "2"), ("STANDIN_DELAY_US", "200")]);
+    let output = command
+        .args(["-W", "ignore", "standin_gpu.py", "1"])
+        .output();
+    let output = output.expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let end = "STANDIN: violations 0; left: 0 allocations, 0 registered";
+    assert!(said.contains("in step") && said.contains(end), "{said}");
+}
+
+#[test]
 fn callbacks_of_training_libraries() {
     run("test_libraries");
 }

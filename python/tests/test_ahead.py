@@ -164,6 +164,9 @@ class WalkAhead(unittest.TestCase):
     def test_nesterov(self):
         self.learns("Nesterov")
 
+    def test_on_devices(self):
+        self.learns("momentum", device="host")
+
     def test_rmsprop(self):
         self.learns("RMSprop")
 

@@ -140,6 +140,7 @@ class Nodes(unittest.TestCase):
         said = [worker.end() for worker in workers]
         self.assertEqual([one["equal"] for one in said], [True] * len(said))
         self.assertEqual(len({one["digest"] for one in said}), 1)
+        self.assertEqual(len({one["weights"] for one in said}), 1)
         self.assertTrue(all(one["iterations"] > 200 for one in said), said)
         return said
 
@@ -181,6 +182,16 @@ class Nodes(unittest.TestCase):
             time.sleep(0.01)
         again = self.worker(0, STATE="shared")
         again.logs("goes on with the state of 4 of 4 parameters")
+        again.trains()
+        self.ends_equal(again, workers[1])
+
+    def test_trainers_on_devices_of_which_one_was_killed(self):
+        workers = [self.worker(0, DEVICE="host"), self.worker(1)]
+        streamer = [worker.trains() for worker in workers][0]
+        workers[0].kill()
+        while os.path.exists(f"/proc/{streamer}"):
+            time.sleep(0.01)
+        again = self.worker(0, DEVICE="host")
         again.trains()
         self.ends_equal(again, workers[1])
 

@@ -44,6 +44,7 @@ with dogwild.share(
     timeout=float(TIMEOUT),
     check_weights="TAKE" not in os.environ,
     state=os.environ.get("STATE", "own"),
+    device=os.environ.get("DEVICE"),
 ) as job:
     say(ready=job.streamer_pid)
     steps = 0
@@ -57,4 +58,6 @@ with dogwild.share(
             say(steps=steps)
     equal = job.finish(timeout=120)
     digest = hashlib.sha256(memoryview(job.buffer)).hexdigest()
-    say(equal=equal, digest=digest, iterations=job.iterations, streamer=job.streamer_pid)
+    weights = torch.cat([one.detach().flatten() for one in model.parameters()])
+    weights = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    say(equal=equal, digest=digest, weights=weights, iterations=job.iterations, streamer=job.streamer_pid)

@@ -12,7 +12,8 @@ use serde::{Serialize, Serializer};
 use super::args;
 use super::pictures::pictures;
 use crate::poseidon::{
-    ClusterKey, ModelFile, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Reads, Recording,
+    CaffeModel, ClusterKey, ModelFile, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Reads,
+    Recording,
 };
 use crate::settings::{
     CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
@@ -212,10 +213,8 @@ impl ModelArgs {
 /// The model, the pictures or the recording: what is wrong with it.
 pub(super) fn model_job(settings: &ModelSettings) -> Result<(ModelJob, Source)> {
     if let Compute::Client(path) = &settings.compute {
-        let job = ModelJob {
-            weights: settings.weights.clone(),
-            ..ModelJob::of_file(model_file(path)?)?
-        };
+        let mut job = ModelJob::of_file(model_file(path)?)?;
+        job.weights = settings.weights.clone();
         return Ok((job, Source::default()));
     }
     let spec = args::model(&settings.solver)?;
@@ -226,16 +225,15 @@ pub(super) fn model_job(settings: &ModelSettings) -> Result<(ModelJob, Source)> 
         Compute::Solver | Compute::Client(_) => (pictures(data, &settings.solver, &spec)?, None),
     };
     let (input, classes) = data.shape();
-    let job = ModelJob {
+    let mut job = ModelJob::of_caffe(CaffeModel {
         spec,
         input,
         classes,
         seed: settings.seed,
-        weights: settings.weights.clone(),
         threads: settings.threads_per_worker,
         replay,
-        file: None,
-    };
+    });
+    job.weights = settings.weights.clone();
     Ok((job, data))
 }
 

@@ -12,7 +12,7 @@ use super::poseidon_flags::with_flags;
 use super::train::{Args, DEFAULT_ITERATIONS, finish};
 use crate::job::{Here, JobPlan, OutFolder, PathPlan, PoseidonPlan, PoseidonSummary};
 use crate::node::Stop;
-use crate::poseidon::ModelJob;
+use crate::poseidon::{CaffeModel, ModelJob};
 use crate::settings::{SlowSettings, bandwidth};
 use crate::solver::SolverSpec;
 
@@ -113,16 +113,14 @@ impl Args {
     pub(super) fn check_cluster(&self, spec: &SolverSpec) -> Result<()> {
         let own = &self.poseidon;
         let (input, classes) = self.data.clone().unwrap_or_default().shape();
-        let model = ModelJob {
+        let model = ModelJob::of_caffe(CaffeModel {
             spec: spec.clone(),
             input,
             classes,
             seed: self.seed,
-            weights: None,
             threads: self.threads()?,
             replay: None,
-            file: None,
-        };
+        });
         // The number of iterations makes no difference to the check.
         model
             .check(&own.cluster.settings().spec(1))

@@ -64,6 +64,11 @@ fn list(driver: &Driver) -> Result<Vec<context::Gpu>, DeviceError> {
     })
 }
 
+fn no_such(index: usize, gpus: Vec<context::Gpu>) -> DeviceError {
+    let there = gpus.into_iter().map(|gpu| gpu.name).collect();
+    DeviceError::NoSuch { index, there }
+}
+
 /// Names of the GPUs of this host, in the order of `nvidia-smi`.
 ///
 /// # Errors
@@ -121,16 +126,40 @@ impl CudaDevice {
     pub fn open_with(index: usize, products: Products) -> Result<Self, DeviceError> {
         let driver = Driver::get()?;
         let gpus = list(driver)?;
-        let Some(gpu) = gpus.get(index) else {
-            let there = gpus.into_iter().map(|gpu| gpu.name).collect();
-            return Err(DeviceError::NoSuch { index, there });
-        };
+        match gpus.get(index) {
+            Some(gpu) => Self::make(driver, gpu, index, products, Context::new),
+            None => Err(no_such(index, gpus)),
+        }
+    }
+
+    /// As [`open`](Self::open), where another library of this process works on the GPU: `ordinal`
+    /// is its number for the driver, as CUDA's runtime and PyTorch have it. How threads wait for
+    /// the GPU stays as that library has it.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_next_to_another(ordinal: usize) -> Result<Self, DeviceError> {
+        let driver = Driver::get()?;
+        let gpus = list(driver)?;
+        match gpus.iter().find(|gpu| gpu.has_ordinal(ordinal)) {
+            Some(gpu) => Self::make(driver, gpu, ordinal, Products::Library, Context::of_all),
+            None => Err(no_such(ordinal, gpus)),
+        }
+    }
+
+    fn make(
+        driver: &'static Driver,
+        gpu: &context::Gpu,
+        index: usize,
+        products: Products,
+        context: fn(&'static Driver, &context::Gpu) -> Result<Arc<Context>, CudaError>,
+    ) -> Result<Self, DeviceError> {
         let name = format!("cuda device {index} ({})", gpu.name);
         let failed = |why: String| DeviceError::Failed {
             device: name.clone(),
             why,
         };
-        let context = Context::new(driver, gpu);
+        let context = context(driver, gpu);
         let context = context.map_err(|error| failed(format!("its context: {error}")))?;
         let mut functions = HashMap::new();
         for (source, ptx) in kernels::PTX {

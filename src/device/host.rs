@@ -36,6 +36,10 @@ impl Memory for DeviceMemory {
     fn len(&self) -> usize {
         self.0.len()
     }
+
+    fn address(&self) -> u64 {
+        self.0.address()
+    }
 }
 
 impl Device for HostDevice {

@@ -21,6 +21,10 @@ pub trait Memory: Clone + Send + Sync + fmt::Debug + 'static {
     /// Number of words.
     fn len(&self) -> usize;
 
+    /// The device's address of the first word, for a library of this process that works on the
+    /// same device. It holds as long as any clone of the memory exists.
+    fn address(&self) -> u64;
+
     /// True if there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -174,5 +178,9 @@ impl HostMemory {
 impl Memory for HostMemory {
     fn len(&self) -> usize {
         self.0.len
+    }
+
+    fn address(&self) -> u64 {
+        self.0.ptr.expose_provenance() as u64
     }
 }

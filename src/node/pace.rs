@@ -64,7 +64,7 @@ impl Pace {
 
     /// Frames (chunks) of `frame_len` bytes that may go now, `sent_bytes` having gone in all. The
     /// last one may be more than the budget: it is paid for later.
-    #[cfg(any(test, feature = "program"))]
+    #[cfg(any(test, feature = "caffe"))]
     pub(super) fn frames(&mut self, now_ns: u64, sent_bytes: u64, frame_len: usize) -> usize {
         self.note(now_ns, sent_bytes, frame_len);
         (self.budget.tokens() / frame_len as f64).ceil() as usize

@@ -31,7 +31,7 @@ pub use client::{Claims, Client, ClientJob, First, OwnReplica, Replica, Resumed,
 pub use coordinator::{CoordinatorJob, run_coordinator};
 pub use error::{ANOTHER_FAILED, PoseidonError};
 pub use member::MemberJob;
-pub use model::ModelJob;
+pub use model::{CaffeModel, ModelJob};
 pub use secure::ClusterKey;
 #[cfg(feature = "program")]
 pub(crate) use secure::secured;

@@ -10,15 +10,13 @@ use super::choices::{optional_shard, optional_source};
 use super::error::SettingsError;
 use super::limits::{BYTES_MIN, one};
 use crate::device::Which;
-use crate::node::{ADDERS_MAX, Adding, DeviceSolverJob, GpuJob};
+use crate::node::{
+    ADDERS_MAX, Adding, DeviceSolverJob, GpuJob, HOST_RATE_BYTES_PER_S, SyncJob, usual_adders,
+};
 use crate::solver::SolverSpec;
 use crate::solver::data::{Shard, Source};
 use crate::stream::MAX_NODES;
 use crate::weights::Writes;
-
-/// Bytes per second that go up to a host device unless told otherwise: it shares the processor with
-/// the solvers.
-const HOST_RATE_BYTES_PER_S: f64 = 500e6;
 
 /// Weights of a chunk.
 pub const CHUNK_WEIGHTS: RangeInclusive<u32> = 16..=1 << 20;
@@ -150,7 +148,7 @@ impl GpuSettings {
             }),
             seed: self.seed,
         });
-        GpuJob {
+        let sync = SyncJob {
             buffer: self.buffer,
             index: self.index,
             adding: Adding {
@@ -167,14 +165,11 @@ impl GpuSettings {
                 (Some(UpRate::Max), _) | (None, Which::Cuda(_)) => None,
                 (None, Which::Host) => Some(HOST_RATE_BYTES_PER_S),
             },
+        };
+        GpuJob {
+            sync,
             ipc: self.ipc,
             solver,
         }
     }
-}
-
-/// What leaves most of the cores to solvers.
-fn usual_adders() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    (cores / 4).clamp(1, 4)
 }

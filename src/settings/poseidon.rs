@@ -187,7 +187,10 @@ impl WorkerSettings {
             slow: own.map_or(1.0, |slow| slow.factor),
             member: self.member.job(key),
             buffer: self.buffer,
-            test_every: self.test_every.unwrap_or(model.spec.test_interval),
+            test_every: self
+                .test_every
+                .or(model.caffe().map(|model| model.spec.test_interval))
+                .unwrap_or_default(),
             model,
             data,
             private_data: self.private_data,

@@ -161,6 +161,18 @@ impl Cluster {
         }
     }
 
+    /// For a step in the weights `all` that another program makes: the stride, and how often the
+    /// step is added in each part. `weights` and `step` are the sums of their squares.
+    pub fn stride_over(
+        &self,
+        all: Range<usize>,
+        weights: f64,
+        step: f64,
+    ) -> (f32, Vec<(Range<usize>, f32)>) {
+        let stride = self.stride_of(Squares { weights, step });
+        (stride, self.parts(all, stride))
+    }
+
     /// How many steps a solver takes at once whose step and weights have these squares.
     pub(super) fn stride_of(&self, squares: Squares) -> f32 {
         let longest = LONGEST / f64::from(self.crew);

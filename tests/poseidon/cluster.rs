@@ -10,9 +10,9 @@ use std::time::Duration;
 use dogwild::device::Which;
 use dogwild::job::{BufferPlan, make_buffer};
 use dogwild::poseidon::{
-    ClusterKey, ClusterSpec, CoordinatorJob, MemberJob, ModelJob, Overlap, PAIR_BYTES, Partition,
-    Policy, PoseidonError, Reads, Scheme, ServerJob, Stragglers, WorkerJob, run_coordinator,
-    run_server, run_worker,
+    CaffeModel, ClusterKey, ClusterSpec, CoordinatorJob, MemberJob, ModelJob, Overlap, PAIR_BYTES,
+    Partition, Policy, PoseidonError, Reads, Scheme, ServerJob, Stragglers, WorkerJob,
+    run_coordinator, run_server, run_worker,
 };
 use dogwild::solver::SolverSpec;
 use dogwild::solver::data::Source;
@@ -24,6 +24,13 @@ use crate::support::shm::shm_folder;
 pub(crate) const SESSION: u64 = 0x905e_1d0a;
 pub(crate) const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// Changes Caffe's model of a member.
+pub(crate) fn alter(model: &mut ModelJob, change: impl FnOnce(&mut CaffeModel)) {
+    let mut caffe = model.caffe().expect("Caffe's").clone();
+    change(&mut caffe);
+    *model = ModelJob::of_caffe(caffe);
+}
 
 /// What to run.
 #[derive(Clone)]
@@ -116,16 +123,14 @@ impl Cluster {
 
     pub(crate) fn model(&self) -> ModelJob {
         let (input, classes) = self.setup.data.shape();
-        ModelJob {
+        ModelJob::of_caffe(CaffeModel {
             spec: self.setup.spec.clone(),
             input,
             classes,
             seed: self.setup.seed,
-            weights: None,
             threads: self.setup.threads,
             replay: None,
-            file: None,
-        }
+        })
     }
 
     pub(crate) fn coordinator(&self, resume: bool) -> CoordinatorJob {

@@ -9,7 +9,7 @@ use dogwild::poseidon::{
 };
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, SESSION, setup, wait_for_file};
+use crate::cluster::{Cluster, SESSION, alter, setup, wait_for_file};
 use crate::raw_client::RawClient;
 
 /// A net of one fully connected layer without a bias, in which nothing is computed, and a
@@ -48,7 +48,7 @@ fn ask(net: &Recording, nodes: u16, policy: Policy) -> Answers {
     setup.cluster.pair_bytes = 4096;
     let cluster = Cluster::new(setup);
     let mut job: CoordinatorJob = cluster.coordinator(false);
-    job.model.replay = Some(net.clone());
+    alter(&mut job.model, |model| model.replay = Some(net.clone()));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let run = scope.spawn(|| run_coordinator(&job, &stop));

@@ -9,7 +9,7 @@ use dogwild::poseidon::{
 };
 use dogwild::solver::data::Source;
 
-use crate::cluster::{Cluster, Ended, SESSION, force, lenet, setup};
+use crate::cluster::{Cluster, Ended, SESSION, alter, force, lenet, setup};
 use crate::raw_client::RawClient;
 
 pub(crate) fn error_of(ended: &[(String, Ended)], who: &str) -> String {
@@ -74,15 +74,15 @@ fn a_member_that_does_not_fit_is_told_why() {
         });
         error_of(&ended, "worker 1")
     };
-    let message = of_worker_1(&|job| job.model.spec.base_lr = 0.5);
+    let message = of_worker_1(&|job| alter(&mut job.model, |model| model.spec.base_lr = 0.5));
     assert!(message.contains("another solver file"), "{message}");
     assert!(message.contains("base_lr 0.5"), "{message}");
-    let message = of_worker_1(&|job| job.model.spec = lenet(9));
+    let message = of_worker_1(&|job| alter(&mut job.model, |model| model.spec = lenet(9)));
     assert!(message.contains("9 images per iteration"), "{message}");
     // The one that comes last is refused, and that ends all others here.
     let ended = cluster.run_with(false, |job| {
         if job.member.index == 1 {
-            job.model.seed = 99;
+            alter(&mut job.model, |model| model.seed = 99);
         }
     });
     let told = ended.iter().filter_map(|(_, ended)| ended.as_ref().err());

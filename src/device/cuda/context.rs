@@ -18,6 +18,13 @@ pub(super) struct Gpu {
     pub(super) name: String,
 }
 
+impl Gpu {
+    /// Whether that is its number for the driver.
+    pub(super) fn has_ordinal(&self, ordinal: usize) -> bool {
+        usize::try_from(self.ordinal) == Ok(ordinal)
+    }
+}
+
 /// All GPUs that the driver lists.
 pub(super) fn gpus(driver: &Driver) -> Result<Vec<Gpu>, CudaError> {
     let mut count = 0;
@@ -71,11 +78,17 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// The context, in which threads that wait for the GPU sleep.
     pub(super) fn new(driver: &'static Driver, gpu: &Gpu) -> Result<Arc<Self>, CudaError> {
         // Threads that wait sleep, and leave the core to solvers. Another library may have made the
         // context already, and then its choice stays.
         // SAFETY: of a GPU that the driver lists.
         let _ = unsafe { (driver.context_flags)(gpu.ordinal, SCHED_BLOCKING_SYNC) };
+        Self::of_all(driver, gpu)
+    }
+
+    /// The context as it is, or is made by default.
+    pub(super) fn of_all(driver: &'static Driver, gpu: &Gpu) -> Result<Arc<Self>, CudaError> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place for a handle.
         done(unsafe { (driver.context_retain)(&mut handle, gpu.ordinal) })?;

@@ -52,7 +52,7 @@ impl CudaMemory {
     }
 
     /// The address of word `start` on the device.
-    pub(super) fn address(&self, start: usize) -> Address {
+    pub(super) fn address_of(&self, start: usize) -> Address {
         self.0.address + 4 * start as u64
     }
 
@@ -74,6 +74,10 @@ impl CudaMemory {
 impl Memory for CudaMemory {
     fn len(&self) -> usize {
         self.0.words
+    }
+
+    fn address(&self) -> u64 {
+        self.0.address
     }
 }
 

@@ -16,7 +16,7 @@ use super::driver::{
 };
 use super::{CudaDevice, CudaMemory};
 use crate::device::kernels::PRODUCT;
-use crate::device::{DeviceError, Event, HostMemory, Kernel, Number, Part, Shape, Stream};
+use crate::device::{DeviceError, Event, HostMemory, Kernel, Memory, Number, Part, Shape, Stream};
 
 /// A stream of a CUDA device.
 pub struct CudaStream {
@@ -41,7 +41,7 @@ struct Held {
 
 impl Held {
     fn device(&mut self, memory: &CudaMemory) {
-        let same = |held: &CudaMemory| held.address(0) == memory.address(0);
+        let same = |held: &CudaMemory| held.address() == memory.address();
         if !self.device.iter().any(same) {
             self.device.push(memory.clone());
         }
@@ -100,7 +100,7 @@ impl CudaStream {
         let _held = self.hold(|held| parts.iter().for_each(|part| held.device(part.memory())));
         let addresses = parts.iter();
         let mut addresses: Vec<u64> = addresses
-            .map(|part| part.memory().address(part.start()))
+            .map(|part| part.memory().address_of(part.start()))
             .collect();
         let words = numbers.iter().map(|number| match *number {
             Number::U(n) => n,
@@ -151,7 +151,7 @@ impl Stream for CudaStream {
             held.device(to.memory());
         });
         let words = from.memory().view().slice(from.start(), from.len());
-        let (at, to) = (words.as_ptr().cast(), to.memory().address(to.start()));
+        let (at, to) = (words.as_ptr().cast(), to.memory().address_of(to.start()));
         // SAFETY: both sides lie within memories that the stream holds until it was waited for;
         // racing writers decide which value of a word is read, as everywhere.
         self.call("an upload", |driver| unsafe {
@@ -171,7 +171,10 @@ impl Stream for CudaStream {
             held.host(to.memory());
         });
         let words = to.memory().view().slice(to.start(), to.len());
-        let (at, from) = (words.as_ptr().cast(), from.memory().address(from.start()));
+        let (at, from) = (
+            words.as_ptr().cast(),
+            from.memory().address_of(from.start()),
+        );
         // SAFETY: as in `upload`.
         self.call("a download", |driver| unsafe {
             (driver.download)(at, from, one * 4, self.handle)
@@ -214,6 +217,10 @@ impl Stream for CudaStream {
         self.call("waiting for an event", |driver| unsafe {
             (driver.stream_wait)(self.handle, event.0.handle, 0)
         })
+    }
+
+    fn handle(&self) -> Option<usize> {
+        Some(self.handle.expose_provenance())
     }
 
     fn finish(&self) -> Result<(), DeviceError> {

@@ -20,6 +20,12 @@ pub struct Adding {
     pub threads: usize,
 }
 
+/// Threads that add, unless told otherwise: few, as most of the cores are the solvers'.
+pub fn usual_adders() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    (cores / 4).clamp(1, 4)
+}
+
 /// Adds what has landed.
 pub(super) struct Adders {
     shared: Arc<SharedWeights>,

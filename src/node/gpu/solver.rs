@@ -17,7 +17,8 @@ use super::super::solver::smoothed;
 use super::super::solver_error::SolverError;
 use super::super::tester::Transforms;
 use super::super::turn::Turn;
-use super::GpuError;
+use super::component::GpuError;
+use super::in_step::SyncError;
 use crate::device::{Device, DeviceError, Event, HostMemory, Stream, pin};
 use crate::solver::data::{self, Batches, Shard, Source};
 use crate::solver::{Caution, Cluster, Crew, DeviceNet, Net, Phase, SolverSpec};
@@ -76,10 +77,11 @@ impl<D: Device> DeviceSolver<D> {
         job: &DeviceSolverJob,
     ) -> Result<Self, GpuError> {
         let set = job.data.load().map_err(SolverError::from)?;
-        shared.check(&Expect {
+        let expected = Expect {
             data: Some(data_kind(&job.data, set.train.shape, set.train.classes)),
             ..Expect::default()
-        })?;
+        };
+        shared.check(&expected).map_err(SyncError::from)?;
         let transforms = Transforms::of(&job.spec, &set.train);
         let (net, manifest) = build(job, &set.train).map_err(SolverError::from)?;
         if manifest.fingerprint() != shared.fingerprint() {
@@ -89,7 +91,8 @@ impl<D: Device> DeviceSolver<D> {
             });
         }
         let path = SolverState::path_beside(shared.path(), job.index);
-        let (state, _) = SolverState::open_or_create(&path, shared.id(), shared.padded())?;
+        let opened = SolverState::open_or_create(&path, shared.id(), shared.padded());
+        let (state, _) = opened.map_err(SyncError::from)?;
         let state = Arc::new(state);
         let momentum = HostMemory::of(state.clone(), |state| state.history());
         pin(device, &momentum);
@@ -123,7 +126,8 @@ impl<D: Device> DeviceSolver<D> {
 
     /// Trains until the target that the buffer names is reached or `stop` is set.
     pub(super) fn run(&mut self, at: &Segment<'_, D>, stop: &AtomicBool) -> Result<(), GpuError> {
-        let slot = at.shared.claim_slot(Role::Solver, self.job.index)?;
+        let slot = at.shared.claim_slot(Role::Solver, self.job.index);
+        let slot = slot.map_err(SyncError::from)?;
         if !wait_until_ready(at.shared, stop) {
             return Ok(());
         }

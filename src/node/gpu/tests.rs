@@ -7,15 +7,23 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+#[cfg(feature = "cuda")]
+use crate::device::DeviceError;
 use crate::device::host::HostDevice;
 use crate::device::kernels::add_scalar;
-use crate::device::{HostMemory, Memory, Stream};
-use crate::weights::{BufferSpec, Created, Existing, Manifest, Writes};
+use crate::device::{Device, HostMemory, Memory, Stream};
+use crate::watch::GpuMeter;
+use crate::weights::{
+    BufferSpec, Created, Existing, GpuState, Manifest, Role, SharedWeights, Writes,
+};
 
 fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
     let spec = BufferSpec {
@@ -324,12 +332,15 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
     let path = folder.path().join("w");
     let shared = buffer(&path, 5000);
     (0..5000).for_each(|i| shared.view().store(i, i as f32));
-    let job = GpuJob {
+    let sync = SyncJob {
         buffer: path.clone(),
         index: 2,
         adding: racy(2),
         chunk_weights: Some(1024),
         rate_bytes_per_s: Some(50e6),
+    };
+    let job = GpuJob {
+        sync,
         ipc: false,
         solver: None,
     };
@@ -338,15 +349,9 @@ fn the_component_sends_everything_before_it_stops_and_goes_on_where_it_was() {
     (0..LANDED).for_each(|i| left.landing().store(crate::weights::LANDING_HEAD + i, 0.5));
     left.land(0, 512, LANDED);
     drop(left);
-    let pages = || {
-        std::fs::metadata(GpuState::path_beside(&path, 2))
-            .unwrap()
-            .ino()
-    };
-    let (before, now) = (
-        std::fs::File::open(GpuState::path_beside(&path, 2)).unwrap(),
-        pages(),
-    );
+    let file = GpuState::path_beside(&path, 2);
+    let pages = || std::fs::metadata(&file).unwrap().ino();
+    let (before, now) = (std::fs::File::open(&file).unwrap(), pages());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let running = scope.spawn(|| run_gpu(&HostDevice::new(0), &job, &stop));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use super::client::{Claims, Client, ClientJob, First, Replica};
 use super::error::PoseidonError;
 use super::member::MemberJob;
-use super::model::{Model, ModelJob};
+use super::model::{CaffeModel, Model, ModelJob};
 use crate::device::Which;
 use crate::node::{SolverError, Tester, Transforms};
 use crate::solver::data::{Images, Shard, Source, Transform};
@@ -88,14 +88,12 @@ impl Replica for Buffer {
 /// Trains until all iterations are done, the target is reached, or the first error.
 pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), PoseidonError> {
     job.member.bandwidth()?;
-    if job.model.file.is_some() {
-        return Err(PoseidonError::NoSolver);
-    }
-    let (devices, threads) = (job.devices.len(), job.model.threads);
-    if devices > 0 && (devices != threads || job.model.replay.is_some()) {
+    let caffe = job.model.caffe().ok_or(PoseidonError::NoSolver)?;
+    let (devices, threads) = (job.devices.len(), caffe.threads);
+    if devices > 0 && (devices != threads || caffe.replay.is_some()) {
         return Err(PoseidonError::Devices { devices, threads });
     }
-    let work = input(job)?;
+    let work = input(job, caffe)?;
     let model = job.model.open()?;
     let fingerprint = model.manifest.fingerprint();
     let expect = Expect {
@@ -133,6 +131,7 @@ pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), Poseido
     };
     let worker = Worker {
         job,
+        caffe,
         model: &model,
         buffer: &buffer,
         client: &client,
@@ -147,12 +146,15 @@ pub fn run_worker(job: &WorkerJob, stop: &Arc<AtomicBool>) -> Result<(), Poseido
 }
 
 /// The work of the computing threads, and test pictures unless a recording is replayed.
-fn input(job: &WorkerJob) -> Result<(Input, Option<TestPictures>), PoseidonError> {
-    if let Some(recording) = &job.model.replay {
+fn input(
+    job: &WorkerJob,
+    caffe: &CaffeModel,
+) -> Result<(Input, Option<TestPictures>), PoseidonError> {
+    if let Some(recording) = &caffe.replay {
         return Ok((Input::Recording(recording.clone()), None));
     }
     let set = job.data.load().map_err(SolverError::from)?;
-    let transform = Transforms::of(&job.model.spec, &set.train).test;
+    let transform = Transforms::of(&caffe.spec, &set.train).test;
     let train = Input::Pictures(Arc::new(set.train));
     Ok((train, Some((transform, set.test))))
 }
@@ -160,6 +162,7 @@ fn input(job: &WorkerJob) -> Result<(Input, Option<TestPictures>), PoseidonError
 /// A worker that has joined the cluster.
 struct Worker<'w> {
     job: &'w WorkerJob,
+    caffe: &'w CaffeModel,
     model: &'w Model,
     buffer: &'w Arc<Buffer>,
     client: &'w Client,
@@ -194,7 +197,7 @@ impl Worker<'_> {
         let local = &local;
         std::thread::scope(|scope| {
             let _adding = local.closing();
-            for thread in 0..self.job.model.threads {
+            for thread in 0..self.caffe.threads {
                 scope.spawn(move || local.work(thread, client));
             }
             let lead = Lead::new(self, meters, heartbeat)?;
@@ -208,13 +211,13 @@ impl Worker<'_> {
         let (0, 1.., Some((transform, images))) = (job.member.index, job.test_every, test) else {
             return Ok(None);
         };
-        let tester = Tester::new(&job.model.spec, transform, images, job.test_images)?;
+        let tester = Tester::new(&self.caffe.spec, transform, images, job.test_images)?;
         Ok(Some(tester))
     }
 
     /// This worker's share of the pictures for thread `thread`.
     fn shard(&self, workers: u16, thread: usize) -> Shard {
-        let threads = self.job.model.threads as u32;
+        let threads = self.caffe.threads as u32;
         let (first, of) = match self.job.private_data {
             true => (0, threads),
             false => (

@@ -52,7 +52,7 @@ impl CudaStream {
             sizes: [0, 1, 2].map(number),
             transposed: [3, 4].map(|at| number(at) != 0),
             keep: number(5) != 0,
-            at: [0, 1, 2].map(|at: usize| parts[at].memory().address(parts[at].start())),
+            at: [0, 1, 2].map(|at: usize| parts[at].memory().address_of(parts[at].start())),
         };
         let _held = self.hold(|held| parts.iter().for_each(|part| held.device(part.memory())));
         let context = self.device.context();

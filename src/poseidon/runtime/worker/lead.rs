@@ -198,7 +198,7 @@ impl<'l> Lead<'l> {
         SolverMeter::Images.add(self.meters, sum.images);
         SolverMeter::TrainNs.add(self.meters, self.clock.now_ns() - start);
         SolverMeter::LossBits.set(self.meters, smoothed.to_bits().into());
-        let rate = self.worker.job.model.spec.rate_at(t);
+        let rate = self.worker.caffe.spec.rate_at(t);
         SolverMeter::RateBits.set(self.meters, rate.to_bits().into());
         let [sent, received] = self.client.traffic();
         SyncMeter::BytesSent.set(self.meters, sent);

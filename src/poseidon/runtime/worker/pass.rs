@@ -68,7 +68,7 @@ pub(super) fn threads(
     input: Input,
 ) -> Result<(Vec<Thread>, Local), PoseidonError> {
     let (job, plan, saved) = (worker.job, worker.client.plan(), worker.client.resumed());
-    let (spec, count) = (&job.model.spec, job.model.threads);
+    let (spec, count) = (&worker.caffe.spec, worker.caffe.threads);
     let [mut cursors, mut passes] = [vec![0; count], vec![0; count]];
     if let Some(saved) = saved {
         cursors = saved.numbers("cursors", count)?;
@@ -111,7 +111,7 @@ fn train(
     cursor: u64,
     resumed: Option<u64>,
 ) -> Result<Work, PoseidonError> {
-    let (job, spec) = (worker.job, &worker.job.model.spec);
+    let (job, spec) = (worker.job, &worker.caffe.spec);
     let batch = train_batch(&spec.net)?;
     let (mut net, _) = bound_net(&spec.net, Phase::Train, batch, images.shape, images.classes)?;
     let factored = layers
@@ -120,7 +120,7 @@ fn train(
         .filter(|(_, l)| l.factored.is_some());
     factored.for_each(|(layer, _)| net.keep_factors(layer));
     // Each thread of the cluster has an order of pictures of its own, as the stream's solvers have.
-    let number = u64::from(job.member.index) * job.model.threads as u64 + index as u64;
+    let number = u64::from(job.member.index) * worker.caffe.threads as u64 + index as u64;
     let seed = job.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     net.seed_dropout(seed);
     if let Some(passes) = resumed {
