@@ -64,7 +64,7 @@ fn doctor_runs_a_kernel_on_each_gpu_in_the_order_of_nvidia_smi() {
     for part in [
         "cuda device 0 (Stand-in 1): runs kernels",
         "cuda device 1 (Stand-in 0): runs kernels",
-        "driver for CUDA 11.8, products by libcublas.so.12",
+        "driver for CUDA 11.8, products by libcublas.so.12 in f32",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -231,16 +231,18 @@ fn products_are_right_with_any_cublas() {
         let log = std::fs::read_to_string(out.path().join("worker0.log"));
         let log = log.unwrap_or_default();
         assert!(!log.contains("VIOLATION"), "{log}");
-        let accuracy = std::fs::read_to_string(out.path().join("summary.json"))
+        let trained = std::fs::read_to_string(out.path().join("summary.json"))
             .ok()
             .map(|text| {
                 let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-                summary["test_accuracy"].as_f64().expect("an accuracy")
+                let accuracy = summary["test_accuracy"].as_f64().expect("an accuracy");
+                assert!(accuracy > 0.3, "{settings:?}: {accuracy}");
+                weights_in(out.path())
             });
-        (output.status.success(), accuracy, said(&output) + &log)
+        (output.status.success(), trained, said(&output) + &log)
     };
     for (setting, part) in [
-        (("RUST_LOG", "info"), "libcublas.so.12 multiplies"),
+        (("RUST_LOG", "info"), "libcublas.so.12 multiplies in f32"),
         (("DOGWILD_PRODUCTS", "own"), ""),
         (
             ("STANDIN_BLAS_WRONG", "1"),
@@ -251,15 +253,28 @@ fn products_are_right_with_any_cublas() {
             "cuBLAS does not start (1)",
         ),
         (
-            ("STANDIN_FAIL", "cublasSgemm_v2:1:13"),
+            ("STANDIN_FAIL", "cublasGemmEx:1:13"),
             "gives other products than the own kernel",
         ),
     ] {
-        let (well, accuracy, told) = train(&[setting]);
+        let (well, trained, told) = train(&[setting]);
         assert!(well && told.contains(part), "{setting:?}: {told}");
-        assert!(accuracy > Some(0.3), "{setting:?}: {accuracy:?}");
+        assert!(trained.is_some(), "{setting:?}");
     }
-    let (well, _, told) = train(&[("STANDIN_FAIL", "cublasSgemm_v2:-30:13")]);
+    // Mixed precision: other steps, and it learns.
+    let [exact, tf32, bf16] = ["f32", "tf32", "bf16"].map(|products| {
+        let (well, trained, told) = train(&[("DOGWILD_PRODUCTS", products), ("RUST_LOG", "info")]);
+        let part = format!("libcublas.so.12 multiplies in {products}");
+        assert!(well && told.contains(&part), "{told}");
+        trained.expect("weights")
+    });
+    assert!(exact != tf32 && tf32 != bf16 && bf16 != exact);
+    let (well, _, told) = train(&[("DOGWILD_PRODUCTS", "f16")]);
+    assert!(
+        !well && told.contains("give one of f32, tf32, bf16, own"),
+        "{told}"
+    );
+    let (well, _, told) = train(&[("STANDIN_FAIL", "cublasGemmEx:-30:13")]);
     assert!(!well && told.contains("libcublas.so.12: 13"), "{told}");
 }
 
@@ -279,6 +294,13 @@ fn small_model() -> (tempfile::TempDir, PathBuf) {
     std::fs::write(folder.path().join("small.prototxt"), NET).expect("written");
     std::fs::write(&solver, SOLVER).expect("written");
     (folder, solver)
+}
+
+/// The trained weights in a folder of results.
+fn weights_in(out: &Path) -> Vec<u8> {
+    let saved = std::fs::read(out.join("weights.safetensors")).expect("weights");
+    let saved = safetensors::SafeTensors::deserialize(&saved).expect("weights");
+    saved.tensor("i.weight").expect("a tensor").data().to_vec()
 }
 
 const DATA: &str = "digits:3,train=2000,test=200";
@@ -334,9 +356,7 @@ fn workers_of_the_reliable_path_train_on_gpus() {
         assert!(summary["test_accuracy"].as_f64() > Some(0.3), "{summary}");
         let log = std::fs::read_to_string(out.join("worker0.log"));
         used_well(&log.expect("a log"));
-        let saved = std::fs::read(out.join("weights.safetensors")).expect("weights");
-        let saved = safetensors::SafeTensors::deserialize(&saved).expect("weights");
-        saved.tensor("i.weight").expect("a tensor").data().to_vec()
+        weights_in(&out)
     };
     weights("sfb", "2", "0,1");
     let (one, two) = (weights("ps", "1", "0,1"), weights("ps", "2", "1"));

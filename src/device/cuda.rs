@@ -8,6 +8,7 @@ mod blas;
 mod context;
 mod driver;
 mod memory;
+mod products;
 mod stream;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use context::Context;
 use driver::{CudaError, Driver, GET_DRIVER, Handle, code};
 
 pub use memory::CudaMemory;
+pub use products::Products;
 pub use stream::{CudaEvent, CudaStream};
 
 /// A CUDA device. Clones are the same device.
@@ -30,15 +32,6 @@ struct Inner {
     /// Kernels by name. Their modules stay loaded as long as the context.
     functions: HashMap<&'static str, Function>,
     products: Products,
-}
-
-/// What multiplies matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Products {
-    /// cuBLAS, where it is here and gives what the own kernel gives.
-    Library,
-    /// The own kernel, whose sums are the same on all GPUs.
-    Own,
 }
 
 #[derive(Clone, Copy)]
@@ -103,7 +96,7 @@ pub fn try_out(index: usize) -> Result<String, DeviceError> {
     )?;
     stream.finish()?;
     let version = device.context().driver.version();
-    let multiplies = stream.library().unwrap_or("no cuBLAS, own kernels");
+    let multiplies = stream.multiplies();
     Ok(format!(
         "{}: runs kernels, driver for CUDA {version}, products by {multiplies}",
         device.name()
@@ -111,12 +104,13 @@ pub fn try_out(index: usize) -> Result<String, DeviceError> {
 }
 
 impl CudaDevice {
-    /// GPU number `index`, with all kernels. cuBLAS multiplies if it is here.
+    /// GPU number `index`, with all kernels. cuBLAS multiplies if it is here, as `DOGWILD_PRODUCTS`
+    /// asks for ([`Products`]).
     ///
     /// # Errors
     /// The driver is missing, there is no such GPU, or it does not take the kernels.
     pub fn open(index: usize) -> Result<Self, DeviceError> {
-        Self::open_with(index, Products::Library)
+        Self::open_with(index, Products::asked_for()?)
     }
 
     /// As [`open`](Self::open), and says what multiplies.
@@ -142,7 +136,7 @@ impl CudaDevice {
         let driver = Driver::get()?;
         let gpus = list(driver)?;
         match gpus.iter().find(|gpu| gpu.has_ordinal(ordinal)) {
-            Some(gpu) => Self::make(driver, gpu, ordinal, Products::Library, Context::of_all),
+            Some(gpu) => Self::make(driver, gpu, ordinal, Products::F32, Context::of_all),
             None => Err(no_such(ordinal, gpus)),
         }
     }

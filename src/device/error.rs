@@ -31,6 +31,16 @@ pub enum DeviceError {
         /// The devices there are.
         there: Vec<String>,
     },
+    /// The environment asks for products that there are not.
+    #[error("{variable} is {value:?}: give one of {known}")]
+    Products {
+        /// Name of the variable.
+        variable: &'static str,
+        /// What it has.
+        value: String,
+        /// What it may have.
+        known: String,
+    },
     /// Its memory cannot be handed to other processes.
     #[error("{device} has no memory that other processes can open: only CUDA devices have")]
     NotShared {

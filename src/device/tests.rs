@@ -340,7 +340,8 @@ fn a_kernel_refuses_parts_that_do_not_fit() {
 }
 
 /// Products of all kinds, of parts of memories, against sums in f64.
-fn multiplies<D: Device>(device: &D) {
+/// `tolerance`: of each term.
+fn multiplies<D: Device>(device: &D, tolerance: f32) {
     let stream = device.stream().unwrap();
     let up = |values: &[f32]| {
         // Behind a word that is no part of it.
@@ -403,7 +404,7 @@ fn multiplies<D: Device>(device: &D) {
                     );
                     let sizes = [rows, columns, inner];
                     assert!(
-                        (found - sum).abs() < 1e-4,
+                        (found - sum).abs() < f64::from(tolerance) * inner as f64,
                         "{sizes:?}, {case}: {found}, not {sum}"
                     );
                 }
@@ -414,16 +415,17 @@ fn multiplies<D: Device>(device: &D) {
 
 #[test]
 fn the_host_device_multiplies() {
-    multiplies(&HostDevice::new(0));
+    multiplies(&HostDevice::new(0), 1e-5);
 }
 
 /// By cuBLAS where that is here, and by the own kernel.
 #[cfg(feature = "cuda")]
 #[test]
 fn a_gpu_multiplies() {
-    for products in [cuda::Products::Library, cuda::Products::Own] {
+    use cuda::Products;
+    for products in [Products::F32, Products::Tf32, Products::Bf16, Products::Own] {
         match cuda::CudaDevice::open_with(0, products) {
-            Ok(device) => multiplies(&device),
+            Ok(device) => multiplies(&device, products.tolerance()),
             Err(error) => {
                 assert!(matches!(error, DeviceError::Missing { .. }), "{error}");
                 let place = "where there is a GPU (docs/guide/gpu.md)";

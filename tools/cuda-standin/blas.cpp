@@ -2,8 +2,11 @@
 #include "standin.h"
 
 #include <cmath>
+#include <cstring>
 
-enum : Result { BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VALUE = 7 };
+enum : Result { BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VALUE = 7, BLAS_NOT_SUPPORTED = 15 };
+// How factors are rounded, as cublas_api.h has it, and what lies in memory.
+enum { COMPUTE_32F = 68, COMPUTE_32F_FAST_16BF = 75, COMPUTE_32F_FAST_TF32 = 77, R_32F = 0 };
 
 namespace {
 
@@ -47,6 +50,19 @@ struct Matrix {
     }
 };
 
+// `x` with `dropped` bits less, to the nearest, of two as near to the even one.
+float rounded(float x, int dropped)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (dropped && std::isfinite(x)) {
+        bits += (1u << (dropped - 1)) - 1 + (bits >> dropped & 1);
+        bits &= ~0u << dropped;
+    }
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
 } // namespace
 
 extern "C" {
@@ -80,37 +96,42 @@ Result cublasSetStream_v2(Handle handle, Handle stream)
     return OK;
 }
 
-Result cublasSgemm_v2(Handle handle, int transposed_a, int transposed_b, int m, int n, int k,
-                      const float *alpha, Address a, int lda, Address b, int ldb, const float *beta,
-                      Address c, int ldc)
+Result cublasGemmEx(Handle handle, int transposed_a, int transposed_b, int m, int n, int k,
+                    const float *alpha, Address a, int type_a, int lda, Address b, int type_b,
+                    int ldb, const float *beta, Address c, int type_c, int ldc, int compute,
+                    int algorithm)
 {
-    ENTER("cublasSgemm_v2")
-    Blas *blas = blas_of(handle, context, "cublasSgemm_v2");
-    auto stream = blas ? stream_of(blas->stream, context, "cublasSgemm_v2") : nullptr;
+    ENTER("cublasGemmEx")
+    Blas *blas = blas_of(handle, context, "cublasGemmEx");
+    auto stream = blas ? stream_of(blas->stream, context, "cublasGemmEx") : nullptr;
     if (!stream)
         return BLAS_NOT_INITIALIZED;
     if (m < 1 || n < 1 || k < 1 || lda < (transposed_a ? k : m) || ldb < (transposed_b ? n : k) ||
         ldc < m) {
-        violation("cublasSgemm_v2: %d x %d x %d by steps of %d, %d and %d", m, n, k, lda, ldb, ldc);
+        violation("cublasGemmEx: %d x %d x %d by steps of %d, %d and %d", m, n, k, lda, ldb, ldc);
         return BLAS_INVALID_VALUE;
     }
+    int dropped = compute == COMPUTE_32F ? 0 : compute == COMPUTE_32F_FAST_TF32 ? 13 : 16;
+    bool known = dropped < 16 || compute == COMPUTE_32F_FAST_16BF;
+    if (type_a != R_32F || type_b != R_32F || type_c != R_32F || !known || algorithm != -1)
+        return BLAS_NOT_SUPPORTED;
     Matrix left = {a, transposed_a != 0, lda}, right = {b, transposed_b != 0, ldb};
     auto bytes = [](int columns, int step, int rows) {
         return 4 * ((size_t)(columns - 1) * step + rows);
     };
     Work work;
-    work.what = "cublasSgemm_v2";
+    work.what = "cublasGemmEx";
     struct { Address at; size_t bytes; } parts[] = {
         {a, transposed_a ? bytes(m, lda, k) : bytes(k, lda, m)},
         {b, transposed_b ? bytes(k, ldb, n) : bytes(n, ldb, k)},
         {c, bytes(n, ldc, m)},
     };
     for (auto &part : parts) {
-        Memory memory = memory_at(part.at, part.bytes, "cublasSgemm_v2");
+        Memory memory = memory_at(part.at, part.bytes, "cublasGemmEx");
         if (!memory)
             return BLAS_INVALID_VALUE;
         if (memory->context != context)
-            violation("cublasSgemm_v2: memory of another context");
+            violation("cublasGemmEx: memory of another context");
         work.uses.push_back(memory);
     }
     float x = *alpha, y = *beta, wrong = setting("STANDIN_BLAS_WRONG", 0);
@@ -121,7 +142,8 @@ Result cublasSgemm_v2(Handle handle, int transposed_a, int transposed_b, int m, 
             for (int row = 0; row < m; row++) {
                 float sum = wrong;
                 for (int i = 0; i < k; i++)
-                    sum = std::fma(left.of(from, row, i), right.of(by, i, column), sum);
+                    sum = std::fma(rounded(left.of(from, row, i), dropped),
+                                   rounded(right.of(by, i, column), dropped), sum);
                 float &place = to[row + (size_t)column * ldc];
                 place = x * sum + (y == 0 ? 0 : y * place);
             }

@@ -3,7 +3,8 @@
 //! Touches `libcublas.so` and the device. Declared by cublas_api.h of CUDA 11.8, whose functions
 //! later ones keep. Invariants: a handle is used by one stream, under a lock. A library is used
 //! only if it gives what the own kernel gives (see [`Blas::new`]); without one the own kernel
-//! multiplies. Sums are made in f32, in an order that is the library's.
+//! multiplies. Sums are made in f32, in an order that is the library's, of factors as
+//! [`Products`] says.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -11,6 +12,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
+use super::Products;
 use super::driver::{Address, Handle};
 
 /// `CUBLAS_OP_N` and `CUBLAS_OP_T`.
@@ -22,10 +24,13 @@ const NAMES: [&str; 4] = [
     "libcublas.so.11",
     "libcublas.so",
 ];
-/// `own`: the own kernel multiplies although the library is here.
-const SWITCH: &str = "DOGWILD_PRODUCTS";
 
-type Sgemm = unsafe extern "C" fn(
+/// `CUDA_R_32F`: what lies in memory.
+const F32: c_int = 0;
+/// `CUBLAS_GEMM_DEFAULT`: the library chooses how.
+const USUAL: c_int = -1;
+
+type Gemm = unsafe extern "C" fn(
     Handle,
     c_int,
     c_int,
@@ -35,10 +40,15 @@ type Sgemm = unsafe extern "C" fn(
     *const f32,
     Address,
     c_int,
+    c_int,
     Address,
+    c_int,
     c_int,
     *const f32,
     Address,
+    c_int,
+    c_int,
+    c_int,
     c_int,
 ) -> u32;
 
@@ -48,7 +58,7 @@ struct Functions {
     create: unsafe extern "C" fn(*mut Handle) -> u32,
     destroy: unsafe extern "C" fn(Handle) -> u32,
     set_stream: unsafe extern "C" fn(Handle, Handle) -> u32,
-    sgemm: Sgemm,
+    gemm: Gemm,
     /// They are in it.
     _library: Library,
 }
@@ -56,11 +66,9 @@ struct Functions {
 impl Functions {
     fn get() -> Option<&'static Self> {
         static LOADED: OnceLock<Option<Functions>> = OnceLock::new();
-        let load = || match std::env::var(SWITCH) {
-            Ok(own) if own == "own" => None,
-            _ => NAMES.into_iter().find_map(Self::load),
-        };
-        LOADED.get_or_init(load).as_ref()
+        LOADED
+            .get_or_init(|| NAMES.into_iter().find_map(Self::load))
+            .as_ref()
     }
 
     fn load(name: &'static str) -> Option<Self> {
@@ -73,7 +81,7 @@ impl Functions {
                 create: *library.get("cublasCreate_v2").ok()?,
                 destroy: *library.get("cublasDestroy_v2").ok()?,
                 set_stream: *library.get("cublasSetStream_v2").ok()?,
-                sgemm: *library.get("cublasSgemm_v2").ok()?,
+                gemm: *library.get("cublasGemmEx").ok()?,
                 _library: library,
             })
         }
@@ -97,18 +105,22 @@ pub(super) struct Product {
 pub(super) struct Blas {
     functions: &'static Functions,
     handle: Handle,
+    /// Its `cublasComputeType_t`.
+    compute_type: c_int,
 }
 
 // SAFETY: a handle of the library, which any thread may use, one at a time: its user has a lock.
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// The library for `stream`, whose context is the current one; none if it is not here. What it
+    /// The library for `stream`, whose context is the current one; none if it is not here, or not
+    /// asked for. What it
     /// gives is not looked at here: that is its user's, who can run the own kernel.
     ///
     /// # Errors
     /// The number that the library gives.
-    pub(super) fn new(stream: Handle) -> Option<Result<Self, u32>> {
+    pub(super) fn new(stream: Handle, products: Products) -> Option<Result<Self, u32>> {
+        let compute_type = products.compute_type()?;
         let functions = Functions::get()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place for a handle; a context is current.
@@ -116,7 +128,11 @@ impl Blas {
         if made != 0 {
             return Some(Err(made));
         }
-        let blas = Self { functions, handle };
+        let blas = Self {
+            functions,
+            handle,
+            compute_type,
+        };
         // SAFETY: a handle and a stream that live.
         match unsafe { (functions.set_stream)(handle, stream) } {
             0 => Some(Ok(blas)),
@@ -151,7 +167,7 @@ impl Blas {
         let (one, kept) = (1.0, if product.keep { 1.0 } else { 0.0 });
         // SAFETY: the caller's promise; both factors are read before the call returns.
         let result = unsafe {
-            (self.functions.sgemm)(
+            (self.functions.gemm)(
                 self.handle,
                 operation(turned_right),
                 operation(turned_left),
@@ -160,12 +176,17 @@ impl Blas {
                 inner,
                 &one,
                 right,
+                F32,
                 step(turned_right, columns, inner),
                 left,
+                F32,
                 step(turned_left, inner, rows),
                 &kept,
                 to,
+                F32,
                 columns,
+                self.compute_type,
+                USUAL,
             )
         };
         match result {

@@ -12,10 +12,14 @@ use crate::device::kernels::PRODUCT;
 use crate::device::{Device, DeviceError, HostMemory, Memory, Number, Part, Stream};
 
 impl CudaStream {
-    /// The library that multiplies, once something was multiplied; none: the own kernel.
-    pub(in crate::device::cuda) fn library(&self) -> Option<&'static str> {
+    /// What multiplies, once something was multiplied.
+    pub(in crate::device::cuda) fn multiplies(&self) -> String {
         let blas = self.blas.lock().unwrap_or_else(PoisonError::into_inner);
-        blas.as_ref().and_then(Option::as_ref).map(Blas::name)
+        match blas.as_ref().and_then(Option::as_ref) {
+            Some(blas) => format!("{} in {}", blas.name(), self.device.0.products.name()),
+            None if self.device.0.products == Products::Own => "own kernels".to_owned(),
+            None => "own kernels, as cuBLAS is not here".to_owned(),
+        }
     }
 
     /// Multiplies by the library, if that is here and has these sizes.
@@ -69,9 +73,14 @@ impl CudaStream {
         context
             .bind()
             .map_err(|error| self.failed("a product", error))?;
-        let device = self.device.name();
-        let blas = match Blas::new(self.handle) {
-            None => return Ok(None),
+        let (device, products) = (self.device.name(), self.device.0.products);
+        let blas = match Blas::new(self.handle, products) {
+            None => {
+                if products != Products::F32 {
+                    log::warn!("{device}: cuBLAS is not here; own kernels multiply in f32");
+                }
+                return Ok(None);
+            }
             Some(Err(error)) => {
                 log::warn!("{device}: cuBLAS does not start ({error}); own kernels multiply");
                 return Ok(None);
@@ -80,7 +89,11 @@ impl CudaStream {
         };
         match self.agrees(&blas)? {
             true => {
-                log::info!("{device}: {} multiplies", blas.name());
+                log::info!(
+                    "{device}: {} multiplies in {}",
+                    blas.name(),
+                    products.name()
+                );
                 Ok(Some(blas))
             }
             false => {
@@ -105,6 +118,7 @@ impl CudaStream {
         let given = lens.map(host);
         let [left, right, to] = given;
         let given = [left?, right?, to?];
+        // Numbers of few bits, which are exact in all kinds of products.
         for memory in &given {
             for at in 0..memory.len() {
                 memory.view().store(at, (at * at % 13) as f32 - 5.5);
