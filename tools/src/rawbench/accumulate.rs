@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use dogwild::accumulate::Order;
+use dogwild::accumulate::{Order, worth_a_copy};
 #[cfg(feature = "cuda")]
 use dogwild::device::cuda;
 use dogwild::device::host::HostDevice;
@@ -55,6 +55,10 @@ pub(crate) struct Args {
     /// How the fixed order of addition is kept
     #[arg(long, value_enum, default_value = "parts")]
     order: OrderArg,
+    /// Layers of fewer weights than that are given together [default: as many as can be copied in
+    /// the time that a copy takes for itself; 0: each alone]
+    #[arg(long, value_name = "N")]
+    join: Option<usize>,
     /// Divide the layers' weights by this; times stay
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     scale: f64,
@@ -147,8 +151,10 @@ impl Args {
             OrderArg::Parts => Order::Parts,
             OrderArg::Turns => Order::Turns,
         };
-        let replay = Replay::new(&recording, self.iterations, order)?;
-        let alone = replay.run(&[open(0)?], When::Never)?;
+        let first = open(0)?;
+        let least = self.join.map_or_else(|| worth_a_copy(&first), Ok)?;
+        let replay = Replay::new(&recording, self.iterations, order, least)?;
+        let alone = replay.run(&[first], When::Never)?;
         let mut runs = Vec::new();
         for &count in &self.devices {
             let devices = (0..count).map(&open).collect::<Result<Vec<_>, _>>()?;
@@ -173,6 +179,8 @@ impl Args {
         Ok(NetReport {
             layers_file: file.to_owned(),
             layers: recording.layers.len(),
+            joined_below: least,
+            copies: replay.copies(),
             images: recording.images,
             times_source,
             replayed_ms: times.sum::<Duration>().as_secs_f64() * 1e3,

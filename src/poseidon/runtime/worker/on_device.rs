@@ -2,19 +2,22 @@
 //!
 //! The weights go up from the worker's buffer while the forward pass runs, each layer in time for
 //! it. A layer's gradient, or its factors, comes down on a stream of its own as soon as its
-//! backward pass is done, while the pass goes on with the layers below. Touches the device and the
+//! backward pass is done, while the pass goes on with the layers below. Small layers are copied
+//! together: so many that the words take as long as the copy itself. Touches the device and the
 //! memory that copies go through. Invariant: nothing of a pass is on its way when the next one
 //! begins.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::PoseidonError;
 use super::local::Layer;
+use crate::accumulate::{join_small, worth_a_copy};
 #[cfg(feature = "cuda")]
 use crate::device::cuda::CudaDevice;
 use crate::device::host::HostDevice;
 use crate::device::{Device, DeviceError, Event, HostMemory, Memory, Stream, Which, pin, pinned};
-use crate::solver::{DeviceNet, DeviceNetError, LayerLeft, Net, SolverSpec};
+use crate::solver::{DeviceNet, DeviceNetError, Net, SolverSpec};
 use crate::weights::{WeightsView, kernels};
 
 /// What has come of a layer: the gradients of all that have, in the layout of the buffer, and this
@@ -66,6 +69,32 @@ impl Given<'_> {
     }
 }
 
+/// Layers that are copied together, in their order, and where they lie.
+struct Group {
+    layers: Vec<usize>,
+    extent: Range<usize>,
+}
+
+impl Group {
+    /// Those of all `layers` (number and extent, in the order in which they are copied) that have
+    /// fewer than `least` floats are joined.
+    fn all(layers: Vec<(usize, Range<usize>)>, least: usize) -> Vec<Self> {
+        let floats = layers.iter().map(|(layer, extent)| (*layer, extent.len()));
+        let joined = join_small(floats, least);
+        let mut left = layers.into_iter();
+        let group = |layers: Vec<usize>| {
+            // In the order of the layers, or in that of a backward pass.
+            let own = left.by_ref().take(layers.len()).map(|(_, extent)| extent);
+            let both = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
+            Self {
+                extent: own.reduce(both).unwrap_or_default(),
+                layers,
+            }
+        };
+        joined.into_iter().map(group).collect()
+    }
+}
+
 /// Where a layer's weights are, and what comes down of it.
 struct Place {
     extent: Range<usize>,
@@ -81,6 +110,10 @@ struct Work<D: Device> {
     /// Gradients that have come down.
     landed: HostMemory,
     places: Vec<Place>,
+    /// Weights that go up together.
+    rising: Vec<Group>,
+    /// Gradients that come down together, by the layer that is the last to be done.
+    falling: HashMap<usize, Group>,
     up: D::Stream,
     down: D::Stream,
     /// Layers of the pass that come down, and when they are there.
@@ -109,7 +142,22 @@ impl<D: Device> Work<D> {
             });
         }
         pin(device, buffer);
+        let least = worth_a_copy(device)?;
+        log::debug!(
+            "{}: layers of less than {least} weights are joined",
+            device.name()
+        );
+        let extent = |(layer, place): (usize, &'_ Place)| (layer, place.extent.clone());
+        let all = places.iter().enumerate();
+        let rising = Group::all(all.clone().map(extent).collect(), least);
+        let dense = all.rev().filter(|(_, place)| place.factors.is_none());
+        let falling = Group::all(dense.map(extent).collect(), least);
+        let falling = falling
+            .into_iter()
+            .filter_map(|group| Some((*group.layers.last()?, group)));
         Ok(Self {
+            rising,
+            falling: falling.collect(),
             weights: device.alloc(net.extent())?,
             landed: pinned(device, net.extent())?,
             up: device.stream()?,
@@ -123,35 +171,16 @@ impl<D: Device> Work<D> {
 
     /// Puts the weights on their way: for each layer the moment at which they are there.
     fn load(&self) -> Result<Vec<D::Event>, DeviceError> {
-        let load = |place: &Place| {
-            let [from, to] = [place.extent.clone(), place.extent.clone()];
+        let mut there = Vec::with_capacity(self.places.len());
+        for group in &self.rising {
+            let [from, to] = [group.extent.clone(), group.extent.clone()];
             self.up
                 .upload(self.buffer.part(from), self.weights.part(to))?;
-            self.up.record()
-        };
-        self.places.iter().map(load).collect()
-    }
-}
-
-/// Brings down what a layer leaves: when it will be there.
-fn bring<D: Device>(
-    down: &D::Stream,
-    place: &Place,
-    landed: &HostMemory,
-    done: &LayerLeft<'_, D>,
-) -> Result<D::Event, DeviceError> {
-    down.wait(&done.ready)?;
-    match (&place.factors, done.factors) {
-        (Some(to), Some([u, v])) => {
-            down.download(u.all(), to.part(0..u.len()))?;
-            down.download(v.all(), to.part(u.len()..to.len()))?;
+            let event = self.up.record()?;
+            there.extend(group.layers.iter().map(|_| event.clone()));
         }
-        _ => {
-            let [from, to] = [place.extent.clone(), place.extent.clone()];
-            down.download(done.gradients.part(from), landed.part(to))?;
-        }
+        Ok(there)
     }
-    down.record()
 }
 
 impl<D: Device> OnDevice for Work<D> {
@@ -170,14 +199,28 @@ impl<D: Device> OnDevice for Work<D> {
             weights,
             landed,
             places,
+            falling,
             down,
             coming,
             ..
         } = self;
         net.begin_by_layers(weights, keep, &there, |done| {
-            let place = &places[done.layer];
-            if send || place.factors.is_some() {
-                coming.push((done.layer, bring(down, place, landed, &done)?));
+            let factors = places[done.layer].factors.as_ref().zip(done.factors);
+            let group = falling.get(&done.layer).filter(|_| send);
+            if factors.is_none() && group.is_none() {
+                return Ok(());
+            }
+            down.wait(&done.ready)?;
+            if let Some((to, [u, v])) = factors {
+                down.download(u.all(), to.part(0..u.len()))?;
+                down.download(v.all(), to.part(u.len()..to.len()))?;
+                coming.push((done.layer, down.record()?));
+            }
+            if let Some(group) = group {
+                let [from, to] = [group.extent.clone(), group.extent.clone()];
+                down.download(done.gradients.part(from), landed.part(to))?;
+                let there = down.record()?;
+                coming.extend(group.layers.iter().map(|layer| (*layer, there.clone())));
             }
             Ok(())
         })

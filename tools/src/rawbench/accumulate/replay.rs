@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use dogwild::accumulate::{Accumulate, AccumulateError, LayerRange, Order};
+use dogwild::accumulate::{Accumulate, AccumulateError, LayerRange, Order, join_small};
 use dogwild::device::{Device, DeviceError, Stream as _};
 use dogwild::node::cpu_ns;
 use dogwild::poseidon::Recording;
@@ -33,7 +33,10 @@ pub(super) enum When {
 /// How devices replay a recording: its layers, iterations, and the order of addition.
 pub(super) struct Replay<'r> {
     recording: &'r Recording,
-    layers: Vec<LayerRange>,
+    /// What is given: layers, or several in one.
+    groups: Vec<LayerRange>,
+    /// By layer: the groups that are given when its backward pass is done.
+    given_at: Vec<Option<usize>>,
     iterations: u32,
     order: Order,
 }
@@ -91,7 +94,13 @@ impl Cores {
 }
 
 impl<'r> Replay<'r> {
-    pub(super) fn new(recording: &'r Recording, iterations: u32, order: Order) -> Result<Self> {
+    /// Layers of fewer than `least` floats are given together.
+    pub(super) fn new(
+        recording: &'r Recording,
+        iterations: u32,
+        order: Order,
+        least: usize,
+    ) -> Result<Self> {
         let manifest = recording.manifest()?;
         let layers = recording.plan_layers(&manifest).into_iter();
         let range = |(name, _, tensors): (String, _, Vec<dogwild::poseidon::PlanTensor>)| {
@@ -102,24 +111,49 @@ impl<'r> Replay<'r> {
                 range: first..end,
             }
         };
+        let layers: Vec<LayerRange> = layers.map(range).collect();
+        let floats = layers.iter().map(|layer| layer.range.len()).enumerate();
+        let mut joined = join_small(floats.rev(), least);
+        // Each from its first layer on, the first one first.
+        joined.reverse();
+        joined.iter_mut().for_each(|group| group.reverse());
+        let mut given_at = vec![None; layers.len()];
+        let mut groups = Vec::new();
+        for group in joined {
+            let (first, last) = (&layers[group[0]], &layers[group[group.len() - 1]]);
+            given_at[group[0]] = Some(groups.len());
+            groups.push(LayerRange {
+                name: match group.len() {
+                    1 => first.name.clone(),
+                    _ => format!("{} to {}", first.name, last.name),
+                },
+                range: first.range.start..last.range.end,
+            });
+        }
         Ok(Self {
             recording,
-            layers: layers.map(range).collect(),
+            groups,
+            given_at,
             iterations,
             order,
         })
     }
 
+    /// Copies of one device's gradients in an iteration.
+    pub(super) fn copies(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Lets `devices` train.
     pub(super) fn run<D: Device>(&self, devices: &[D], when: When) -> Result<Found> {
-        let len = self.layers.iter().map(|l| l.range.end).max().unwrap_or(0);
+        let len = self.groups.iter().map(|l| l.range.end).max().unwrap_or(0);
         let given = devices.iter().map(|device| {
             let memory = device.alloc(len)?;
             Ok((device.clone(), memory))
         });
         let given: Vec<_> = given.collect::<Result<_, DeviceError>>()?;
         let nothing = Box::new(|_, _, _, _: &D::Stream| Ok(()));
-        let accumulate = Accumulate::new(&self.layers, given, self.order, nothing)?;
+        let accumulate = Accumulate::new(&self.groups, given, self.order, nothing)?;
         let accumulate = &accumulate;
         let found = std::thread::scope(|scope| {
             let adding = (0..devices.len()).map(|d| scope.spawn(move || accumulate.work(d)));
@@ -185,9 +219,9 @@ impl<'r> Replay<'r> {
         when: When,
     ) -> Result<Own> {
         let compute = device.stream()?;
-        let give = |layer: usize, clock: u32| -> Result<()> {
+        let give = |group: usize, clock: u32| -> Result<()> {
             let ready = compute.record()?;
-            Ok(accumulate.give(index, layer, clock.into(), &ready)?)
+            Ok(accumulate.give(index, group, clock.into(), &ready)?)
         };
         let mut waits_ns = Vec::new();
         let mut span = Instant::now()..Instant::now();
@@ -208,14 +242,14 @@ impl<'r> Replay<'r> {
             layers.clone().for_each(|(_, layer)| spend(layer.forward()));
             for (number, layer) in layers.rev() {
                 spend(layer.backward());
-                if when == When::EachLayer {
-                    give(number, t)?;
+                if let Some(group) = self.given_at[number].filter(|_| when == When::EachLayer) {
+                    give(group, t)?;
                 }
             }
             let passed = Instant::now();
             if when == When::AfterThePass {
-                for layer in (0..self.layers.len()).rev() {
-                    give(layer, t)?;
+                for group in (0..self.groups.len()).rev() {
+                    give(group, t)?;
                 }
             }
             accumulate.wait(index)?;

@@ -66,6 +66,10 @@ pub(super) struct Report {
 pub(super) struct NetReport {
     pub(super) layers_file: String,
     pub(super) layers: usize,
+    /// Layers of fewer floats are given together.
+    pub(super) joined_below: usize,
+    /// Copies down of a device in an iteration: layers, or several in one.
+    pub(super) copies: usize,
     pub(super) images: u32,
     /// Where layer times come from.
     pub(super) times_source: String,
@@ -145,10 +149,11 @@ impl Report {
         let mut doubt = false;
         for net in &self.nets {
             say(&format!(
-                "\n{}: {} layers, {:.1} MB of gradients per device and iteration, {} images; replayed {:.1} ms \
-                 per iteration ({}), one device alone {:.1} ms",
+                "\n{}: {} layers in {} copies, {:.1} MB of gradients per device and iteration, {} images; replayed \
+                 {:.1} ms per iteration ({}), one device alone {:.1} ms",
                 net.layers_file,
                 net.layers,
+                net.copies,
                 net.bytes as f64 / 1e6,
                 net.images,
                 net.replayed_ms,

@@ -76,6 +76,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "let _ = there;",
     },
     Mutant {
+        name: "layers come down with the first of them that is done",
+        file: "poseidon/runtime/worker/on_device.rs",
+        old: "group.layers.last()?",
+        new: "group.layers.first()?",
+    },
+    Mutant {
         name: "weights go up for the first part of them alone",
         file: "poseidon/runtime/worker/on_device.rs",
         old: "self.weights.part(to)",
@@ -138,14 +144,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an upload begins at the first word of the device",
         file: "device/cuda/stream.rs",
-        old: "to.memory().address(to.start())",
-        new: "to.memory().address(0)",
+        old: "to.memory().address_of(to.start())",
+        new: "to.memory().address_of(0)",
     },
     Mutant {
         name: "a download begins at the first word of the device",
         file: "device/cuda/stream.rs",
-        old: "from.memory().address(from.start())",
-        new: "from.memory().address(0)",
+        old: "from.memory().address_of(from.start())",
+        new: "from.memory().address_of(0)",
     },
     Mutant {
         name: "new memory is not cleared",
