@@ -327,6 +327,53 @@ fn a_job_trains_on_the_gpus_of_its_nodes() {
     assert!(accuracy > Some(0.4), "{accuracy:?} right: {summary}");
 }
 
+/// The guide's commands for nodes that are started one by one, on either path: each takes the GPUs
+/// of its host.
+#[test]
+fn nodes_of_a_job_train_on_the_gpus_of_their_hosts() {
+    let Some(standin) = standin() else { return };
+    for words in [
+        &["--solvers", "0", "--gpu", "0,1"][..],
+        &["--sync", "poseidon", "--gpu", "0"],
+    ] {
+        let (folder, solver) = small_model();
+        let (file, out) = (folder.path().join("job.toml"), folder.path().join("out"));
+        let (model, results) = (solver.display(), out.display());
+        let text = format!(
+            "data = \"{DATA}\"\nsolver = \"{model}\"\niterations = 80\nout = \"{results}\"\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("an address").to_string();
+        drop(listener);
+        let nodes = ["1", "0"].map(|rank| {
+            let mut node = dogwild();
+            node.arg("node")
+                .arg(&file)
+                .args(["--rank", rank, "--size", "2"]);
+            node.args(["--join", &at]).args(words);
+            Process::start(on_standin(&mut node, standin, &[("STANDIN_GPUS", "2")]))
+        });
+        for node in nodes {
+            let output = node.output();
+            assert!(output.status.success(), "{words:?}: {}", said(&output));
+        }
+        let weights = ["n0", "n1"].map(|node| weights_in(&out.join(node)));
+        assert!(weights[0] == weights[1], "{words:?}");
+        let logs = ["n0", "n1"].map(|node| {
+            let files = std::fs::read_dir(out.join(node))
+                .expect("results")
+                .flatten();
+            let logs = files.filter(|file| file.path().extension().is_some_and(|end| end == "log"));
+            let logs = logs.map(|log| std::fs::read_to_string(log.path()).expect("a log"));
+            logs.filter(|log| log.contains("STANDIN: violations 0"))
+                .count()
+        });
+        let gpus = if words.contains(&"poseidon") { 1 } else { 2 };
+        assert!(logs.iter().all(|&used| used >= gpus), "{words:?}: {logs:?}");
+    }
+}
+
 /// Workers of the reliable path on two GPUs each: layers come down, are added and leave while the
 /// pass goes on.
 #[test]

@@ -186,6 +186,16 @@ fn a_model_on_a_device() {
 /// The same on a GPU that is none (tools/cuda-standin), the second of two.
 #[test]
 fn a_buffer_in_step_with_a_gpu() {
+    run_on_standin(&["standin_gpu.py", "1"]);
+}
+
+/// Weights of a component of its own, opened by another process.
+#[test]
+fn weights_of_a_gpu_opened_by_another_process() {
+    run_on_standin(&["standin_ipc.py"]);
+}
+
+fn run_on_standin(words: &[&str]) {
     let found = Command::new("g++").arg("--version").output();
     if !found.is_ok_and(|found| found.status.success()) {
         return skip("g++ is not there (Debian: g++), which builds the stand-in for CUDA's driver");
@@ -201,9 +211,7 @@ fn a_buffer_in_step_with_a_gpu() {
     let command = python.prepare(&mut command);
     command.env("LD_LIBRARY_PATH", &standin);
     command.envs([("STANDIN_GPUS", "2"), ("STANDIN_DELAY_US", "200")]);
-    let output = command
-        .args(["-W", "ignore", "standin_gpu.py", "1"])
-        .output();
+    let output = command.args(["-W", "ignore"]).args(words).output();
     let output = output.expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let end = "STANDIN: violations 0; left: 0 allocations, 0 registered";

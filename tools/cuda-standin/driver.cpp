@@ -418,8 +418,22 @@ Result cuIpcGetMemHandle(char *handle, Address address)
         violation("cuIpcGetMemHandle of an address at which no memory begins");
         return INVALID_VALUE;
     }
-    snprintf(handle, 64, "%lx", address);
+    export_memory(memory, handle);
     return OK;
+}
+
+Result cuIpcOpenMemHandle_v2(Address *address, IpcHandle handle, unsigned flags)
+{
+    IN_CONTEXT("cuIpcOpenMemHandle_v2")
+    if (flags != 1)
+        return INVALID_VALUE;
+    return import_memory(context, handle.bytes, address);
+}
+
+Result cuIpcCloseMemHandle(Address address)
+{
+    IN_CONTEXT("cuIpcCloseMemHandle")
+    return close_imported(address);
 }
 
 Result cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <set>
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -26,6 +27,28 @@ void *reserve(size_t bytes)
     return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
+// Maps its file, and gives it addresses of the device.
+bool map(Allocation &memory, size_t pages, size_t rounded)
+{
+    memory.mapping = (char *)reserve(memory.mapped);
+    char *first = memory.mapping + PAGE;
+    void *at = mmap(first, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.file, 0);
+    // Its end lies at a guard, in the host's memory and in the device's addresses.
+    memory.memory = first + (pages - rounded);
+    memory.address = (Address)reserve(memory.mapped) + PAGE + (pages - rounded);
+    return at == first;
+}
+
+// Takes it away, once no work uses it.
+void unmap(Allocation &memory)
+{
+    while (memory.uses)
+        usleep(100);
+    // The device's addresses stay reserved: none is given twice.
+    munmap(memory.mapping, memory.mapped);
+    close(memory.file);
+}
+
 } // namespace
 
 Result allocate(Context *context, size_t bytes, Address *address)
@@ -39,13 +62,11 @@ Result allocate(Context *context, size_t bytes, Address *address)
     memory->context = context;
     memory->bytes = bytes;
     memory->mapped = pages + 2 * PAGE;
-    memory->mapping = (char *)reserve(memory->mapped);
-    char *first = memory->mapping + PAGE;
-    if (mprotect(first, pages, PROT_READ | PROT_WRITE))
+    // A file, which another process can open by an IPC handle.
+    memory->file = memfd_create("device memory", MFD_CLOEXEC);
+    if (memory->file < 0 || ftruncate(memory->file, pages) || !map(*memory, pages, rounded))
         return OUT_OF_MEMORY;
-    // Its end lies at a guard, in the host's memory and in the device's addresses.
-    memory->memory = first + (pages - rounded);
-    memory->address = (Address)reserve(memory->mapped) + PAGE + (pages - rounded);
+    char *first = memory->mapping + PAGE;
     for (size_t at = 0; at + 4 <= pages; at += 4)
         memcpy(first + at, RUBBISH, 4);
     LOCK;
@@ -67,6 +88,8 @@ Result free_memory(Context *context, Address address)
         memory = found->second;
         if (memory->context != context)
             violation("cuMemFree in another context than it was allocated in");
+        if (memory->imported)
+            violation("cuMemFree of %#lx, which another process has allocated", address);
         if (memory->uses)
             violation("cuMemFree of %#lx while work on a stream uses it", address);
         for (size_t at = round_up(memory->bytes, 4); at + 4 <= round_up(memory->bytes, ALIGN); at += 4)
@@ -76,10 +99,57 @@ Result free_memory(Context *context, Address address)
             }
         memory->live = false;
     }
-    while (memory->uses)
-        usleep(100);
-    // The device's addresses stay reserved: none is given twice.
-    munmap(memory->mapping, memory->mapped);
+    unmap(*memory);
+    return OK;
+}
+
+void export_memory(const Memory &memory, char handle[64])
+{
+    snprintf(handle, 64, "%d %d %zu", getpid(), memory->file, memory->bytes);
+}
+
+Result import_memory(Context *context, const char handle[64], Address *address)
+{
+    int process, file;
+    auto memory = std::make_shared<Allocation>();
+    if (sscanf(handle, "%d %d %zu", &process, &file, &memory->bytes) != 3)
+        return INVALID_VALUE;
+    if (process == getpid()) {
+        violation("cuIpcOpenMemHandle of memory of this process");
+        return INVALID_CONTEXT;
+    }
+    std::string name = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
+    memory->file = open(name.c_str(), O_RDWR | O_CLOEXEC);
+    if (memory->file < 0)
+        return INVALID_VALUE;
+    size_t rounded = round_up(memory->bytes, ALIGN), pages = round_up(rounded, PAGE);
+    memory->context = context;
+    memory->imported = true;
+    memory->mapped = pages + 2 * PAGE;
+    if (!map(*memory, pages, rounded))
+        return OUT_OF_MEMORY;
+    LOCK;
+    allocations[memory->address] = memory;
+    *address = memory->address;
+    return OK;
+}
+
+Result close_imported(Address address)
+{
+    Memory memory;
+    {
+        LOCK;
+        auto found = allocations.find(address);
+        if (found == allocations.end() || !found->second->live || !found->second->imported) {
+            violation("cuIpcCloseMemHandle of %#lx, which was not opened", address);
+            return INVALID_VALUE;
+        }
+        memory = found->second;
+        if (memory->uses)
+            violation("cuIpcCloseMemHandle of %#lx while work on a stream uses it", address);
+        memory->live = false;
+    }
+    unmap(*memory);
     return OK;
 }
 

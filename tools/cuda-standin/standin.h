@@ -72,7 +72,11 @@ struct Allocation {
     // Where the host has it, and the whole mapping with its guards.
     char *memory, *mapping;
     size_t mapped;
+    // What has it, for other processes.
+    int file = -1;
     bool live = true;
+    // Opened by a handle of another process.
+    bool imported = false;
     // Work on streams that uses it.
     std::atomic<int> uses{0};
 };
@@ -85,6 +89,13 @@ struct Range {
 
 Result allocate(Context *, size_t bytes, Address *);
 Result free_memory(Context *, Address);
+// CUipcMemHandle: here process, file and bytes, as text.
+struct IpcHandle {
+    char bytes[64];
+};
+void export_memory(const Memory &, char handle[64]);
+Result import_memory(Context *, const char handle[64], Address *);
+Result close_imported(Address);
 // The allocation around `bytes` at an address; null: none, which is a violation of `caller`.
 Memory memory_at(Address, size_t bytes, const char *caller);
 void *host_address(Address);
