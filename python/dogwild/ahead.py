@@ -61,9 +61,9 @@ class Ahead:
         """As the solver does it in the buffer, in weights on a device."""
         with torch.no_grad():
             step = memory.after.sub_(memory.before)
-            both = torch.stack([torch.dot(memory.before, memory.before), torch.dot(step, step)])
-            of_weights, of_step = both.tolist()
-            stride, parts = self._solver.stride_over(of_weights, of_step)
+            norms = [torch.linalg.vector_norm(one) for one in (memory.before, step)]
+            of_weights, of_step = torch.stack(norms).tolist()
+            stride, parts = self._solver.stride_over(of_weights**2, of_step**2)
             for first, end, factor in parts:
                 weights[first:end].add_(step[first:end], alpha=factor)
         return stride
