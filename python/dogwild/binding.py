@@ -79,22 +79,22 @@ def _buffers(prefix: str, module: nn.Module, seen: set[int]) -> list[Place]:
     return found
 
 
-def device_of(found: list[Place]) -> torch.device:
-    """Where all of them are: the CPU, or one GPU.
+def device_of(found: list[tuple[str, torch.Tensor]]) -> torch.device:
+    """Where all of these, by name, are: the CPU, or one GPU.
 
     Raises :class:`~dogwild.errors.NotShareable` by name for what is elsewhere.
     """
-    first = found[0]
-    device: torch.device = first.parameter.device
-    for place in found:
-        where = place.parameter.device
+    first, tensor = found[0]
+    device: torch.device = tensor.device
+    for name, tensor in found:
+        where = tensor.device
         if where.type not in ("cpu", "cuda"):
             raise NotShareable(
-                f"{place.name} is on {where}: parameters are on the CPU, or on a GPU of NVIDIA's"
+                f"{name} is on {where}: parameters are on the CPU, or on a GPU of NVIDIA's"
             )
         if where != device:
             raise NotShareable(
-                f"{place.name} is on {where}, and {first.name} on {device}: "
+                f"{name} is on {where}, and {first} on {device}: "
                 "share a model that is on one device, or each part with a name of its own"
             )
     return device
@@ -105,8 +105,8 @@ def check_cpu(name: str, parameter: torch.Tensor) -> None:
     check(name, parameter)
     if parameter.device.type != "cpu":
         raise NotShareable(
-            f"{name} is on {parameter.device}: the reliable path takes gradients in memory of the "
-            "host; keep the model on the CPU"
+            f"{name} is on {parameter.device}: a hook of DDP takes gradients in memory of the "
+            "host; use dogwild.poseidon() without DDP, or keep the model on the CPU"
         )
 
 

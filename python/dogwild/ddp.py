@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from .binding import check
+from .binding import check_cpu
 from .joining import Job, Joined, alone_error, join
 from .layers import Layer, hash_of, model_file
 from .where import rank_of
@@ -42,7 +42,7 @@ def comm_hook(
     layers = []
     for parameter_name, parameter in ddp.module.named_parameters():
         if parameter.requires_grad:
-            check(parameter_name, parameter)
+            check_cpu(parameter_name, parameter)
             layers.append(Layer(parameter_name, ddp.module, [(parameter_name, parameter)]))
     # Nothing is chosen by it: each gradient travels whole.
     text = model_file(layers, 1, None)

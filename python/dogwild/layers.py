@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from .binding import check_cpu
+from .binding import check, device_of
 from .errors import NotShareable
 
 
@@ -29,8 +29,8 @@ class Layer:
 def layers_of(model: nn.Module) -> list[Layer]:
     """The layers that learn, in the order of the model; of tied parameters the first place counts.
 
-    Raises :class:`~dogwild.errors.NotShareable` by name for what has no gradient in float32 on the
-    CPU.
+    Raises :class:`~dogwild.errors.NotShareable` by name for what has no gradient in float32, on the
+    CPU or one GPU.
     """
     uses: dict[int, int] = {}
     for module in model.modules():
@@ -45,7 +45,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
                 continue
             seen.add(id(parameter))
             name = f"{prefix}.{attribute}" if prefix else attribute
-            check_cpu(name, parameter)
+            check(name, parameter)
             if parameter.numel():
                 layer.parameters.append((name, parameter))
         if layer.parameters:
@@ -53,6 +53,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
             found.append(layer)
     if not found:
         raise NotShareable("the model has no parameter that requires a gradient")
+    device_of([one for layer in found for one in layer.parameters])
     return found
 
 
@@ -94,7 +95,7 @@ def hash_of(layers: list[Layer]) -> int:
     digest = hashlib.blake2b(digest_size=8)
     for layer in layers:
         for _, parameter in layer.parameters:
-            values = parameter.detach().contiguous()
+            values = parameter.detach().cpu().contiguous()
             size = values.numel() * values.element_size()
             digest.update((ctypes.c_char * size).from_address(values.data_ptr()))
     return int.from_bytes(digest.digest(), "little") or 1
@@ -118,7 +119,7 @@ class FactorLinear(torch.autograd.Function):
 
 
 def _factor(values: torch.Tensor) -> torch.Tensor:
-    """``[..., width]`` as ``[width, rows]``, in float32 without gaps."""
+    """``[..., width]`` as ``[width, rows]``, in float32 without gaps, in memory of the host."""
     rows = values.detach().reshape(-1, values.shape[-1])
-    factor: torch.Tensor = rows.t().to(torch.float32).contiguous()
+    factor: torch.Tensor = rows.t().to(torch.float32).contiguous().cpu()
     return factor

@@ -49,8 +49,10 @@ def poseidon(
     where it is applied to places of a sequence. ``address``: HOST:PORT at which worker 0 listens;
     default by torch.distributed or torchrun. ``name``: the job, the same for all.
 
-    Raises :class:`~dogwild.errors.NotShareable` by name for a parameter that is not float32 on the
-    CPU, :class:`~dogwild.errors.WeightsDiffer` if the models do not begin equal, and
+    The model may be on a GPU: gradients come down as they are there, and the means go up.
+
+    Raises :class:`~dogwild.errors.NotShareable` by name for a parameter that is not float32, on the
+    CPU or one GPU, :class:`~dogwild.errors.WeightsDiffer` if the models do not begin equal, and
     :class:`~dogwild.errors.PeerLost` if others do not come within ``timeout`` seconds.
     """
     if batch < 1 or (rows is not None and rows < 1):
@@ -70,6 +72,7 @@ class Poseidon:
 
     def __init__(self, layers: list[Layer], joined: Joined) -> None:
         self._layers, self._joined, self._worker = layers, joined, joined.worker
+        self._on_host = layers[0].parameters[0][1].device.type == "cpu"
         self._undo: list[Callable[[], None]] = []
         self._paused = False
         self._armed = False
@@ -149,7 +152,7 @@ class Poseidon:
         # The memory of the means goes with the worker: gradients that are there stay.
         for layer in self._layers:
             for _, parameter in layer.parameters:
-                if parameter.grad is not None:
+                if parameter.grad is not None and self._on_host:
                     parameter.grad = parameter.grad.clone()
         self._views.clear()
 
@@ -180,7 +183,8 @@ class Poseidon:
             self._send(place)
 
     def _put(self, parameter: nn.Parameter) -> None:
-        """Puts the gradient of a parameter into the memory of the means, of which it is a view."""
+        """Puts the gradient of a parameter into the memory of the means, of which it is a view then,
+        if it is not on a GPU."""
         view, gradient = self._views[id(parameter)], parameter.grad
         if gradient is None:
             view.zero_()
@@ -188,7 +192,8 @@ class Poseidon:
             raise NotShareable("a sparse gradient: make the Embedding with sparse=False")
         elif gradient.data_ptr() != view.data_ptr():
             view.copy_(gradient)
-        parameter.grad = view
+        if self._on_host:
+            parameter.grad = view
 
     def _send(self, place: int) -> None:
         self._sent.add(place)
@@ -281,7 +286,7 @@ class Poseidon:
             raise
         for layer in self._layers:
             for _, parameter in layer.parameters:
-                parameter.grad = self._views[id(parameter)]
+                self._take(parameter)
         for layer in self._layers:
             for _, parameter in layer.parameters:
                 before = self._before.pop(id(parameter), None)
@@ -289,6 +294,17 @@ class Poseidon:
                     parameter.grad.add_(before)
         if alone:
             raise alone_error()
+
+    def _take(self, parameter: nn.Parameter) -> None:
+        """The gradient becomes the mean."""
+        view = self._views[id(parameter)]
+        if self._on_host:
+            parameter.grad = view
+        elif parameter.grad is None:
+            parameter.grad = view.to(parameter.device)
+        else:
+            with torch.no_grad():
+                parameter.grad.copy_(view)
 
     def _most(self, place: int) -> int:
         return self._worker.layers()[place][2]

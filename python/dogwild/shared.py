@@ -99,7 +99,7 @@ def share(
         suffix = "" if here.nodes == 1 else f"-n{here.node}"
         buffer = f"/dev/shm/dogwild-{name}{suffix}".replace(" ", "-")
     found = binding.places(model, frozen, buffers == "shared")
-    where = binding.device_of(found)
+    where = binding.device_of([(place.name, place.parameter) for place in found])
     apart = where.type == "cuda" or device == "host"
     if device == "host" and where.type == "cuda":
         raise ValueError(f'device="host": the model is on {where}, where it stays')
