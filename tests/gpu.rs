@@ -119,6 +119,57 @@ fn a_device_and_the_processor_train_one_model_and_a_kill_does_not_stop_them() {
     );
 }
 
+/// A component that was killed goes on with the momentum of each weight that it had. Its rate is
+/// next to nothing, so what moves the weights is that momentum: h, 0.9 h, 0.81 h, ...
+#[test]
+fn a_killed_component_takes_its_momentum_back_whole() {
+    let folder = shm_folder();
+    let solver = folder.path().join("solver.prototxt");
+    let net = "layer { name: 'd' type: 'Data' top: 'data' top: 'label' data_param { batch_size: 4 }
+          transform_param { scale: 0.00390625 } }
+        layer { name: 'i' type: 'InnerProduct' bottom: 'data' top: 'i'
+          inner_product_param { num_output: 10 weight_filler { type: 'xavier' } } }
+        layer { name: 'l' type: 'SoftmaxWithLoss' bottom: 'i' bottom: 'label' top: 'l' }";
+    let settings = "net: 'net.prototxt' base_lr: 1e-20 lr_policy: 'fixed' momentum: 0.9";
+    std::fs::write(folder.path().join("net.prototxt"), net).unwrap();
+    std::fs::write(&solver, settings).unwrap();
+    let buffer = folder.path().join("w");
+    let with = |words: &[&str]| {
+        let mut command = with(words);
+        command.arg("--buffer").arg(&buffer);
+        command.arg("--solver").arg(&solver);
+        command.args(["--data", "digits:1,train=200,test=100"]);
+        command
+    };
+    succeeds(&mut with(&["init", "--nodes", "1", "--iterations", "0"]));
+    let shared = SharedWeights::open(&buffer, &Expect::default()).unwrap();
+    let weights = || -> Vec<f32> { (0..shared.used()).map(|i| shared.view().load(i)).collect() };
+    let first = weights();
+    let mut gpu = Process::start(&mut with(&["gpu", "--device", "host"]));
+    wait(&shared, 0, 20, &mut [&mut gpu]);
+    gpu.kill();
+    let momentum = |i: usize| (i % 17) as f32 * 1e-4;
+    let state = SolverState::path_beside(&buffer, 0);
+    let (state, there) = SolverState::open_or_create(&state, shared.id(), shared.padded()).unwrap();
+    assert!(there);
+    (0..shared.used()).for_each(|i| state.history().store(i, momentum(i)));
+    drop(state);
+    let before = iterations(&shared, 0);
+    let mut gpu = Process::start(&mut with(&["gpu", "--device", "host"]));
+    wait(&shared, 0, before + 150, &mut [&mut gpu]);
+    gpu.signal("TERM");
+    assert!(gpu.wait().success());
+    for (i, (now, first)) in weights().into_iter().zip(first).enumerate() {
+        let moved = first - now;
+        let off = (moved - 9.0 * momentum(i)).abs();
+        assert!(
+            off < 1e-5,
+            "weight {i} moved by {moved}, momentum {}",
+            momentum(i)
+        );
+    }
+}
+
 fn refused(words: &[&str]) -> String {
     support::output::refused(&mut with(words))
 }

@@ -109,6 +109,24 @@ impl<D: Device> DeviceNet<D> {
     /// # Errors
     /// A layer or setting that devices do not have, by name; too little memory.
     pub fn new(device: &D, spec: &SolverSpec, net: &Net) -> Result<Self, DeviceNetError> {
+        Self::with(device, spec, net, net.extent())
+    }
+
+    /// As [`new`](Self::new), for one who makes steps elsewhere. It has no momentum, and
+    /// [`step`](Self::step) and what is about momentum panic.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new).
+    pub fn of_gradients(device: &D, spec: &SolverSpec, net: &Net) -> Result<Self, DeviceNetError> {
+        Self::with(device, spec, net, 0)
+    }
+
+    fn with(
+        device: &D,
+        spec: &SolverSpec,
+        net: &Net,
+        momentum: usize,
+    ) -> Result<Self, DeviceNetError> {
         if spec.clip_gradients.is_some() {
             return Err(ModelError::Mismatch(
                 "clip_gradients does not work on a device: remove it, or train on the processor"
@@ -140,7 +158,7 @@ impl<D: Device> DeviceNet<D> {
             host_sums: pinned(device, 2 * step::SUMS)?,
             loss: device.alloc(n)?,
             gradients: device.alloc(net.extent())?,
-            history: device.alloc(net.extent())?,
+            history: device.alloc(momentum)?,
             stream: device.stream()?,
             keeper: device.stream()?,
             tensors: net.parameters().to_vec(),

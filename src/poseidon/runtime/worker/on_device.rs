@@ -128,7 +128,7 @@ impl<D: Device> Work<D> {
             layers,
             buffer,
         } = given;
-        let mut on_device = DeviceNet::new(device, spec, net)?;
+        let mut on_device = DeviceNet::of_gradients(device, spec, net)?;
         let mut places = Vec::new();
         for (number, layer) in layers.iter().enumerate() {
             let images = net.batch_size();
