@@ -155,6 +155,44 @@ fn time_in_which_it_stood_still_does_not_count() {
 storms! {
     a_master_that_dies_meanwhile_takes_nothing_along: 4 of 60;
     who_is_killed_in_a_send_streams_no_version_twice: 4 of 60;
+    who_streams_only_what_it_got_gives_it_away: 6 of 60;
+}
+
+/// A node takes over what another leaves, adds nothing, and leaves too. Nothing of its own is under
+/// way, but it alone has what the other did last: the third has heard next to nothing of both.
+fn who_streams_only_what_it_got_gives_it_away(seeds: Range<u64>) {
+    // Without the rule seed 13 loses work.
+    for seed in seeds.start + 10..seeds.end + 10 {
+        let config = Config {
+            later: 2,
+            ..open(1, seed)
+        };
+        with_run(seed, &config, Faults::default(), |run| {
+            run.work(&[0], 500);
+            for node in [1, 2] {
+                run.world.restart(node);
+                run.living.push(node);
+                run.wait("ready after the join", |run| run.all(|one| one.ready()));
+            }
+            run.settle();
+            let deaf = Faults {
+                drop: 0.6,
+                ..Faults::default()
+            };
+            run.world.set_way(0, 2, deaf);
+            run.world.set_way(1, 2, deaf);
+            run.work(&[0], 300);
+            for leaving in [0, 1] {
+                run.world.leave(leaving);
+                run.wait("over", |run| is_over(run, leaving));
+                let remains = node(run, leaving).remains(run.world.now_ns());
+                assert!(node(run, leaving).has_left(), "seed {seed}: {remains}");
+                run.world.kill(leaving);
+                run.living.retain(|one| *one != leaving);
+            }
+            run.settle();
+        });
+    }
 }
 
 /// While a node leaves, one of those that take its ranges is killed. What the node added is with
