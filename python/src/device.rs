@@ -162,7 +162,8 @@ impl Drop for DeviceWeights {
         self.stop.store(true, Relaxed);
         let held = lent.map(|lent| lent.held);
         // If no thread can be started, the closure is dropped here.
-        let end = std::thread::Builder::new().spawn(move || {
+        let end = std::thread::Builder::new().name("dogwild-free".into());
+        let end = end.spawn(move || {
             let _ = thread.map(JoinHandle::join);
             drop(held);
         });
