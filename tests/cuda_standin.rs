@@ -214,16 +214,7 @@ fn products_are_right_with_any_cublas() {
     let (_folder, solver) = small_model();
     let train = |settings: &[(&str, &str)]| {
         let out = tempfile::tempdir().expect("a folder");
-        let mut train = dogwild();
-        train.args([
-            "train",
-            "--sync",
-            "poseidon",
-            "--workers",
-            "1",
-            "--servers",
-            "1",
-        ]);
+        let mut train = reliable("1");
         train.args(["--gpu", "0", "--data", DATA, "--iterations", "40", "--out"]);
         train.arg(out.path()).arg("--solver").arg(&solver);
         let output = on_standin(&mut train, folder, settings).output();
@@ -294,6 +285,14 @@ fn small_model() -> (tempfile::TempDir, PathBuf) {
     std::fs::write(folder.path().join("small.prototxt"), NET).expect("written");
     std::fs::write(&solver, SOLVER).expect("written");
     (folder, solver)
+}
+
+/// `dogwild train` on the reliable path, with one server.
+fn reliable(workers: &str) -> Command {
+    let mut train = dogwild();
+    train.args(["train", "--sync", "poseidon"]);
+    train.args(["--workers", workers, "--servers", "1"]);
+    train
 }
 
 /// The trained weights in a folder of results.
@@ -382,16 +381,7 @@ fn workers_of_the_reliable_path_train_on_gpus() {
     let (folder, solver) = small_model();
     let weights = |scheme: &str, workers: &str, gpus: &str| {
         let out = folder.path().join(format!("{scheme}-{workers}"));
-        let mut train = dogwild();
-        train.args([
-            "train",
-            "--sync",
-            "poseidon",
-            "--workers",
-            workers,
-            "--servers",
-            "1",
-        ]);
+        let mut train = reliable(workers);
         train.args(["--scheme", scheme, "--gpu", gpus, "--data", DATA]);
         train.args(["--iterations", "60", "--out"]).arg(&out);
         train.arg("--solver").arg(&solver);

@@ -107,7 +107,9 @@ class OnDevice:
             self.check()
             now = time.monotonic()
             if now >= until:
-                raise DogwildError(f"the device has not given its weights to the buffer in {timeout:g} s")
+                raise DogwildError(
+                    f"the device has not given its weights to the buffer in {timeout:g} s"
+                )
             if now >= say:
                 say = now + _SAY_S
                 log.info("waiting for the device to give its weights to the buffer")

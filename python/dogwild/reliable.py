@@ -183,8 +183,8 @@ class Poseidon:
             self._send(place)
 
     def _put(self, parameter: nn.Parameter) -> None:
-        """Puts the gradient of a parameter into the memory of the means, of which it is a view then,
-        if it is not on a GPU."""
+        """Puts the gradient of a parameter into the memory of the means; not on a GPU, it is a view of
+        that then."""
         view, gradient = self._views[id(parameter)], parameter.grad
         if gradient is None:
             view.zero_()

@@ -50,10 +50,10 @@ def share(
 
     Each parameter (float32) becomes a view of the buffer; its shape stays. Any optimiser that steps
     in place then trains the shared weights. Those of a model on a GPU become views of a copy on
-    that GPU, which threads of this process keep in step with the buffer. Of tied parameters there is one
-    copy; those that need no gradient stay out unless ``frozen``. Buffers of the model, such as the
-    running statistics of BatchNorm, stay this process's own, unless ``buffers="shared"``: then
-    those in float32 are shared as parameters are. The optimiser's state is this process's own.
+    that GPU, which threads of this process keep in step with the buffer. Of tied parameters there
+    is one copy; those that need no gradient stay out unless ``frozen``. Buffers of the model, such
+    as the running statistics of BatchNorm, stay this process's own, unless ``buffers="shared"``:
+    then those in float32 are shared as parameters are. The optimiser's state is this process's own.
 
     ``name``: the job, the same on all nodes (default: the launcher's number of it, or "dogwild").
     ``buffer``: the file (default ``/dev/shm/dogwild-NAME``, with ``-nK`` where there are several
@@ -91,7 +91,9 @@ def share(
     if state not in ("own", "shared"):
         raise ValueError(f'state={state!r}: give "own" or "shared"')
     if device not in (None, "host"):
-        raise ValueError(f'device={device!r}: give "host", or nothing: a model on a GPU stays there')
+        raise ValueError(
+            f'device={device!r}: give "host", or nothing: a model on a GPU stays there'
+        )
     here = where_am_i(node, nodes, index)
     name = name or (f"{here.source}-{here.job}" if here.job else "dogwild")
     alone = here.nodes == 1 or stream == "off"
