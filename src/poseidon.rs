@@ -20,10 +20,10 @@ pub use protocol::{
     Arithmetic, Bandwidth, Body, Book, Checkpoint, ClusterInfo, ClusterSpec, Completion,
     Contribution, Coordinator, Destination, Floats, HEADER_LEN, Header, KvStore, LayerSpec,
     MAX_TEXT, Made, Member, MemberHello, MemberRole, Message, MessageKind, ModelFile,
-    ModelFileError, ModelLayer, ModelTensor, Next, PAIR_BYTES, Pair, ParseError, Partition,
-    Payload, Penalty, Plan, PlanError, PlanLayer, PlanTensor, Pool, Priority, ProtocolViolation,
-    Reads, RecordedLayer, Recording, RecordingError, Refusal, RoundError, Saved, Schedule, Sizes,
-    StepError, StepRule, StepSpec, Stragglers, Syncer, VERSION, bits_len, state_name,
+    ModelFileError, ModelLayer, ModelTensor, Next, PAIR_BYTES, Pair, PairSize, ParseError,
+    Partition, Payload, Penalty, Plan, PlanError, PlanLayer, PlanTensor, Pool, Priority,
+    ProtocolViolation, Reads, RecordedLayer, Recording, RecordingError, Refusal, RoundError, Saved,
+    Schedule, Sizes, StepError, StepRule, StepSpec, Stragglers, Syncer, VERSION, state_name,
 };
 #[cfg(feature = "program")]
 pub(crate) use runtime::secured;

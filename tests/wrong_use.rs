@@ -99,7 +99,10 @@ fn a_cluster_that_cannot_be_is_refused_with_the_arguments() {
             &["--workers", "0"][..],
             &["--workers", "0 is not in 1.."][..],
         ),
-        (&["--servers", "0"], &["--servers", "0 is not in 1.."]),
+        (
+            &["--servers", "0", "--scheme", "onebit"],
+            &["--servers", "scheme onebit, which needs a server"],
+        ),
         (
             &["--threads-per-worker", "0"],
             &["--threads-per-worker", "0 is not in 1.."],

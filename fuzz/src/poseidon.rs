@@ -1,16 +1,18 @@
 //! Any bytes as messages of the reliable path: parsing never panics, and what parses is emitted to
 //! the same bytes again.
 
-use dogwild::poseidon::{Message, Sizes};
+use dogwild::poseidon::{Message, PairSize, Sizes};
 
 /// Bytes of a message's header, and its first constant ones: magic and version.
 const HEADER: usize = 24;
-const CONSTANT: [u8; 3] = *b"DP\x01";
+const CONSTANT: [u8; 3] = *b"DP\x02";
 
 /// As they are, and once more with the constant bytes of each header, so that most parse.
 pub fn run(bytes: &[u8]) {
     let sizes = Sizes {
-        pairs: vec![1, 33, 64],
+        pairs: [(1, 1), (33, 33), (64, 20)]
+            .map(|(weights, row)| PairSize { weights, row })
+            .to_vec(),
         layers: vec![None, Some([3, 5])],
         rows: vec![0, 4],
     };

@@ -93,8 +93,8 @@ def join(job: Job, where: Rank, weights: int) -> Joined:
     servers = job.servers
     if servers is None:
         servers = servers_of(job.model, where.workers, job.policy)
-    if not 1 <= servers <= where.workers:
-        raise ValueError(f"servers={servers}: give 1 to {where.workers}, as many as workers")
+    if not 0 <= servers <= where.workers:
+        raise ValueError(f"servers={servers}: give 0 to {where.workers}, as many as workers")
     until = time.monotonic() + job.timeout
     hosted: list[Hosted] = []
     try:

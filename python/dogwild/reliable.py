@@ -42,7 +42,7 @@ def poseidon(
     ``batch``: samples of one worker in one iteration; the policy chooses by it. ``rank`` of
     ``workers``: default from torch.distributed if that is initialised, from torchrun, Slurm or
     Open MPI, else 0 of 1. ``servers``: hosted by the first so many workers (default: as
-    many as have something to hold).
+    many as have something to hold; with "p2p" none).
     ``policy``: "hybcomm", "sacp", "cheapest", or one scheme for all layers: "ps", "sfb", "adam",
     "onebit" (Linear layers; "onebit-all": all), "p2p".
     ``rows``: rows of a Linear layer's input in one iteration, at most (default: ``batch``); more

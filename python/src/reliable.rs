@@ -11,7 +11,9 @@ mod worker;
 
 use std::path::PathBuf;
 
-use dogwild::poseidon::{ClusterKey, ClusterSpec, ModelFile, ModelJob, Policy, PoseidonError};
+use dogwild::poseidon::{
+    ClusterKey, ClusterSpec, ModelFile, ModelJob, Policy, PoseidonError, Scheme,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -30,6 +32,9 @@ pub(crate) fn servers_of(model_text: &str, workers: u16, policy: &str) -> PyResu
         model.check(&cluster).is_ok()
     };
     // Where none fits the coordinator says why.
+    if policy == Policy::Force(Scheme::P2p) {
+        return Ok(0);
+    }
     Ok((1..=workers).rev().find(fits).unwrap_or(1))
 }
 

@@ -13,7 +13,7 @@ use super::args;
 use super::pictures::pictures;
 use crate::poseidon::{
     CaffeModel, ClusterKey, ModelFile, ModelJob, Overlap, PAIR_BYTES, Partition, Policy, Reads,
-    Recording,
+    Recording, Scheme,
 };
 use crate::settings::{
     CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
@@ -69,9 +69,10 @@ pub struct ClusterArgs {
     /// Workers of the cluster
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: u16,
-    /// Servers, each with a share of the KV pairs
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    pub servers: u16,
+    /// Servers, each with a share of the KV pairs; 0: workers hold all, by p2p where else by ps
+    /// [default: 1, with --scheme p2p 0]
+    #[arg(long, value_name = "N")]
+    pub servers: Option<u16>,
     /// Rule that chooses how layers travel (hybcomm, sacp, cheapest), or one way for all (ps, sfb,
     /// adam, onebit, p2p; onebit-all: convolutions too)
     #[arg(long, value_name = "SCHEME", default_value = "hybcomm")]
@@ -267,7 +268,7 @@ impl ClusterArgs {
     pub fn settings(&self) -> ClusterSettings {
         ClusterSettings {
             workers: self.workers,
-            servers: self.servers,
+            servers: self.servers(),
             scheme: self.scheme,
             partition: match self.partition {
                 PartitionArg::Pairs => Partition::Pairs,
@@ -288,11 +289,17 @@ impl ClusterArgs {
         }
     }
 
+    /// How many servers there are.
+    pub fn servers(&self) -> u16 {
+        let at_workers = self.scheme == Policy::Force(Scheme::P2p);
+        self.servers.unwrap_or(if at_workers { 0 } else { 1 })
+    }
+
     /// The same as command-line arguments, for the summary.
     pub fn to_args(&self) -> Vec<String> {
         [
             ("--workers", self.workers.to_string()),
-            ("--servers", self.servers.to_string()),
+            ("--servers", self.servers().to_string()),
             ("--scheme", self.scheme.to_string()),
             ("--partition", name(&self.partition)),
             ("--pair-bytes", self.pair_bytes.to_string()),

@@ -274,11 +274,12 @@ fn is_complete(dir: &Path) -> bool {
 /// Refuses what makes no sense on a node by itself.
 fn fit(job: &Job) -> Result<()> {
     let args = &job.args.args;
-    let (servers, nodes) = (args.poseidon.cluster.servers, args.poseidon.cluster.workers);
+    let cluster = &args.poseidon.cluster;
+    let (servers, nodes) = (cluster.servers(), cluster.workers);
     let wrong = if args.sync == Sync::Poseidon && servers > nodes {
         return Err(job
             .refused(&format!(
-                "--servers {servers} on {nodes} nodes: give 1 to {nodes}"
+                "--servers {servers} on {nodes} nodes: give 0 to {nodes}"
             ))
             .into());
     } else if args.lab.lab {

@@ -53,6 +53,8 @@ fn flags(error: &PoseidonError) -> Option<&'static str> {
         PoseidonError::Checkpoint(CheckpointError::Other { .. }) => "--checkpoints",
         PoseidonError::Plan(error) => match error {
             PlanError::Servers { .. } => "--servers, --pair-bytes",
+            PlanError::DropAlone => "--servers, --stragglers",
+            PlanError::NoServer(..) => "--servers, --scheme",
             PlanError::PairBytes(_) => "--pair-bytes",
             PlanError::Tensor(..) => "--partition",
             PlanError::StalenessAndDrop(_) => "--staleness, --stragglers",

@@ -182,7 +182,7 @@ impl Args {
         let key_file = self.transport.key_file.clone();
         key(key_file.as_deref())?;
         bandwidth("bandwidth_bytes_per_s", own.bandwidth).map_err(|error| by_flag(&error))?;
-        let hosts = own.cluster.workers.max(own.cluster.servers);
+        let hosts = own.cluster.workers.max(own.cluster.servers());
         if let Some(devices) = &self.gpu {
             worker_args.extend(["--gpu".into(), devices.to_string()]);
         }

@@ -6,13 +6,14 @@
 //!
 //! | role | function | `ps` | `sfb` | `adam` | `onebit` | `p2p` |
 //! |---|---|---|---|---|---|---|
-//! | a worker on a node of its own | [`worker_floats`] | 2MN | 2K(P-1)(M+N) | K(M+N) + MN | `ps` / 32 | 4MN(P-1)/P |
-//! | a server on a node of its own | [`server_floats`] | 2PMN/P2 | 0 | P(K(M+N) + MN) | `ps` / 32 | 0 |
-//! | a node that is worker and server | [`node_floats`] | 2MN(P+P2-2)/P2 | 2K(P-1)(M+N) | (P-1)(K(M+N) + MN) | `ps` / 32 | 4MN(P-1)/P |
-//! | all links, each float once (2015) | [`cluster_floats`] | 2PMN | (P-1)²K(M+N) | P(K(M+N) + MN) | `ps` / 32 | 2(P-1)MN |
+//! | a worker on a node of its own | [`worker_floats`] | 2MN | 2K(P-1)(M+N) | K(M+N) + MN | 2B | 4MN(P-1)/P |
+//! | a server on a node of its own | [`server_floats`] | 2PMN/P2 | 0 | P(K(M+N) + MN) | 2PB/P2 | 0 |
+//! | a node that is worker and server | [`node_floats`] | 2MN(P+P2-2)/P2 | 2K(P-1)(M+N) | (P-1)(K(M+N) + MN) | 2B(P+P2-2)/P2 | 4MN(P-1)/P |
+//! | all links, each float once (2015) | [`cluster_floats`] | 2PMN | (P-1)²K(M+N) | P(K(M+N) + MN) | 2PB | 2(P-1)MN |
 //!
 //! `p2p` is in neither paper: each worker adds up 1/P of the layer and gives the weights to all
-//! others, which is a reduce-scatter and an all-gather.
+//! others, which is a reduce-scatter and an all-gather. B is M(N/32 + 2), N/32 rounded up: signs,
+//! and two values for each output.
 //!
 //! The rows of `adam` count the one server that holds the layer: its matrix lies there as a whole,
 //! which is what makes Adam's load uneven. Every other node is a plain worker of that layer.
@@ -23,11 +24,12 @@
 //! A bias is M more floats wherever the whole matrix travels, and none where factors do: its
 //! gradient is the sum of the factors u. The papers' numbers have no bias.
 
-use std::fmt;
-use std::str::FromStr;
+mod names;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use names::NameError;
 
 /// How a layer's gradient travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -96,8 +98,12 @@ impl Policy {
     }
 
     /// The scheme of a layer. A layer that is not fully connected has no factors: it takes `ps`
-    /// whatever the policy, unless `onebit` or `p2p` is forced, or `p2p` is the cheapest.
+    /// whatever the policy, unless `onebit` or `p2p` is forced, or `p2p` is the cheapest. Where
+    /// there is no server, `p2p` takes the place of `ps` in each rule.
     pub fn choose(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
+        if cluster.servers == 0 {
+            return self.choose_among_workers(layer, cluster);
+        }
         // Exact: both sides as whole numbers, multiplied by what the rule divides by.
         let [m, n] = [layer.outputs, layer.inputs].map(u128::from);
         let [p, p2, k] = [cluster.workers, cluster.servers, cluster.batch].map(u128::from);
@@ -129,6 +135,19 @@ impl Policy {
             Self::HybComm => Scheme::Ps,
             Self::Sacp if (p - 1) * (p - 1) * factors <= p * (factors + m * n) => Scheme::Sfb,
             Self::Sacp => Scheme::Adam,
+        }
+    }
+
+    fn choose_among_workers(self, layer: LayerShape, cluster: ClusterSize) -> Scheme {
+        let alike = ClusterSize {
+            servers: cluster.workers,
+            ..cluster
+        };
+        // As many servers as workers move as much as the workers alone would.
+        match (self, self.choose(layer, alike)) {
+            (Self::Force(Scheme::Ps), scheme) => scheme,
+            (_, Scheme::Ps) => Scheme::P2p,
+            (_, scheme) => scheme,
         }
     }
 }
@@ -174,9 +193,6 @@ pub enum ClusterError {
     /// There are no workers.
     #[error("0 workers compute nothing: give 1 or more")]
     NoWorkers,
-    /// There are no servers.
-    #[error("0 servers hold no weights: give 1 or more")]
-    NoServers,
     /// A batch has no images.
     #[error("a batch of 0 images has no gradient: give 1 or more")]
     NoBatch,
@@ -191,14 +207,14 @@ pub struct ClusterSize {
 }
 
 impl ClusterSize {
-    /// P workers, P2 servers (shards), K images per worker and iteration.
+    /// P workers, P2 servers (shards; 0: workers are on their own), K images per worker and
+    /// iteration.
     ///
     /// # Errors
-    /// One of the counts is 0.
+    /// There are no workers or no images.
     pub fn new(workers: u32, servers: u32, batch: u32) -> Result<Self, ClusterError> {
         match (workers, servers, batch) {
             (0, _, _) => Err(ClusterError::NoWorkers),
-            (_, 0, _) => Err(ClusterError::NoServers),
             (_, _, 0) => Err(ClusterError::NoBatch),
             _ => Ok(Self {
                 workers: workers.into(),
@@ -243,7 +259,15 @@ fn volumes(layer: LayerShape, cluster: ClusterSize) -> (f64, f64) {
 }
 
 /// Weights whose signs fill the place of one float.
-const SIGNS_PER_FLOAT: f64 = 32.0;
+const SIGNS_PER_FLOAT: u64 = 32;
+
+/// Floats of the whole layer at one bit for each weight of its matrix: of each output two values
+/// and the signs, and its bias.
+fn bits(layer: LayerShape) -> f64 {
+    let row = 2 + layer.inputs.div_ceil(SIGNS_PER_FLOAT);
+    let bias = layer.parameters() - layer.outputs * layer.inputs;
+    (layer.outputs * row + bias) as f64
+}
 
 /// Floats in and out of a node that is a worker only, of a layer under `scheme`.
 pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
@@ -253,12 +277,13 @@ pub fn worker_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) ->
         Scheme::Ps => 2.0 * matrix,
         Scheme::Sfb => 2.0 * (p - 1.0) * factors,
         Scheme::Adam => factors + matrix,
-        Scheme::OneBit => 2.0 * matrix / SIGNS_PER_FLOAT,
+        Scheme::OneBit => 2.0 * bits(layer),
         Scheme::P2p => 4.0 * matrix * (p - 1.0) / p,
     }
 }
 
-/// Floats in and out of a node that is a server only; for `adam` the one that holds the layer.
+/// Floats in and out of a node that is a server only, if there is one; for `adam` the one that
+/// holds the layer.
 pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f64 {
     let (factors, matrix) = volumes(layer, cluster);
     let [p, p2, _] = cluster.parts();
@@ -266,7 +291,7 @@ pub fn server_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) ->
         Scheme::Ps => 2.0 * p * matrix / p2,
         Scheme::Sfb => 0.0,
         Scheme::Adam => p * (factors + matrix),
-        Scheme::OneBit => 2.0 * p * matrix / p2 / SIGNS_PER_FLOAT,
+        Scheme::OneBit => 2.0 * p * bits(layer) / p2,
         Scheme::P2p => 0.0,
     }
 }
@@ -280,7 +305,7 @@ pub fn node_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -> f
         Scheme::Ps => 2.0 * matrix * (p + p2 - 2.0) / p2,
         Scheme::Sfb => 2.0 * (p - 1.0) * factors,
         Scheme::Adam => (p - 1.0) * (factors + matrix),
-        Scheme::OneBit => 2.0 * matrix * (p + p2 - 2.0) / p2 / SIGNS_PER_FLOAT,
+        Scheme::OneBit => 2.0 * bits(layer) * (p + p2 - 2.0) / p2,
         Scheme::P2p => 4.0 * matrix * (p - 1.0) / p,
     }
 }
@@ -294,7 +319,7 @@ pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -
         Scheme::Ps => 2.0 * p * matrix,
         Scheme::Sfb => (p - 1.0) * (p - 1.0) * factors,
         Scheme::Adam => p * (factors + matrix),
-        Scheme::OneBit => 2.0 * p * matrix / SIGNS_PER_FLOAT,
+        Scheme::OneBit => 2.0 * p * bits(layer),
         Scheme::P2p => 2.0 * (p - 1.0) * matrix,
     }
 }
@@ -303,77 +328,6 @@ pub fn cluster_floats(scheme: Scheme, layer: LayerShape, cluster: ClusterSize) -
 pub fn broadcast_floats(layer: LayerShape, cluster: ClusterSize) -> f64 {
     let [p, _, _] = cluster.parts();
     p * (p - 1.0) * volumes(layer, cluster).0
-}
-
-/// A name that is not one of a scheme or policy.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{name}` is not a {what}: give one of {known}")]
-pub struct NameError {
-    name: String,
-    what: &'static str,
-    known: &'static str,
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ps => "ps",
-            Self::Sfb => "sfb",
-            Self::Adam => "adam",
-            Self::OneBit => "onebit",
-            Self::P2p => "p2p",
-        })
-    }
-}
-
-impl FromStr for Scheme {
-    type Err = NameError;
-
-    fn from_str(name: &str) -> Result<Self, NameError> {
-        let known = Self::ALL
-            .into_iter()
-            .find(|scheme| scheme.to_string() == name);
-        known.ok_or_else(|| NameError {
-            name: name.to_owned(),
-            what: "scheme",
-            known: "ps, sfb, adam, onebit, p2p",
-        })
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::HybComm => f.pad("hybcomm"),
-            Self::Sacp => f.pad("sacp"),
-            Self::Cheapest => f.pad("cheapest"),
-            Self::OneBit => f.pad("onebit"),
-            Self::Force(Scheme::OneBit) => f.pad("onebit-all"),
-            Self::Force(scheme) => scheme.fmt(f),
-        }
-    }
-}
-
-/// `hybcomm`, `sacp`, `cheapest`, or a scheme to force. `onebit` is for fully connected layers,
-/// `onebit-all` for all.
-impl FromStr for Policy {
-    type Err = NameError;
-
-    fn from_str(name: &str) -> Result<Self, NameError> {
-        match name {
-            "hybcomm" => Ok(Self::HybComm),
-            "sacp" => Ok(Self::Sacp),
-            "cheapest" => Ok(Self::Cheapest),
-            "onebit" => Ok(Self::OneBit),
-            "onebit-all" => Ok(Self::Force(Scheme::OneBit)),
-            _ => name.parse().map(Self::Force).map_err(|_| NameError {
-                name: name.to_owned(),
-                what: "policy",
-                known: "hybcomm, sacp, cheapest, or a scheme to force: ps, sfb, adam, onebit, \
-                        onebit-all, p2p",
-            }),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -539,10 +493,48 @@ mod tests {
         }
     }
 
+    /// Without servers `p2p` takes the place of `ps`: the rule of 2017 is then that of as many
+    /// servers as workers, which move as much. A forced scheme stays, for the plan to refuse.
+    #[test]
+    fn without_servers_workers_hold_what_servers_would() {
+        let fc = LayerShape::dense(1000, 4096);
+        let conv = LayerShape {
+            fully_connected: false,
+            ..LayerShape::dense(64, 147)
+        };
+        for workers in [1, 2, 3, 8, 64] {
+            for batch in [1, 32, 500, 5000] {
+                let alone = cluster(workers, 0, batch);
+                for policy in [Policy::HybComm, Policy::Cheapest] {
+                    assert_eq!(policy.choose(conv, alone), Scheme::P2p);
+                    let alike = policy.choose(fc, cluster(workers, workers, batch));
+                    let expected = match alike {
+                        Scheme::Sfb => Scheme::Sfb,
+                        _ => Scheme::P2p,
+                    };
+                    assert_eq!(policy.choose(fc, alone), expected, "{workers}, {batch}");
+                }
+                let by_peers = node_floats(Scheme::P2p, fc, alone);
+                let cheap = Policy::HybComm.choose(fc, alone);
+                assert!(node_floats(cheap, fc, alone) <= by_peers);
+            }
+        }
+        for scheme in [Scheme::Ps, Scheme::Adam, Scheme::OneBit] {
+            assert_eq!(Policy::Force(scheme).choose(fc, cluster(2, 0, 1)), scheme);
+        }
+        assert_eq!(
+            Policy::Force(Scheme::Ps).choose(conv, cluster(2, 0, 1)),
+            Scheme::Ps
+        );
+        assert_eq!(
+            Policy::Force(Scheme::Sfb).choose(conv, cluster(2, 0, 1)),
+            Scheme::P2p
+        );
+    }
+
     #[test]
     fn empty_clusters_and_unknown_names_are_refused() {
         assert_eq!(ClusterSize::new(0, 1, 1), Err(ClusterError::NoWorkers));
-        assert_eq!(ClusterSize::new(1, 0, 1), Err(ClusterError::NoServers));
         assert_eq!(ClusterSize::new(1, 1, 0), Err(ClusterError::NoBatch));
         let error = "hybrid".parse::<Policy>().unwrap_err().to_string();
         assert!(

@@ -28,8 +28,8 @@ pub use book::Book;
 pub use completion::Completion;
 pub use coordinator::{ClusterInfo, Coordinator, Member, MemberHello, MemberRole, Refusal};
 pub use message::{
-    Body, Floats, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, ParseError, Payload, Pool,
-    Sizes, VERSION, bits_len,
+    Body, Floats, HEADER_LEN, Header, MAX_TEXT, Message, MessageKind, PairSize, ParseError,
+    Payload, Pool, Sizes, VERSION,
 };
 pub use model_file::{ModelFile, ModelFileError, ModelLayer, ModelTensor};
 pub use plan::{

@@ -219,13 +219,8 @@ impl ClusterSettings {
 
     /// What depends on the model (pairs, schemes) is checked with the plan.
     pub(super) fn validate(&self) -> Result<(), SettingsError> {
-        for (field, number) in [
-            ("cluster.workers", self.workers),
-            ("cluster.servers", self.servers),
-        ] {
-            if number == 0 {
-                return Err(SettingsError::new(field, "0: give 1 or more"));
-            }
+        if self.workers == 0 {
+            return Err(SettingsError::new("cluster.workers", "0: give 1 or more"));
         }
         link::share("cluster.quorum", self.quorum)
     }

@@ -53,10 +53,11 @@ pub(crate) fn lenet(batch: usize) -> SolverSpec {
     SolverSpec::parse("lenet", solver, |_| Ok(("net".into(), net))).expect("LeNet")
 }
 
-/// As many servers, or one where none would hold anything.
+/// As many servers, or as few as can be where none would hold anything: none at all, and one.
 pub(crate) fn servers(policy: Policy, most: u16) -> u16 {
     match policy {
-        Policy::Force(Scheme::P2p) | Policy::Cheapest => 1,
+        Policy::Force(Scheme::P2p) => 0,
+        Policy::Cheapest => 1,
         _ => most,
     }
 }

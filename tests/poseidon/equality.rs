@@ -184,6 +184,16 @@ fn hybcomm() {
     all_ways(Policy::HybComm);
 }
 
+/// Where a rule would give a layer to servers, and there are none, workers hold it.
+#[test]
+fn a_cluster_without_servers() {
+    for policy in [Policy::HybComm, Policy::Cheapest] {
+        let setup = setup(policy, 3, 0, 10);
+        let expected = Expected::of(&setup);
+        assert_equal(setup, &expected);
+    }
+}
+
 #[test]
 fn sacp() {
     all_ways(Policy::Sacp);

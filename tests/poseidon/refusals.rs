@@ -366,27 +366,27 @@ fn with_a_key_only_members_get_answers_and_train() {
     assert!(message.contains("it has another key, or none"), "{message}");
 }
 
-/// The bytes of a message as a later version of the format would send it.
-fn of_version_2(message: &Message) -> Vec<u8> {
+/// The bytes of a message as an earlier version of the format would send it.
+fn of_version_1(message: &Message) -> Vec<u8> {
     let mut bytes = message.header().to_vec();
-    bytes[6] = 2;
+    bytes[6] = 1;
     bytes.extend_from_slice(message.body.bytes());
     bytes
 }
 
-/// A later release at the coordinator's port learns why it is not taken, and training goes on.
+/// An earlier release at the coordinator's port learns why it is not taken, and training goes on.
 #[test]
 fn another_version_is_told_which_one_is_spoken_here() {
     let cluster = Cluster::new(setup(force(Scheme::Ps), 1, 1, 30));
     let client = |coordinator: &str| {
-        let mut later = RawClient::connect(coordinator);
+        let mut earlier = RawClient::connect(coordinator);
         let hello = Message::text(MessageKind::Hello, 1, "{}".into());
-        later
+        earlier
             .stream
-            .write_all(&of_version_2(&hello))
+            .write_all(&of_version_1(&hello))
             .expect("it is taken");
-        let abort = later.receive(MessageKind::Abort).expect("a reason");
-        for part in ["version 2", "speaks 1", "the same release"] {
+        let abort = earlier.receive(MessageKind::Abort).expect("a reason");
+        for part in ["version 1", "speaks 2", "the same release"] {
             assert!(abort.as_text().contains(part), "{}", abort.as_text());
         }
     };
@@ -402,12 +402,12 @@ fn a_coordinator_of_another_version_is_not_tried_again() {
     let abort = Message::text(
         MessageKind::Abort,
         0,
-        "this is format 2, you speak 1".into(),
+        "this is format 1, you speak 2".into(),
     );
     let alive = Message::bare(MessageKind::Alive, 0, 0);
     for (answer, part) in [
-        (abort, "this is format 2, you speak 1"),
-        (alive, "message format version 2, this program speaks 1"),
+        (abort, "this is format 1, you speak 2"),
+        (alive, "message format version 1, this program speaks 2"),
     ] {
         let listener = std::net::TcpListener::bind(crate::cluster::LOOPBACK).expect("a port");
         let address = listener.local_addr().expect("its address").to_string();
@@ -419,7 +419,7 @@ fn a_coordinator_of_another_version_is_not_tried_again() {
             });
             let (mut stream, _) = listener.accept().expect("the server");
             stream
-                .write_all(&of_version_2(&answer))
+                .write_all(&of_version_1(&answer))
                 .expect("it is taken");
             server.join().expect("no panic").expect_err("an error")
         });

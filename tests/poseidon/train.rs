@@ -117,6 +117,21 @@ fn arguments_of_the_other_path_are_refused() {
             "20 servers, but only",
         ),
         (
+            &["--sync", "poseidon", "--servers", "0", "--scheme", "ps"],
+            "layer conv1 takes scheme ps, which needs a server",
+        ),
+        (
+            &[
+                "--sync",
+                "poseidon",
+                "--servers",
+                "0",
+                "--stragglers",
+                "drop",
+            ],
+            "--servers, --stragglers: late workers dropped without servers",
+        ),
+        (
             &["--sync", "poseidon", "--key-file", "/dev/null"],
             "key file /dev/null",
         ),

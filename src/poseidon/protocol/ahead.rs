@@ -175,14 +175,14 @@ fn copy(of: WeightsView<'_>) -> Vec<f32> {
 
 /// What a worker reads of its own of a pair, if the plan says so. A server that steps by another
 /// rule than momentum SGD remembers more than its weights show.
-pub(super) fn ahead_of(plan: &Plan, scheme: Scheme, len: usize) -> Option<Ahead> {
+pub(super) fn ahead_of(plan: &Plan, pair: &Pair) -> Option<Ahead> {
     if plan.staleness == 0 || plan.reads != Reads::Own {
         return None;
     }
-    match (scheme, &plan.step.rule) {
+    match (pair.scheme, &plan.step.rule) {
         (Scheme::Sfb | Scheme::OneBit, _) => Some(Ahead::of_worker()),
         (Scheme::Ps | Scheme::Adam | Scheme::P2p, StepRule::Sgd { .. }) => {
-            Some(Ahead::of_server(len))
+            Some(Ahead::of_server(pair.len))
         }
         (Scheme::Ps | Scheme::Adam | Scheme::P2p, _) => None,
     }

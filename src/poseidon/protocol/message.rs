@@ -19,12 +19,12 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use floats::{Floats, Pool};
-pub use sizes::{ParseError, Sizes, bits_len};
+pub use sizes::{PairSize, ParseError, Sizes};
 
 /// First bytes of every message behind its length.
 pub(super) const MAGIC: [u8; 2] = *b"DP";
 /// Version of the format.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 24;
 /// Longest text, bytes.

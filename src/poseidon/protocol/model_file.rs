@@ -157,11 +157,8 @@ impl ModelFile {
 
     /// The layers as a plan wants them, with the offsets of `manifest` (this model's).
     pub fn plan_layers(&self, manifest: &Manifest) -> Vec<LayerSpec> {
-        let mut tensors = manifest.tensors().iter().map(|tensor| PlanTensor {
-            name: tensor.name.clone(),
-            offset: tensor.offset,
-            len: tensor.len(),
-        });
+        let tensors = manifest.tensors().iter();
+        let mut tensors = tensors.map(|t| PlanTensor::new(&t.name, t.offset, &t.shape));
         let layers = self.layers.iter().map(|layer| {
             let tensors: Vec<_> = tensors.by_ref().take(layer.tensors.len()).collect();
             LayerSpec {

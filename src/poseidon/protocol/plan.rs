@@ -6,6 +6,7 @@
 mod error;
 mod layer_spec;
 mod loads;
+mod pairs;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ use crate::poseidon::cost::{ClusterError, ClusterSize, LayerShape, Policy, Schem
 
 pub use error::PlanError;
 pub use layer_spec::LayerSpec;
-use loads::Loads;
+pub use pairs::Pair;
 
 /// Default size of a KV pair, in bytes (2017 paper, section 4.1).
 pub const PAIR_BYTES: u64 = 2 << 20;
@@ -54,6 +55,20 @@ pub struct PlanTensor {
     pub offset: usize,
     /// Number of weights.
     pub len: usize,
+    /// Weights of each output: a row of a matrix, the kernels of a channel; 1 for a bias.
+    pub row: usize,
+}
+
+impl PlanTensor {
+    /// The tensor of `shape`, outputs first, at weight `offset` of the buffer.
+    pub fn new(name: &str, offset: usize, shape: &[usize]) -> Self {
+        Self {
+            name: name.to_owned(),
+            offset,
+            len: shape.iter().product(),
+            row: shape.iter().skip(1).product(),
+        }
+    }
 }
 
 /// A layer that learns.
@@ -72,32 +87,12 @@ pub struct PlanLayer {
     pub tensors: Vec<PlanTensor>,
 }
 
-/// A KV pair: consecutive weights of one tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
-    /// Its number in the plan.
-    pub id: u32,
-    /// Its layer, by the layer's place in the plan.
-    pub layer: usize,
-    /// Its tensor: weight (0) or bias (1) of the layer.
-    pub tensor: usize,
-    /// First weight in the buffer.
-    pub offset: usize,
-    /// First weight in the layer, when weight and bias follow each other without a gap.
-    pub in_layer: usize,
-    /// Number of weights.
-    pub len: usize,
-    /// The member that adds up its gradients and makes its steps: a server, or under `p2p` a
-    /// worker. None if its layer takes `sfb`.
-    pub home: Option<Member>,
-}
-
 /// Settings of a cluster, from which a [`Plan`] is made.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
     /// Number of workers.
     pub workers: u16,
-    /// Number of servers.
+    /// Number of servers; 0 where workers hold all.
     pub servers: u16,
     /// Images of a worker in one iteration.
     pub images: u32,
@@ -249,6 +244,10 @@ impl Plan {
         let at_server = |home: Member| home.role == MemberRole::Server;
         let pairs = self.pairs();
         let held = pairs.iter().filter(|p| p.home.is_some_and(at_server));
+        if let (0, Some(pair)) = (self.servers, held.clone().next()) {
+            let layer = &self.layers[pair.layer];
+            return Err(PlanError::NoServer(layer.name.clone(), pair.scheme));
+        }
         let held = held.count();
         if usize::from(self.servers) > held.max(1) {
             return Err(PlanError::Servers {
@@ -274,6 +273,9 @@ impl Plan {
         }
         if self.staleness > 0 {
             return Err(PlanError::StalenessAndDrop(self.staleness));
+        }
+        if self.servers == 0 {
+            return Err(PlanError::DropAlone);
         }
         match self.layers.iter().find(|l| l.scheme.is_between_workers()) {
             Some(layer) => Err(PlanError::PeersAndDrop(layer.name.clone(), layer.scheme)),
@@ -307,46 +309,6 @@ impl Plan {
         self.stragglers != Stragglers::Wait && left >= self.quorum()
     }
 
-    /// The KV pairs: each tensor in parts as equal as can be, each part at the server that holds
-    /// least so far, or under `p2p` at the worker. A layer under `adam` stays together, for its
-    /// gradient is rebuilt as a whole.
-    pub fn pairs(&self) -> Vec<Pair> {
-        let mut pairs = Vec::new();
-        let mut servers = Loads::new(MemberRole::Server, self.servers);
-        let mut workers = Loads::new(MemberRole::Worker, self.workers);
-        let most = match self.partition {
-            Partition::Pairs => (self.pair_bytes / 4).max(1) as usize,
-            Partition::Tensor => usize::MAX,
-        };
-        for (layer, info) in self.layers.iter().enumerate() {
-            let whole = servers.least();
-            let mut in_layer = 0;
-            for (tensor, t) in info.tensors.iter().enumerate() {
-                let parts = t.len.div_ceil(most);
-                for part in 0..parts {
-                    let [from, to] = [part, part + 1].map(|p| p * t.len / parts);
-                    let home = match info.scheme {
-                        Scheme::Sfb => None,
-                        Scheme::Adam => Some(servers.add(whole, to - from)),
-                        Scheme::Ps | Scheme::OneBit => Some(servers.add_to_least(to - from)),
-                        Scheme::P2p => Some(workers.add_to_least(to - from)),
-                    };
-                    pairs.push(Pair {
-                        id: pairs.len() as u32,
-                        layer,
-                        tensor,
-                        offset: t.offset + from,
-                        in_layer: in_layer + from,
-                        len: to - from,
-                        home,
-                    });
-                }
-                in_layer += t.len;
-            }
-        }
-        pairs
-    }
-
     /// What messages about this plan may carry.
     pub fn sizes(&self) -> Sizes {
         let factored = |layer: &PlanLayer| {
@@ -354,7 +316,7 @@ impl Plan {
             layer.scheme.sends_factors().then_some(sizes)
         };
         Sizes {
-            pairs: self.pairs().iter().map(|pair| pair.len).collect(),
+            pairs: self.pairs().iter().map(Pair::size).collect(),
             layers: self.layers.iter().map(factored).collect(),
             rows: self.layers.iter().map(|l| l.rows as usize).collect(),
         }

@@ -124,11 +124,8 @@ impl Recording {
     /// The layers as a plan wants them: name, shape, tensors where `manifest` (this recording's)
     /// has them.
     pub fn plan_layers(&self, manifest: &Manifest) -> Vec<(String, LayerShape, Vec<PlanTensor>)> {
-        let mut tensors = manifest.tensors().iter().map(|tensor| PlanTensor {
-            name: tensor.name.clone(),
-            offset: tensor.offset,
-            len: tensor.len(),
-        });
+        let tensors = manifest.tensors().iter();
+        let mut tensors = tensors.map(|t| PlanTensor::new(&t.name, t.offset, &t.shape));
         let layers = self.layers.iter().map(|layer| {
             let count = if layer.shape.bias { 2 } else { 1 };
             let tensors = tensors.by_ref().take(count).collect();

@@ -84,7 +84,7 @@ impl KvStore {
     }
 
     fn add_pair(&mut self, pair: Pair, start: u64, w: WeightsView<'_>) {
-        let scheme = self.plan.layers[pair.layer].scheme;
+        let scheme = pair.scheme;
         let shard = Shard::new(&self.plan, pair, start, w, &self.pool);
         let layer = pair.layer as u32;
         let unit = match self.by_layer.get(&layer) {

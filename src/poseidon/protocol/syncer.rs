@@ -88,14 +88,14 @@ impl Syncer {
     pub fn new(plan: &Plan, layer: usize, worker: u16, start: u64, pool: &Pool) -> Self {
         let info = plan.layers[layer].clone();
         let of_layer = plan.pairs().into_iter().filter(|pair| pair.layer == layer);
-        let onebit = info.scheme == Scheme::OneBit;
         // Under the others the workers hold the weights from the start.
-        let sent = matches!(info.scheme, Scheme::Ps | Scheme::Adam);
+        let sent = |pair: &Pair| matches!(pair.scheme, Scheme::Ps | Scheme::Adam);
+        let in_bits = |pair: &Pair| pair.scheme == Scheme::OneBit;
         let pairs = of_layer.map(|pair| HeldPair {
-            applied: if sent { 0 } else { start },
+            applied: if sent(&pair) { 0 } else { start },
             waiting: VecDeque::new(),
-            residual: vec![0.0; if onebit { pair.len } else { 0 }],
-            ahead: ahead_of(plan, info.scheme, pair.len),
+            residual: vec![0.0; if in_bits(&pair) { pair.len } else { 0 }],
+            ahead: ahead_of(plan, &pair),
             pair,
         });
         let staleness = u64::from(plan.staleness);
@@ -218,12 +218,12 @@ impl Syncer {
                     .into_iter()
                     .collect()
             }
-            (scheme, Contribution::Gradient { from, values }) => {
+            (_, Contribution::Gradient { from, values }) => {
                 let of_pair = |held: &mut HeldPair| {
                     let pair = held.pair;
                     let gradient = &values[pair.offset - from..][..pair.len];
-                    let (kind, body) = if scheme == Scheme::OneBit {
-                        let words = onebit::quantise(gradient, &mut held.residual);
+                    let (kind, body) = if pair.scheme == Scheme::OneBit {
+                        let words = onebit::quantise(&pair, gradient, &mut held.residual);
                         (MessageKind::Bits, Body::Words(words))
                     } else {
                         (
@@ -232,7 +232,7 @@ impl Syncer {
                         )
                     };
                     if let Some(ahead) = &mut held.ahead {
-                        ahead.note(clock, as_sent(gradient, &body));
+                        ahead.note(clock, as_sent(&pair, gradient, &body));
                     }
                     Some((Destination::Home(pair.home?), message(kind, pair.id, body)))
                 };
@@ -258,8 +258,8 @@ impl Syncer {
                 // of its clock are there. This worker's own were added by `send`.
                 self.rounds.add(message.sender, clock, message)?;
             }
-            (Scheme::Ps | Scheme::Adam | Scheme::P2p, MessageKind::Weights) => {
-                let held = self.held(&message).ok_or(unexpected)?;
+            (_, MessageKind::Weights) => {
+                let held = self.held(&message, comes_as_weights).ok_or(unexpected)?;
                 let newest = held.waiting.back().map_or(held.applied, |m| m.clock);
                 // Weights include all earlier steps, so a newer message replaces an older one, and
                 // clocks may be skipped. But a server sends them in order: older weights would undo
@@ -276,8 +276,9 @@ impl Syncer {
                 held.waiting.clear();
                 held.waiting.push_back(message);
             }
-            (Scheme::OneBit, MessageKind::Bits) => {
-                let held = self.held(&message).ok_or(unexpected)?;
+            (_, MessageKind::Bits) => {
+                let in_bits = |scheme| scheme == Scheme::OneBit;
+                let held = self.held(&message, in_bits).ok_or(unexpected)?;
                 let now = held.applied + held.waiting.len() as u64 + 1;
                 // A sum is one step, and this worker makes it. If one were skipped or made twice,
                 // its weights would differ from the others' for good: no later message replaces
@@ -297,11 +298,16 @@ impl Syncer {
         Ok(())
     }
 
-    /// The pair that a message is about, if its home sent it.
-    fn held(&mut self, message: &Message) -> Option<&mut HeldPair> {
+    /// The pair that a message is about, if its home sent it and its scheme is one of those.
+    fn held(
+        &mut self,
+        message: &Message,
+        schemes: impl Fn(Scheme) -> bool,
+    ) -> Option<&mut HeldPair> {
         let holds = |held: &&mut HeldPair| {
             let home = held.pair.home.map(|home| home.index);
-            held.pair.id == message.subject && home == Some(message.sender)
+            let is = held.pair.id == message.subject && schemes(held.pair.scheme);
+            is && home == Some(message.sender)
         };
         self.pairs.iter_mut().find(holds)
     }
@@ -329,12 +335,17 @@ impl Syncer {
     }
 }
 
+/// True if steps of such a pair arrive as the weights that they give.
+fn comes_as_weights(scheme: Scheme) -> bool {
+    matches!(scheme, Scheme::Ps | Scheme::Adam | Scheme::P2p)
+}
+
 /// What of `gradient` is in `body`.
-fn as_sent(gradient: &[f32], body: &Body) -> Vec<f32> {
+fn as_sent(pair: &Pair, gradient: &[f32], body: &Body) -> Vec<f32> {
     let Body::Words(words) = body else {
         return gradient.to_vec();
     };
     let mut values = vec![0.0; gradient.len()];
-    onebit::add(words, &mut values);
+    onebit::add(pair, words, &mut values);
     values
 }

@@ -60,11 +60,6 @@ fn plan(
     staleness: u32,
     stragglers: Stragglers,
 ) -> Plan {
-    let tensor = |name: &str, offset, len| PlanTensor {
-        name: name.into(),
-        offset,
-        len,
-    };
     let shape = |[outputs, inputs]: [usize; 2], fully_connected| LayerShape {
         outputs: outputs as u64,
         inputs: inputs as u64,
@@ -75,14 +70,17 @@ fn plan(
         (
             "conv".to_owned(),
             shape([4, 9], false),
-            vec![tensor("conv.weight", 0, 36), tensor("conv.bias", 48, 4)],
+            vec![
+                PlanTensor::new("conv.weight", 0, &[4, 9]),
+                PlanTensor::new("conv.bias", 48, &[4]),
+            ],
         ),
         (
             "ip".to_owned(),
             shape(FC, true),
             vec![
-                tensor("ip.weight", FC_AT, 42),
-                tensor("ip.bias", FC_AT + 48, 6),
+                PlanTensor::new("ip.weight", FC_AT, &FC),
+                PlanTensor::new("ip.bias", FC_AT + 48, &[FC[0]]),
             ],
         ),
     ];
@@ -111,7 +109,7 @@ const SERVER: Member = Member {
 
 /// Servers of a cluster: under `p2p` they have nothing to hold.
 fn servers(scheme: Scheme) -> u16 {
-    if scheme == Scheme::P2p { 1 } else { 2 }
+    if scheme == Scheme::P2p { 0 } else { 2 }
 }
 
 /// Gradients and factors that depend on worker and clock alone.

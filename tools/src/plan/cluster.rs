@@ -7,7 +7,7 @@
 
 use dogwild::poseidon::{
     ClusterSize, LayerShape, Member, MemberRole, Partition, Plan, PlanLayer, PlanTensor, Reads,
-    Scheme, StepSpec, Stragglers, bits_len,
+    Scheme, StepSpec, Stragglers,
 };
 
 /// Machines and their links.
@@ -74,31 +74,30 @@ pub(crate) struct Gather {
 /// The plan that coordinator, servers and workers would share.
 fn plan(layers: &[(LayerShape, Scheme)], place: &Place) -> Plan {
     let mut offset = 0;
-    let mut tensor = |len: u64| {
-        let tensor = PlanTensor {
-            name: String::new(),
-            offset,
-            len: len as usize,
-        };
+    let mut tensor = |shape: &[usize]| {
+        let tensor = PlanTensor::new("", offset, shape);
         offset += tensor.len;
         tensor
     };
-    let layer = |&(shape, scheme): &(LayerShape, Scheme)| {
-        let weights = shape.outputs * shape.inputs;
-        let parts = [weights, shape.parameters() - weights].into_iter();
+    let mut layer = |&(shape, scheme): &(LayerShape, Scheme)| {
+        let [outputs, inputs] = [shape.outputs, shape.inputs].map(|len| len as usize);
+        let shapes: [&[usize]; 2] = [&[outputs, inputs], &[outputs]];
         PlanLayer {
             name: String::new(),
             shape,
             scheme,
             rows: place.cluster.batch() as u32,
-            tensors: parts.filter(|&len| len > 0).map(&mut tensor).collect(),
+            tensors: shapes[..if shape.bias { 2 } else { 1 }]
+                .iter()
+                .map(|shape| tensor(shape))
+                .collect(),
         }
     };
     Plan {
         workers: place.cluster.workers() as u16,
         servers: place.cluster.servers() as u16,
         images: place.cluster.batch() as u32,
-        layers: layers.iter().map(layer).collect(),
+        layers: layers.iter().map(&mut layer).collect(),
         pair_bytes: place.pair_bytes,
         partition: place.partition,
         staleness: 0,
@@ -127,12 +126,12 @@ pub(crate) fn syncs(layers: &[(LayerShape, Scheme)], place: &Place) -> Vec<Sync>
     };
     let mut syncs: Vec<Sync> = layers.iter().map(start).collect();
     for pair in plan(layers, place).pairs() {
-        let (layer, scheme) = layers[pair.layer];
+        let (layer, scheme) = (layers[pair.layer].0, pair.scheme);
         let (Sync::Gathers(gathers), Some(home)) = (&mut syncs[pair.layer], pair.home) else {
             continue;
         };
         let bytes = match scheme {
-            Scheme::OneBit => 4 * bits_len(pair.len),
+            Scheme::OneBit => 4 * pair.size().bits_len(),
             _ => 4 * pair.len,
         } as f64;
         match gathers.last_mut() {
@@ -211,20 +210,14 @@ mod tests {
     #[test]
     fn messages_are_what_the_cost_model_counts() {
         for scheme in Scheme::ALL {
-            // 1536 floats of signs, and two more for each of eight pairs of 192.
-            let more = if scheme == Scheme::OneBit {
-                194.0 / 192.0
-            } else {
-                1.0
-            };
             let (together, layer) = place(false);
             let bytes = bytes_per_node(&syncs(&[(layer, scheme)], &together), &together);
-            let node = 4.0 * more * node_floats(scheme, layer, together.cluster);
+            let node = 4.0 * node_floats(scheme, layer, together.cluster);
             assert_eq!(bytes[0], node, "{scheme}");
             let (apart, layer) = place(true);
             let bytes = bytes_per_node(&syncs(&[(layer, scheme)], &apart), &apart);
-            let worker = 4.0 * more * worker_floats(scheme, layer, apart.cluster);
-            let server = 4.0 * more * server_floats(scheme, layer, apart.cluster);
+            let worker = 4.0 * worker_floats(scheme, layer, apart.cluster);
+            let server = 4.0 * server_floats(scheme, layer, apart.cluster);
             assert_eq!([bytes[0], bytes[4]], [worker, server], "{scheme}");
         }
     }

@@ -127,6 +127,9 @@ impl Task {
     fn new(cli: &Cli) -> Result<Self> {
         let (layers, stated) = nets::find(&cli.net, cli.input)?;
         let servers = cli.servers.unwrap_or(cli.nodes);
+        if cli.servers == Some(0) {
+            bail!("0 servers: the schemes that are compared need some, give 1 or more (--servers)");
+        }
         let cluster = ClusterSize::new(cli.nodes, servers, cli.batch)?;
         let place = Place {
             cluster,

@@ -34,8 +34,8 @@ pub(crate) struct Args {
     /// How many workers
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: u16,
-    /// How many servers
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// How many servers; 0: workers hold all (scheme p2p)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
     servers: u16,
     /// How gradients travel
     #[arg(long, value_name = "SCHEME", default_value = "ps")]

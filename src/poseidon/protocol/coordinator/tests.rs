@@ -19,11 +19,7 @@ fn coordinator(resume: bool) -> Coordinator {
         recipe: "sgd".into(),
     };
     let layer = |name: &str, offset| {
-        let tensor = PlanTensor {
-            name: format!("{name}.weight"),
-            offset,
-            len: 100 * 200,
-        };
+        let tensor = PlanTensor::new(&format!("{name}.weight"), offset, &[100, 200]);
         (name.to_owned(), LayerShape::dense(100, 200), vec![tensor])
     };
     let mut conv = layer("conv", 0);

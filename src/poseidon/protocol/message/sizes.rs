@@ -52,11 +52,30 @@ pub enum ParseError {
     Text,
 }
 
+/// How long messages about a pair are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairSize {
+    /// Its weights.
+    pub weights: usize,
+    /// Consecutive weights that share two values at one bit each.
+    pub row: usize,
+}
+
+impl PairSize {
+    /// Words of the pair at one bit per weight: for each row two values, then its bits.
+    pub fn bits_len(self) -> usize {
+        let row = self.row.max(1);
+        let of = |weights: usize| 2 + weights.div_ceil(32);
+        let rest = self.weights % row;
+        self.weights / row * of(row) + if rest > 0 { of(rest) } else { 0 }
+    }
+}
+
 /// How long the payload about each subject is: what a receiver allocates at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Weights of each pair.
-    pub pairs: Vec<usize>,
+    /// Each pair's size.
+    pub pairs: Vec<PairSize>,
     /// Outputs and inputs of each layer; `None` if it has no factors.
     pub layers: Vec<Option<[usize; 2]>>,
     /// Rows of the factors of each layer in one clock, at most.
@@ -83,11 +102,11 @@ impl Sizes {
                 (most, bytes <= most && bytes.is_multiple_of(row))
             }
             Payload::Floats => {
-                let expected = self.pairs.get(at).ok_or(unknown)? * 4;
+                let expected = self.pairs.get(at).ok_or(unknown)?.weights * 4;
                 (expected, bytes == expected)
             }
             Payload::Words => {
-                let expected = bits_len(*self.pairs.get(at).ok_or(unknown)?) * 4;
+                let expected = self.pairs.get(at).ok_or(unknown)?.bits_len() * 4;
                 (expected, bytes == expected)
             }
         };
@@ -101,9 +120,4 @@ impl Sizes {
             expected,
         })
     }
-}
-
-/// Words of a pair of `weights` at one bit each: two values, then the bits.
-pub fn bits_len(weights: usize) -> usize {
-    2 + weights.div_ceil(32)
 }

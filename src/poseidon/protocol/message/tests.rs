@@ -6,7 +6,9 @@ use super::*;
 
 fn sizes() -> Sizes {
     Sizes {
-        pairs: vec![1, 33, 64],
+        pairs: [(1, 1), (33, 33), (64, 20)]
+            .map(|(weights, row)| PairSize { weights, row })
+            .to_vec(),
         layers: vec![None, Some([3, 5])],
         rows: vec![0, 4],
     }
@@ -34,7 +36,8 @@ fn messages() -> impl Strategy<Value = Message> {
                 .take(n)
                 .map(|&w| f32::from_bits(w & !(1 << 30)))
         };
-        let len = sizes().pairs[pair as usize];
+        let size = sizes().pairs[pair as usize];
+        let len = size.weights;
         let (subject, body) = match kind.payload() {
             Payload::Nothing => (0, Body::Nothing),
             Payload::Text => (0, Body::Text(text)),
@@ -43,7 +46,7 @@ fn messages() -> impl Strategy<Value = Message> {
                 Body::Floats(floats(images * 8).collect::<Vec<_>>().into()),
             ),
             Payload::Floats => (pair, Body::Floats(floats(len).collect::<Vec<_>>().into())),
-            Payload::Words => (pair, Body::Words(words[..bits_len(len)].to_vec())),
+            Payload::Words => (pair, Body::Words(words[..size.bits_len()].to_vec())),
         };
         Message {
             kind,
@@ -76,7 +79,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, real: bool) {
         if real && bytes.len() > 7 {
-            bytes[4..7].copy_from_slice(b"DP\x01");
+            bytes[4..7].copy_from_slice(b"DP\x02");
         }
         let _ = Message::parse(&bytes, &sizes());
     }
@@ -135,7 +138,7 @@ fn what_is_not_ours_is_named() {
         Header::parse(&bytes, &sizes()).unwrap_err()
     };
     assert_eq!(with(4, b'X'), ParseError::Magic(*b"XP"));
-    assert_eq!(with(6, 2), ParseError::Version(2));
+    assert_eq!(with(6, 1), ParseError::Version(1));
     assert_eq!(with(7, 99), ParseError::UnknownKind(99));
     assert_eq!(with(14, 1), ParseError::Reserved);
 }

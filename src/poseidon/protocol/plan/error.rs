@@ -22,6 +22,12 @@ pub enum PlanError {
         /// Number of pairs that servers hold.
         pairs: usize,
     },
+    /// Its scheme needs a server.
+    #[error(
+        "layer {0} takes scheme {1}, which needs a server, and there is none: give 1 or more, or scheme p2p, \
+         hybcomm or cheapest"
+    )]
+    NoServer(String, Scheme),
     /// Pairs would hold no weight, or more than a message can carry.
     #[error("KV pairs of {0} bytes: give 4 to {MAX_PAIR_BYTES}")]
     PairBytes(u64),
@@ -41,6 +47,12 @@ pub enum PlanError {
          server can leave a late worker out for all. Use scheme hybcomm, sacp, cheapest, ps, adam or onebit"
     )]
     PeersAndDrop(String, Scheme),
+    /// Nothing could leave a late worker out.
+    #[error(
+        "late workers dropped without servers: only a server can leave a late worker out for all. Give 1 server \
+         or more"
+    )]
+    DropAlone,
     /// The rule of the steps cannot be.
     #[error(transparent)]
     Step(#[from] StepError),

@@ -27,16 +27,13 @@ fn layers() -> Vec<(String, LayerShape, Vec<PlanTensor>)> {
             bias: true,
             fully_connected,
         };
-        let tensor = |kind, offset, len| PlanTensor {
-            name: format!("{name}.{kind}"),
-            offset,
-            len,
+        let tensor = |kind, offset, shape: &[usize]| {
+            PlanTensor::new(&format!("{name}.{kind}"), offset, shape)
         };
-        let weights = outputs * inputs;
-        let bias_at = at + weights.next_multiple_of(16);
+        let bias_at = at + (outputs * inputs).next_multiple_of(16);
         let tensors = vec![
-            tensor("weight", at, weights),
-            tensor("bias", bias_at, outputs),
+            tensor("weight", at, &[outputs, inputs]),
+            tensor("bias", bias_at, &[outputs]),
         ];
         (name.to_owned(), shape, tensors)
     };
@@ -110,6 +107,36 @@ fn a_layer_under_adam_stays_together_and_one_under_sfb_is_on_no_server() {
     assert_eq!(homes(&sfb, 1), [None]);
     assert!(sfb.has_peers() && !adam.has_peers());
     assert_eq!(sfb.sizes().layers, [None, Some([100, 80]), Some([10, 100])]);
+}
+
+/// Two values are of one output: no pair has a part of a row and something else.
+#[test]
+fn pairs_in_bits_have_whole_rows_or_part_of_one_and_biases_are_floats() {
+    let one_bit = ClusterSpec {
+        policy: Policy::Force(Scheme::OneBit),
+        ..spec()
+    };
+    for (pair_bytes, row, pairs_of_ip1) in [(4000, 80, 9), (320, 80, 100), (160, 40, 200)] {
+        let plan = plan(&ClusterSpec {
+            pair_bytes,
+            ..one_bit.clone()
+        });
+        let pairs = plan.pairs().into_iter();
+        let pairs: Vec<_> = pairs.filter(|pair| pair.layer == 1).collect();
+        let matrix = pairs.iter().filter(|pair| pair.tensor == 0);
+        assert_eq!(matrix.clone().count(), pairs_of_ip1);
+        for pair in matrix {
+            assert_eq!((pair.scheme, pair.row), (Scheme::OneBit, row));
+            assert_eq!((pair.offset - 1024) % row, 0, "{pair:?}");
+            assert!(pair.len.is_multiple_of(row) && pair.len * 4 <= pair_bytes as usize);
+        }
+        let bias = pairs.iter().find(|pair| pair.tensor == 1).unwrap();
+        assert_eq!(bias.scheme, Scheme::Ps);
+        // Of each row two values, and its bits in words.
+        let of_row = 2 + row.div_ceil(32);
+        let size = plan.sizes().pairs[pairs[0].id as usize];
+        assert_eq!(size.bits_len(), pairs[0].len / row * of_row);
+    }
 }
 
 #[test]

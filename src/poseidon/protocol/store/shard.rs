@@ -34,7 +34,7 @@ impl Shard {
         w: WeightsView<'_>,
         pool: &Pool,
     ) -> Self {
-        let one_bit = plan.layers[pair.layer].scheme == Scheme::OneBit;
+        let one_bit = pair.scheme == Scheme::OneBit;
         let held = if one_bit { 0 } else { pair.len };
         let zeros = || (0..held).map(|_| AtomicU32::new(0)).collect();
         let sent = (!one_bit).then(|| {

@@ -95,7 +95,7 @@ impl Unit {
         };
         let mut sum = pool.take(shard.pair.len);
         sum.fill(0.0);
-        updates.for_each(|message| onebit::add(message.words(), &mut sum));
+        updates.for_each(|message| onebit::add(&shard.pair, message.words(), &mut sum));
         if contributions < usize::from(workers) {
             let share = f32::from(workers) / contributions as f32;
             sum.iter_mut().for_each(|sum| *sum *= share);
@@ -105,7 +105,7 @@ impl Unit {
             subject: shard.pair.id,
             sender: shard.pair.home.map_or(0, |home| home.index),
             clock: clock + 1,
-            body: Body::Words(onebit::quantise(&sum, &mut shard.residual)),
+            body: Body::Words(onebit::quantise(&shard.pair, &sum, &mut shard.residual)),
         })]
     }
 

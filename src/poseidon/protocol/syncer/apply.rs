@@ -25,56 +25,45 @@ impl Syncer {
         if !self.open {
             return;
         }
-        match self.layer.scheme {
-            Scheme::Ps | Scheme::Adam | Scheme::P2p => {
-                for held in &mut self.pairs {
-                    let Some(message) = held.waiting.pop_back() else {
-                        continue;
-                    };
-                    let w = part(&held.pair, w);
-                    match &mut held.ahead {
-                        Some(ahead) => ahead.take_weights(message.clock, message.floats(), w),
-                        None => kernels::copy_in(w, message.floats()),
-                    }
-                    held.applied = message.clock;
-                }
+        if self.layer.scheme == Scheme::Sfb {
+            self.apply_factors(w, state, math);
+        }
+        for held in &mut self.pairs {
+            if held.waiting.is_empty() {
+                continue;
             }
-            Scheme::OneBit => {
-                for held in &mut self.pairs {
-                    if held.waiting.is_empty() {
-                        continue;
-                    }
-                    let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
-                    held.undo_own(w, &state);
-                    while let Some(message) = held.waiting.pop_front() {
-                        self.scratch.clear();
-                        self.scratch.resize(held.pair.len, 0.0);
-                        onebit::add(message.words(), &mut self.scratch);
-                        let (clock, gradient) = (held.applied, &self.scratch);
-                        math.step(&held.pair, clock, self.workers, gradient, w, &state);
-                        held.applied = message.clock;
-                        held.forget_own(held.applied);
-                    }
+            let (w, state) = (part(&held.pair, w), parts(&held.pair, state));
+            match held.pair.scheme {
+                Scheme::OneBit => {
+                    held.apply_bits(w, &state, self.workers, math, &mut self.scratch);
                 }
-            }
-            Scheme::Sfb => {
-                while let Some((clock, factors)) = self.rounds.take(self.workers) {
-                    let factors = factors.iter().map(|(_, message)| message.as_ref());
-                    let len = self.layer.shape.parameters() as usize;
-                    self.scratch.resize(len, 0.0);
-                    rebuild(&self.layer, factors, math, &mut self.scratch);
-                    for held in &mut self.pairs {
-                        let pair = held.pair;
-                        let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
-                        let (w, state) = (part(&pair, w), parts(&pair, state));
-                        held.undo_own(w, &state);
-                        math.step(&pair, clock, self.workers, gradient, w, &state);
-                        held.forget_own(clock + 1);
-                    }
-                }
+                _ => held.take_weights(w),
             }
         }
         self.make_own(w, state, math);
+    }
+
+    /// Makes the steps of which all factors are here.
+    fn apply_factors(
+        &mut self,
+        w: WeightsView<'_>,
+        state: &[WeightsView<'_>],
+        math: &dyn Arithmetic,
+    ) {
+        while let Some((clock, factors)) = self.rounds.take(self.workers) {
+            let factors = factors.iter().map(|(_, message)| message.as_ref());
+            let len = self.layer.shape.parameters() as usize;
+            self.scratch.resize(len, 0.0);
+            rebuild(&self.layer, factors, math, &mut self.scratch);
+            for held in &mut self.pairs {
+                let pair = held.pair;
+                let gradient = &self.scratch[pair.in_layer..pair.in_layer + pair.len];
+                let (w, state) = (part(&pair, w), parts(&pair, state));
+                held.undo_own(w, &state);
+                math.step(&pair, clock, self.workers, gradient, w, &state);
+                held.forget_own(clock + 1);
+            }
+        }
     }
 
     /// Notes factors that this worker has sent, where it reads its own part of missing steps.
@@ -114,6 +103,38 @@ impl Syncer {
 }
 
 impl HeldPair {
+    /// Takes the newest weights that have come. `w` is the pair's part, as in all that follow.
+    fn take_weights(&mut self, w: WeightsView<'_>) {
+        let Some(message) = self.waiting.pop_back() else {
+            return;
+        };
+        match &mut self.ahead {
+            Some(ahead) => ahead.take_weights(message.clock, message.floats(), w),
+            None => kernels::copy_in(w, message.floats()),
+        }
+        self.applied = message.clock;
+    }
+
+    /// Makes the steps whose sums have come in bits.
+    fn apply_bits(
+        &mut self,
+        w: WeightsView<'_>,
+        state: &[WeightsView<'_>],
+        workers: usize,
+        math: &dyn Arithmetic,
+        scratch: &mut Vec<f32>,
+    ) {
+        self.undo_own(w, state);
+        while let Some(message) = self.waiting.pop_front() {
+            scratch.clear();
+            scratch.resize(self.pair.len, 0.0);
+            onebit::add(&self.pair, message.words(), scratch);
+            math.step(&self.pair, self.applied, workers, scratch, w, state);
+            self.applied = message.clock;
+            self.forget_own(self.applied);
+        }
+    }
+
     fn undo_own(&mut self, w: WeightsView<'_>, state: &[WeightsView<'_>]) {
         if let Some(ahead) = &mut self.ahead {
             ahead.undo(w, state);

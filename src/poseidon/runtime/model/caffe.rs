@@ -123,10 +123,7 @@ fn layer_of(layer: &LayerTensors, tensors: &[Tensor]) -> LayerSpec {
         bias: tensors.len() > 1,
         fully_connected: layer.factored.is_some(),
     };
-    let tensors = tensors.iter().map(|t| PlanTensor {
-        name: t.name.clone(),
-        offset: t.offset,
-        len: t.len,
-    });
+    let tensors = tensors.iter();
+    let tensors = tensors.map(|t| PlanTensor::new(&t.name, t.offset, &t.shape));
     LayerSpec::from((layer.name.clone(), shape, tensors.collect()))
 }

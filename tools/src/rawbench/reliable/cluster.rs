@@ -66,6 +66,16 @@ pub(super) fn run(args: &Args) -> Result<Cost> {
     Ok(began.cost_until(ended, args.iterations, sent))
 }
 
+/// Most inputs of a layer: those of AlexNet's and VGG19's are 4,096 and more.
+const INPUTS: usize = 4096;
+
+/// A matrix of so many weights, outputs first.
+fn matrix(weights: usize) -> [usize; 2] {
+    let inputs = (2..=INPUTS).rev().find(|n| weights.is_multiple_of(*n));
+    let inputs = inputs.unwrap_or(weights);
+    [weights / inputs, inputs]
+}
+
 /// Equal layers, and the rule of the steps.
 fn model(args: &Args) -> ModelFile {
     let each = args.weights / args.layers as usize;
@@ -76,7 +86,7 @@ fn model(args: &Args) -> ModelFile {
         scheme: None,
         tensors: vec![ModelTensor {
             name: format!("layer{number}.weight"),
-            shape: vec![each],
+            shape: matrix(each).to_vec(),
             lr_mult: 1.0,
             decay_mult: 1.0,
         }],
