@@ -10,7 +10,8 @@
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
-//! (`master`, with `apply`, `window`, `sparse`, `heal`), slave (`slave`, with `take`), and what
+//! (`master`, with `apply`, `window`, `lead`, `sparse`, `heal`), slave (`slave`, with `take` and
+//! `early`), and what
 //! happens to ranges whose master is lost: `takeover` and `balance` decide who is next, `restore`
 //! (with `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed,
 //! `replicas` answers. `checks` finds replicas that differ from what their master sent. `leave` has
@@ -33,6 +34,7 @@ mod checks;
 mod claims;
 mod common;
 mod counters;
+mod early;
 mod epochs;
 mod forks;
 mod handover;
@@ -40,6 +42,7 @@ mod header;
 mod heal;
 mod hello;
 mod kept;
+mod lead;
 mod lease;
 mod leave;
 mod lives;

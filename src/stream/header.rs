@@ -85,7 +85,8 @@ pub(super) fn check(common: &Common<'_>, was: &Header) -> Header {
     }
 }
 
-/// Delta number `seq`, which answers the position of `answered`.
+/// Delta number `seq`, which answers the position of `answered`; its `content` is how many chunks
+/// before it the one is whose position called for it.
 #[inline]
 pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtype) -> Header {
     Header {
@@ -95,6 +96,7 @@ pub(super) fn delta(common: &Common<'_>, answered: &Header, seq: u8, dtype: Dtyp
         chunk: answered.chunk,
         chunk_version: answered.chunk_version,
         payload_len: dtype.payload_len(common.config.chunk_weights as usize) as u32,
+        content: answered.content,
         held: common.looks.held_units(),
         ..of_kind(common, Kind::Delta, answered.range)
     }

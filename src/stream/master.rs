@@ -4,6 +4,8 @@
 //! their numbers, which are in the state file. Invariant: what a position says in its acks is in
 //! its weights, and nothing else of those nodes is.
 
+mod numbers;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
@@ -12,6 +14,7 @@ use super::apply::apply;
 use super::checks::Checks;
 use super::common::Common;
 use super::heal::{Healed, Keeping, heal, note_healed};
+use super::lead::Lead;
 use super::lease::Turn;
 use super::narrow::Parts;
 use super::sparse::Sparse;
@@ -33,6 +36,7 @@ pub(super) struct Master {
     /// Next of them to send.
     cursor: u32,
     window: Window,
+    lead: Lead,
     sparse: Sparse,
     keeping: Keeping,
     /// What was published, where payloads are narrow.
@@ -55,6 +59,7 @@ impl Master {
             cursor: turn.runs().first().map_or(0, |run| run.start),
             turns: common.turns,
             window: Window::new(config.window_frames, chunks, config.places()),
+            lead: Lead::default(),
             sparse: Sparse::new(config, chunks),
             keeping: Keeping::default(),
             parts: Parts::new(config, chunks),
@@ -80,6 +85,7 @@ impl Master {
         self.checks = std::mem::take(&mut before.checks).begin_turns();
         // What the adapter has yet to read does not depend on whose range it is in.
         self.tickets = before.tickets;
+        self.lead = before.lead;
         if before.turn.len() > 0 {
             // A new window would double until it overruns a queue, and the others with it.
             self.window = before.window;
@@ -161,6 +167,9 @@ impl Master {
         if self.cursor <= before {
             common.counters.cycles += 1;
             self.keeping.begin_pass(now_ns);
+            let others = common.remote_iterations();
+            let iterations = common.local_iterations().saturating_add(others);
+            self.lead.begin_turn(iterations, common.config.nodes);
             self.checks.begin_pass(now_ns, &common.config, &self.turn);
         }
     }
@@ -194,7 +203,10 @@ impl Master {
             return self.send_narrow_position(common, chunk, out);
         }
         let version = state.version.load(Relaxed).wrapping_add(1);
-        let header = header::position(common, chunk, version);
+        let header = Header {
+            held: self.lead_of(common, chunk),
+            ..header::position(common, chunk, version)
+        };
         let applied = common.state.applied(chunk);
         let len = common.config.chunk_weights as usize;
         let at = chunk as usize * len;
@@ -239,6 +251,7 @@ impl Master {
         let (w, kept, published) = common.chunk_views(chunk);
         let (own, state) = (self.own(chunk), common.state.chunk(chunk));
         let version = state.version.load(Relaxed).wrapping_add(1);
+        let lead = self.lead_of(common, chunk);
         let weights = &mut self.values;
         weights.resize(w.len(), 0.0);
         if kernels::copy_out_checked(w, weights.as_mut_bytes()) {
@@ -252,7 +265,10 @@ impl Master {
             0 => (config.precision, weights),
             piece => (Dtype::F32, &weights[config.piece(piece - 1)]),
         };
-        let header = header::position_part(common, chunk, version, part, (dtype, says.len()));
+        let header = Header {
+            held: lead,
+            ..header::position_part(common, chunk, version, part, (dtype, says.len()))
+        };
         let applied = common.state.applied(chunk);
         note_position_goes(state, version);
         let went = out.send(To::Group, header.frame_len(), &mut |slot| {
@@ -301,7 +317,9 @@ impl Master {
         if lag >= MAX_DELTA_LAG {
             return Err(DropReason::Late);
         }
-        let reached = self.position_number(header.chunk, lag);
+        let reached = self.reached(common, header, lag);
+        self.lead
+            .note_answer(self.window.sent().saturating_sub(reached));
         self.window.note_answer(now_ns, common, header, reached);
         if header.dtype == Dtype::F32 {
             if kernels::any_non_finite(frame.payload) {
@@ -318,21 +336,6 @@ impl Master {
         };
         self.values = came;
         applied
-    }
-
-    /// The number, of all positions that were sent, of the one of `chunk` that is `lag` versions
-    /// old.
-    #[inline]
-    fn position_number(&self, chunk: u32, lag: u32) -> u64 {
-        let len = self.turn.len() as u64;
-        let (position, cursor) = (self.own(chunk) as u64, self.own(self.cursor) as u64);
-        // Frames sent since that version of this chunk left: chunks go in turn, so the turn tells,
-        // and no number has to travel. Those who skip chunks keep the number of the last one.
-        let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
-        match self.sparse.went_as(position as usize) {
-            Some(number) if lag == 0 => number,
-            _ => self.window.sent().saturating_sub(since),
-        }
     }
 
     /// Adds a delta that was found good: `delta`, f32.

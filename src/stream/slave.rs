@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 use super::age::AgeSteps;
 use super::common::chunk_flags::{FORKED, JOINED};
 use super::common::{Common, note_taken};
+use super::early::Early;
 use super::narrow::Narrow;
 use super::take::{agrees, note_acks, put_back, report_resync, take};
 use super::{Config, Outbox, epochs};
@@ -32,6 +33,7 @@ pub(super) struct Slave {
     /// The ranges that this node streamed when it looked last, and how often they had changed.
     own: Vec<bool>,
     turns: Option<u32>,
+    early: Early,
     /// A position in a narrower payload, made f32.
     values: Vec<f32>,
 }
@@ -64,6 +66,7 @@ impl Slave {
             age_steps: AgeSteps::new(config.chunks, config.nodes),
             own: vec![false; config.places().into()],
             turns: None,
+            early: Early::new(config.chunks),
             values: Vec::new(),
         }
     }
@@ -212,7 +215,8 @@ impl Slave {
             state.epoch.store(header.epoch, Relaxed);
             let (w, ..) = common.chunk_views(header.chunk);
             common.exchanged[usize::from(header.sender)].note_position(w, pos);
-            take(common, &mut self.narrow, header, pos, ack, out);
+            self.early
+                .take(common, &mut self.narrow, header, (pos, ack), out);
         } else {
             common.exchanged[usize::from(header.sender)].positions_taken += 1;
             self.join(common, header, pos, ack);

@@ -174,7 +174,7 @@ pub(super) fn note_acks(common: &Common<'_>, frame: &Frame<'_>) {
 }
 
 /// Everything sent before has arrived (or nothing was): the present delta goes out.
-fn take_and_answer(
+pub(super) fn take_and_answer(
     common: &mut Common<'_>,
     header: &Header,
     pos: &[u8],
@@ -271,7 +271,7 @@ fn take_and_repeat(
 
 /// As [`take_and_answer`]; what the payload cannot say stays in `w -
 /// last`.
-fn take_and_answer_narrow(
+pub(super) fn take_and_answer_narrow(
     common: &mut Common<'_>,
     narrow: &mut Narrow,
     header: &Header,

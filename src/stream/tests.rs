@@ -27,6 +27,7 @@ macro_rules! storms {
 
 mod apart;
 mod checks;
+mod early;
 mod explore;
 mod finite;
 mod joins;

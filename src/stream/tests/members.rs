@@ -69,7 +69,7 @@ storms! {
 }
 
 /// Nodes join while all add, get their share, and leave again, the first masters too.
-fn who_joins_and_leaves_loses_nothing(seeds: Range<u64>) {
+pub(super) fn who_joins_and_leaves_loses_nothing(seeds: Range<u64>) {
     for seed in seeds {
         let nodes = 2 + (seed % 3) as u16;
         with_run(seed, &open(nodes, seed), storm(seed % 41), |run| {

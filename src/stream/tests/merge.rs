@@ -35,7 +35,7 @@ storms! {
     every_delta_counts_by_its_portion_once: 20 of 100;
 }
 
-fn every_delta_counts_by_its_portion_once(seeds: Range<u64>) {
+pub(super) fn every_delta_counts_by_its_portion_once(seeds: Range<u64>) {
     for seed in seeds {
         let folder = folder();
         let fleet = Fleet::new(&mean(), folder.path()).unwrap();

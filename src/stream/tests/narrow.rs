@@ -26,7 +26,7 @@ storms! {
     sparse_streams_lose_nothing_and_send_what_moves: 5 of 30;
 }
 
-fn nothing_is_lost_or_doubled_in_any_precision(seeds: Range<u64>) {
+pub(super) fn nothing_is_lost_or_doubled_in_any_precision(seeds: Range<u64>) {
     for precision in NARROW {
         for seed in seeds.clone() {
             let folder = folder();
@@ -46,7 +46,7 @@ fn nothing_is_lost_or_doubled_in_any_precision(seeds: Range<u64>) {
     }
 }
 
-fn killed_streamers_lose_and_double_nothing_in_any_precision(seeds: Range<u64>) {
+pub(super) fn killed_streamers_lose_and_double_nothing_in_any_precision(seeds: Range<u64>) {
     for precision in NARROW {
         for seed in seeds.clone() {
             let folder = folder();
@@ -150,7 +150,7 @@ fn check_positions(fleet: &Fleet) {
     }
 }
 
-fn replicas_end_equal_to_the_bit_in_any_precision(seeds: Range<u64>) {
+pub(super) fn replicas_end_equal_to_the_bit_in_any_precision(seeds: Range<u64>) {
     for precision in NARROW {
         for merge in [Merge::Sum, Merge::Mean] {
             for seed in seeds.clone() {

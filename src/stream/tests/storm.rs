@@ -492,7 +492,7 @@ fn thin_seeds_of_choice() {
     }
 }
 
-fn living_nodes_keep_their_work(seeds: Range<u64>) {
+pub(super) fn living_nodes_keep_their_work(seeds: Range<u64>) {
     seeds.for_each(|seed| run(seed, Storm::InTurn));
 }
 
@@ -502,7 +502,7 @@ fn troubles_that_overlap_lose_and_double_nothing(seeds: Range<u64>) {
 
 /// A master that is cut off may take its range again when the node that had it meanwhile is dead.
 /// What it did apart is lost then, and it says so: in a few of these runs.
-fn thin_links_lose_and_double_nothing(seeds: Range<u64>) {
+pub(super) fn thin_links_lose_and_double_nothing(seeds: Range<u64>) {
     few_lose_work(seeds, false);
 }
 

@@ -89,6 +89,8 @@ struct Report {
     after: Phase,
     /// Positions taken during the attack, compared with the mean of before and after.
     goodput_share: f64,
+    /// The same for each second of the nodes' CPU: the attacker may have taken what they lack.
+    goodput_share_per_cpu: f64,
     /// Frames that streamers looked at and refused by their seal, all nodes together, by reason.
     refused: Vec<(&'static str, u64)>,
     refused_total: u64,
@@ -144,7 +146,8 @@ impl Args {
         let whole = fleet.read();
 
         let (before, after) = (Phase::of(&first, &begun), Phase::of(&ended, &last));
-        let quiet = (before.positions_taken_per_s + after.positions_taken_per_s) / 2.0;
+        let share =
+            |of: fn(&Phase) -> f64| of(&during) / ((of(&before) + of(&after)) / 2.0).max(1e-9);
         let sum = |meter| whole.iter().map(|one| one.now(meter)).sum::<u64>();
         let refused = REFUSALS.map(|(name, meter)| (name, sum(meter))).to_vec();
         Ok(Report {
@@ -155,7 +158,8 @@ impl Args {
             rate: self.rate.clone(),
             attack_rate: self.attack_rate,
             attack,
-            goodput_share: during.positions_taken_per_s / quiet.max(1e-9),
+            goodput_share: share(|phase| phase.positions_taken_per_s),
+            goodput_share_per_cpu: share(Phase::taken_per_cpu_s),
             before,
             during,
             after,
@@ -264,6 +268,10 @@ impl Phase {
                 .sum(),
         }
     }
+
+    fn taken_per_cpu_s(&self) -> f64 {
+        self.positions_taken_per_s / self.cpu_share.max(1e-9)
+    }
 }
 
 impl Report {
@@ -309,8 +317,12 @@ impl Report {
             );
         }
         row(
-            "goodput under attack",
-            format!("{:.1} %", self.goodput_share * 100.0),
+            "goodput under attack; for each second of CPU",
+            format!(
+                "{:.1} %; {:.1} %",
+                self.goodput_share * 100.0,
+                self.goodput_share_per_cpu * 100.0
+            ),
         );
         row("weights changed", self.weights_changed.to_string());
         table.to_string()

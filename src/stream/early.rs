@@ -1,0 +1,158 @@
+//! When a slave answers: at once, or shortly before the next turn of the chunk.
+//!
+//! A position says its [lead](super::lead). If it has one, it calls for the delta of the chunk that
+//! is so far behind it in the turn, and is itself taken without an answer. What an answer does to
+//! a chunk is the same at any time: it takes the position that is held once more
+//! ([`take`](super::take)).
+//!
+//! Invariants: each position that is taken is answered once at most, so that nothing goes twice
+//! that is not known to be lost. A chunk that no position called for is answered when its own next
+//! one comes.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use zerocopy::IntoBytes;
+
+use super::common::Common;
+use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
+use super::narrow::Narrow;
+use super::take::{take, take_and_answer, take_and_answer_narrow, take_unanswered};
+use super::{Outbox, To, header, lead};
+use crate::weights::kernels;
+use crate::wire::{self, Dtype, Header};
+
+/// What was answered of each chunk, by one slave.
+#[cfg_attr(test, derive(Clone, Debug))]
+pub(super) struct Early {
+    /// Version of the position that was answered last.
+    answered: Vec<Option<u32>>,
+    /// The position of a chunk that is held.
+    held: Vec<f32>,
+}
+
+impl Early {
+    pub(super) fn new(chunks: u32) -> Self {
+        Self {
+            answered: vec![None; chunks as usize],
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes position `pos`, f32, of a chunk that is joined, and answers it or what it calls for.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        common: &mut Common<'_>,
+        narrow: &mut Narrow,
+        header: &Header,
+        (pos, ack): (&[u8], u8),
+        out: &mut impl Outbox,
+    ) {
+        let chunks = common.ranges.of(header.range);
+        let lead = match common.exactly_once() && !common.leaves() {
+            true => lead::chunks(header.held, chunks.len()),
+            false => 0,
+        };
+        // It answers its own position.
+        let header = &Header {
+            content: 0,
+            ..*header
+        };
+        let (chunk, sent) = (header.chunk as usize, common.counters.deltas_sent);
+        let held = common.state.chunk(header.chunk).version.load(Relaxed);
+        if lead == 0 || self.answered[chunk] != Some(held) {
+            take(common, narrow, header, pos, ack, out);
+            let went = common.counters.deltas_sent > sent;
+            self.answered[chunk] = went.then_some(header.chunk_version);
+        } else {
+            take_unanswered(common, header, pos, ack);
+            let flags = common.state.chunk(header.chunk).flags.load(Relaxed);
+            if flags & OUTSTANDING == 0 {
+                narrow.note_exact(header.chunk);
+            }
+        }
+        if lead > 0 {
+            self.answer_ahead(common, narrow, header, lead, out);
+        }
+    }
+
+    /// Answers the position that is held of the chunk `lead` behind that of `called`.
+    fn answer_ahead(
+        &mut self,
+        common: &mut Common<'_>,
+        narrow: &mut Narrow,
+        called: &Header,
+        lead: u32,
+        out: &mut impl Outbox,
+    ) {
+        let range = common.ranges.of(called.range);
+        let chunk = range.start + (called.chunk - range.start + lead) % (range.end - range.start);
+        let state = common.state.chunk(chunk);
+        let (flags, version) = (state.flags.load(Relaxed), state.version.load(Relaxed));
+        let is_held = flags & (JOINED | FORKED) == JOINED;
+        let answered = self.answered[chunk as usize] == Some(version);
+        if !is_held || answered || state.epoch.load(Relaxed) != called.epoch {
+            return;
+        }
+        let header = Header {
+            chunk,
+            chunk_version: version,
+            content: lead as u16,
+            ..*called
+        };
+        let sent = common.counters.deltas_sent;
+        if flags & OUTSTANDING != 0 {
+            self.repeat(common, narrow, &header, out);
+        } else {
+            let (_, last, _) = common.chunk_views(chunk);
+            self.held.resize(last.len(), 0.0);
+            kernels::copy_out(last, &mut self.held);
+            let held = self.held.as_bytes();
+            let taken = match common.config.precision {
+                Dtype::F32 => take_and_answer(common, &header, held, out),
+                _ => take_and_answer_narrow(common, narrow, &header, held, out),
+            };
+            common.counters.healed_weights += u64::from(taken.non_finite);
+        }
+        if common.counters.deltas_sent > sent {
+            self.answered[chunk as usize] = Some(version);
+        }
+    }
+
+    /// Sends the delta again that is outstanding. Nothing changes here.
+    fn repeat(
+        &mut self,
+        common: &mut Common<'_>,
+        narrow: &mut Narrow,
+        header: &Header,
+        out: &mut impl Outbox,
+    ) {
+        let (_, _, sent) = common.chunk_views(header.chunk);
+        let seq = common.state.chunk(header.chunk).seq.load(Relaxed);
+        let scale = common.scale(header.chunk);
+        let (dtype, goes) = match common.config.precision {
+            Dtype::F32 => {
+                self.held.resize(sent.len(), 0.0);
+                kernels::copy_out(sent, &mut self.held);
+                self.held.iter_mut().for_each(|value| *value *= scale);
+                (Dtype::F32, &self.held[..])
+            }
+            precision => {
+                let portion = narrow.portion_of(header.chunk).unwrap_or(scale);
+                narrow.repeat(precision, sent, portion)
+            }
+        };
+        let delta = header::delta(common, header, seq, dtype);
+        let went = common.shares.may_answer()
+            && out.send(To::Node(header.sender), delta.frame_len(), &mut |slot| {
+                wire::pack(dtype, goes, delta.emit(slot).1);
+            });
+        if went {
+            common.counters.deltas_sent += 1;
+            common.counters.deltas_repeated += 1;
+            common.shares.answer_sent();
+        } else {
+            common.counters.deltas_kept += 1;
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! How long before its turn the delta of a chunk is wanted: the *lead*.
+//!
+//! A delta that answers a position at once waits at the master for the next turn of its chunk.
+//! Where a turn takes many steps, what the others did is then one to two turns old when it is seen.
+//! So the master says in its positions how far ahead of them slaves are to answer: by what is on
+//! the way to them and back, and some more. Then the next position has what they did until shortly
+//! before it.
+//!
+//! Arithmetic over counts. Invariant: only the time of an answer depends on it, so nothing that is
+//! wrong here can lose or double anything.
+
+/// A range in the unit of frames.
+const WHOLE: u64 = 256;
+/// The longest lead, in that unit. If more is on the way, an answer at once is as good.
+const MOST: u64 = 64;
+/// A lead is so many times what is on the way, and so many chunks more.
+const TIMES: f64 = 3.0;
+const MORE: f64 = 8.0;
+/// Share of what is known that the newest answer replaces.
+const SMOOTHING: f64 = 1.0 / 32.0;
+
+/// The lead of one master, and what it follows from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lead {
+    /// Positions on the way when an answer comes, smoothed.
+    flying: f64,
+    /// Iterations of all nodes when the turn began.
+    iterations: u64,
+    /// The lead of this turn, chunks; 0: answers are to come at once.
+    chunks: u64,
+}
+
+impl Lead {
+    /// Notes that an answer came when so many positions had gone since the one that it answers.
+    #[inline]
+    pub(super) fn note_answer(&mut self, flying: u64) {
+        self.flying += SMOOTHING * (flying as f64 - self.flying);
+    }
+
+    /// A turn begins, when all of `nodes` together have made so many iterations.
+    pub(super) fn begin_turn(&mut self, iterations: u64, nodes: u16) {
+        let made = iterations.saturating_sub(self.iterations);
+        self.iterations = iterations;
+        // Nothing is won in a turn that is shorter than a step, and two passes over a chunk cost
+        // more than one.
+        let slow = made >= u64::from(nodes.max(1));
+        self.chunks = match slow {
+            true => (TIMES * self.flying + MORE) as u64,
+            false => 0,
+        };
+    }
+
+    /// The lead in a range of `len` chunks, in 256ths of it; 0: answers are to come at once.
+    #[inline]
+    pub(super) fn of(&self, len: usize) -> u8 {
+        #[cfg(test)]
+        if let Some(lead) = FORCED.get() {
+            return lead;
+        }
+        if self.chunks == 0 {
+            return 0;
+        }
+        match (self.chunks * WHOLE).div_ceil(len.max(1) as u64) {
+            share @ 1..=MOST => share as u8,
+            _ => 0,
+        }
+    }
+}
+
+/// A lead of a position in chunks of its range of `len`; 0: it is to be answered at once.
+#[inline]
+pub(super) fn chunks(lead: u8, len: usize) -> u32 {
+    let chunks = (u64::from(lead) * len as u64).div_ceil(WHOLE);
+    // An answer has 16 bits for it.
+    chunks.min(u64::from(u16::MAX)) as u32
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The lead of all masters of this thread, whatever is measured.
+    static FORCED: std::cell::Cell<Option<u8>> = const { std::cell::Cell::new(None) };
+}
+
+/// Forces the lead of all masters of this thread while `run` runs.
+#[cfg(test)]
+pub(super) fn forced(lead: u8, run: impl FnOnce()) {
+    FORCED.set(Some(lead));
+    run();
+    FORCED.set(None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lead(flying: u64, made: u64) -> Lead {
+        let mut lead = Lead::default();
+        lead.begin_turn(1000, 4);
+        (0..1000).for_each(|_| lead.note_answer(flying));
+        lead.begin_turn(1000 + made, 4);
+        lead
+    }
+
+    #[test]
+    fn it_covers_what_is_on_the_way_where_a_turn_takes_steps() {
+        let slow = lead(10, 4);
+        for len in [160, 306, 5000, 1_000_000] {
+            let chunks = chunks(slow.of(len), len);
+            assert!(
+                chunks >= 30 && chunks <= 38 + len as u32 / 256,
+                "{len}: {chunks}"
+            );
+        }
+    }
+
+    #[test]
+    fn answers_come_at_once_in_short_turns_and_small_ranges() {
+        assert_eq!(lead(10, 3).of(5000), 0, "no step each");
+        assert_eq!(lead(10, 4).of(140), 0, "more than a quarter");
+        assert_eq!(lead(10, 4).of(0), 0);
+        assert_eq!(lead(100_000, 400).of(5000), 0);
+        assert_eq!(chunks(0, 5000), 0);
+        assert_eq!(chunks(255, usize::MAX >> 8), u32::from(u16::MAX));
+    }
+}

@@ -1,0 +1,116 @@
+//! Answers that leave before the next turn of their chunk: in storms nothing is lost or doubled, and
+//! what a slave did is in the next position.
+
+use super::*;
+use crate::sim::Limit;
+use crate::stream::lead::forced;
+
+storms! {
+    storms_lose_and_double_nothing: 8 of 200;
+    thin_links_lose_and_double_nothing: 8 of 200;
+    every_delta_counts_by_its_portion_once: 8 of 60;
+    nothing_is_lost_in_any_precision: 8 of 60;
+    kills_lose_nothing_in_any_precision: 8 of 40;
+    replicas_end_equal_in_any_precision: 4 of 20;
+    who_joins_and_leaves_loses_nothing: 4 of 20;
+}
+
+/// A quarter of the seeds for each lead: one chunk to half of a range.
+fn early(seeds: Range<u64>, check: fn(Range<u64>)) {
+    let quarter = (seeds.end - seeds.start).div_ceil(4);
+    for (place, lead) in (0..).zip([1, 40, 64, 128]) {
+        let from = seeds.start + place * quarter;
+        forced(lead, || check(from..(from + quarter).min(seeds.end)));
+    }
+}
+
+fn storms_lose_and_double_nothing(seeds: Range<u64>) {
+    early(seeds, storm::living_nodes_keep_their_work);
+}
+
+fn thin_links_lose_and_double_nothing(seeds: Range<u64>) {
+    early(seeds, storm::thin_links_lose_and_double_nothing);
+}
+
+fn every_delta_counts_by_its_portion_once(seeds: Range<u64>) {
+    early(seeds, merge::every_delta_counts_by_its_portion_once);
+}
+
+fn nothing_is_lost_in_any_precision(seeds: Range<u64>) {
+    early(seeds, narrow::nothing_is_lost_or_doubled_in_any_precision);
+}
+
+fn kills_lose_nothing_in_any_precision(seeds: Range<u64>) {
+    early(
+        seeds,
+        narrow::killed_streamers_lose_and_double_nothing_in_any_precision,
+    );
+}
+
+fn replicas_end_equal_in_any_precision(seeds: Range<u64>) {
+    early(
+        seeds,
+        narrow::replicas_end_equal_to_the_bit_in_any_precision,
+    );
+}
+
+fn who_joins_and_leaves_loses_nothing(seeds: Range<u64>) {
+    early(seeds, members::who_joins_and_leaves_loses_nothing);
+}
+
+/// Mean time until node 2 has what node 1 does in the range of node 0, in turns that take some 28
+/// ms, ns.
+fn seen_after_ns() -> u64 {
+    let folder = folder();
+    let config = Config {
+        chunks: 288,
+        ..config(Deltas::ExactlyOnce)
+    };
+    let faults = Faults {
+        delay_ns: 100_000,
+        limit: Some(Limit {
+            bytes_per_s: 2e6,
+            burst_bytes: 1500,
+            known_frame_bytes: 192,
+        }),
+        ..Faults::default()
+    };
+    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let mut world = World::new(&fleet, faults, 1);
+    wait_ready(&mut world, 1);
+    let mut made = 0;
+    let mut step = |world: &mut World<'_>| {
+        world.step_by(STRIDE_NS);
+        made += 1;
+        if made % 100 == 0 {
+            for node in 0..NODES {
+                world.set_iterations(node, made / 100);
+            }
+        }
+    };
+    (0..1000).for_each(|_| step(&mut world));
+    let own = world.streamer(0).unwrap().own_weights();
+    let mut took_ns = 0;
+    const TRIALS: u64 = 100;
+    for trial in 0..TRIALS {
+        let i = own.start + world.random_below(own.len());
+        let before = fleet.weights(2).load(i);
+        fleet.weights(1).racy_add(i, 1.0);
+        let begun_ns = world.now_ns();
+        while fleet.weights(2).load(i) == before {
+            step(&mut world);
+            assert!(world.now_ns() < begun_ns + 1_000_000_000, "trial {trial}");
+        }
+        took_ns += world.now_ns() - begun_ns;
+    }
+    took_ns / TRIALS
+}
+
+/// An answer at once waits for a whole turn at the master, half of one on the average before it.
+#[test]
+fn what_a_slave_did_is_in_the_next_position_where_turns_take_steps() {
+    let early = seen_after_ns();
+    let mut at_once = 0;
+    forced(0, || at_once = seen_after_ns());
+    assert!(early * 10 < at_once * 6, "{early} and {at_once} ns");
+}
