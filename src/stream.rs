@@ -10,16 +10,15 @@
 //! [`Streamer::poll_transmit`] to send the next positions.
 //!
 //! [`Streamer`] checks frames and hands them to its parts, which have fields of their own: master
-//! (`master`, with `apply`, `window`, `lead`, `sparse`, `heal`), slave (`slave`, with `take` and
-//! `early`), and what
-//! happens to ranges whose master is lost: `takeover` and `balance` decide who is next, `restore`
-//! (with `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure` ask for what is needed,
-//! `replicas` answers. `checks` finds replicas that differ from what their master sent. `leave` has
-//! what a node does before it ends, `remains` how far it is. `lease` has what is known of each
-//! range; `epochs`, `lives` and `silence` which frames count and who lives; `handover` and `forks`
-//! what becomes of weights when the master changes; `reach` who hears whom by multicast. `search`
-//! is how a host comes to a node number, `seekers` what nodes answer it. What they share is lent to
-//! them (`common`); all headers are made in `header`.
+//! (`master`, with `apply`, `window`, `lead`, `momentum`, `sparse`, `heal`), slave (`slave`, with
+//! `take` and `early`), and what happens to ranges whose master is lost: `takeover` and `balance`
+//! decide who is next, `restore` (with `pull`), `missing`, `begun`, `rejoin`, `owed` and `unsure`
+//! ask for what is needed, `replicas` answers. `checks` finds replicas that differ from what their
+//! master sent. `leave` has what a node does before it ends, `remains` how far it is. `lease` has
+//! what is known of each range; `epochs`, `lives` and `silence` which frames count and who lives;
+//! `handover` and `forks` what becomes of weights when the master changes; `reach` who hears whom
+//! by multicast. `search` is how a host comes to a node number, `seekers` what nodes answer it.
+//! What they share is lent to them (`common`); all headers are made in `header`.
 //!
 //! Who owns what: every node is at first the master of one contiguous range of chunks ([`Ranges`])
 //! and slave of all others. `docs/reference/stream-protocol.md` has the rules and why they lose and
@@ -49,6 +48,7 @@ mod lives;
 mod map;
 mod master;
 mod missing;
+mod momentum;
 mod narrow;
 mod owed;
 mod pieces;

@@ -301,6 +301,7 @@ impl<'a> Training<'a> {
         if solver.ends_ns > 0 {
             let cluster = Cluster {
                 portion: streamer.portion(),
+                most_stride: streamer.most_stride(),
                 own: streamer.streamed_weights(),
                 crew: f32::from(self.how.per_node),
             };

@@ -31,6 +31,8 @@ pub struct Cluster {
     /// This node's portion of the cluster's iterations, above 0, at most 1: what its streamer
     /// multiplies deltas by.
     pub portion: f32,
+    /// The longest stride, 1 or more.
+    pub most_stride: f32,
     /// The weights that this node masters: runs that rise.
     pub own: Vec<Range<usize>>,
     /// Steps that all solvers of this node make while this one makes one, 1 or more: together they
@@ -156,6 +158,7 @@ impl Cluster {
         let globals = shared.globals();
         Self {
             portion: globals.portion(),
+            most_stride: globals.most_stride(),
             own: globals.own_ranges(),
             crew: crew.size(),
         }
@@ -181,7 +184,8 @@ impl Cluster {
         if limit.is_nan() {
             return 1.0;
         }
-        (limit as f32).min(1.0 / self.portion).max(1.0)
+        let most = self.most_stride.min(1.0 / self.portion);
+        (limit as f32).min(most).max(1.0)
     }
 
     /// The parts of the weights `all` and how often a step is taken off each: `stride` times, but
@@ -282,6 +286,7 @@ mod tests {
         let (mut one, two) = (Model::new(), Model::new());
         let alone = Cluster {
             portion: 1.0,
+            most_stride: f32::INFINITY,
             own: std::iter::once(0..one.net.extent()).collect(),
             crew: 1.0,
         };
@@ -301,6 +306,7 @@ mod tests {
             1e-5,
             &Cluster {
                 portion: 0.25,
+                most_stride: f32::INFINITY,
                 own: vec![own.clone()],
                 crew: 1.0,
             },
@@ -310,6 +316,7 @@ mod tests {
             1e-5,
             &Cluster {
                 portion: 1.0,
+                most_stride: f32::INFINITY,
                 own: Vec::new(),
                 crew: 1.0,
             },
@@ -333,6 +340,7 @@ mod tests {
             0.004,
             &Cluster {
                 portion: 1.0 / 64.0,
+                most_stride: f32::INFINITY,
                 own: Vec::new(),
                 crew: 1.0,
             },
@@ -355,11 +363,13 @@ mod tests {
         let (mut ours, mut plain) = (Model::new(), Model::new());
         let cluster = Cluster {
             portion: 0.25,
+            most_stride: f32::INFINITY,
             own: vec![100..200_000, 300_000..300_016],
             crew: 1.0,
         };
         let alone = Cluster {
             portion: 1.0,
+            most_stride: f32::INFINITY,
             ..cluster.clone()
         };
         let before = plain.values();

@@ -15,6 +15,9 @@ const COUNTED: u32 = 16;
 /// Chunks of a node that are few.
 const FEW: u32 = 16 * COUNTED;
 
+/// Share of the age of late that the newest one replaces.
+const LATE: f64 = 1.0 / 64.0;
+
 /// How many steps were made between two positions of a chunk: how stale the weights are that steps
 /// are computed from, in the unit that decides whether asynchronous learning is stable.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub struct AgeSteps {
     every: u32,
     /// Local and cluster iterations when a chunk was taken last.
     taken: Vec<Option<(u64, u64)>>,
+    /// Local steps between positions of late.
+    late: f64,
 }
 
 impl AgeSteps {
@@ -40,17 +45,24 @@ impl AgeSteps {
             cluster: steps(),
             every,
             taken: vec![None; chunks.div_ceil(every) as usize],
+            late: 0.0,
         }
     }
 
     fn note(&mut self, chunk: u32, local: u64, cluster: u64) {
         let before = self.taken[(chunk / self.every) as usize].replace((local, cluster));
         if let Some((local_before, cluster_before)) = before {
-            self.local
-                .saturating_record(local.saturating_sub(local_before));
+            let passed = local.saturating_sub(local_before);
+            self.local.saturating_record(passed);
+            self.late += LATE * (passed as f64 - self.late);
             self.cluster
                 .saturating_record(cluster.saturating_sub(cluster_before));
         }
+    }
+
+    /// Local steps between two positions of a chunk, of late.
+    pub(super) fn late(&self) -> f64 {
+        self.late
     }
 
     /// Notes that a position of `chunk` was taken.

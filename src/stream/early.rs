@@ -5,9 +5,10 @@
 //! a chunk is the same at any time: it takes the position that is held once more
 //! ([`take`](super::take)).
 //!
-//! Invariants: each position that is taken is answered once at most, so that nothing goes twice
-//! that is not known to be lost. A chunk that no position called for is answered when its own next
-//! one comes.
+//! Invariant: each position that is taken is answered once at most, so that nothing goes twice that
+//! is not known to be lost. If a chunk was not called for, or there was no room for its answer,
+//! that waits for the next turn: at once it would be as late, and would keep back what comes after
+//! it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -58,22 +59,19 @@ impl Early {
             content: 0,
             ..*header
         };
-        let (chunk, sent) = (header.chunk as usize, common.counters.deltas_sent);
-        let held = common.state.chunk(header.chunk).version.load(Relaxed);
-        if lead == 0 || self.answered[chunk] != Some(held) {
+        if lead == 0 {
+            let sent = common.counters.deltas_sent;
             take(common, narrow, header, pos, ack, out);
             let went = common.counters.deltas_sent > sent;
-            self.answered[chunk] = went.then_some(header.chunk_version);
-        } else {
-            take_unanswered(common, header, pos, ack);
-            let flags = common.state.chunk(header.chunk).flags.load(Relaxed);
-            if flags & OUTSTANDING == 0 {
-                narrow.note_exact(header.chunk);
-            }
+            self.answered[header.chunk as usize] = went.then_some(header.chunk_version);
+            return;
         }
-        if lead > 0 {
-            self.answer_ahead(common, narrow, header, lead, out);
+        take_unanswered(common, header, pos, ack);
+        let flags = common.state.chunk(header.chunk).flags.load(Relaxed);
+        if flags & OUTSTANDING == 0 {
+            narrow.note_exact(header.chunk);
         }
+        self.answer_ahead(common, narrow, header, lead, out);
     }
 
     /// Answers the position that is held of the chunk `lead` behind that of `called`.

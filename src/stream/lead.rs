@@ -26,6 +26,8 @@ pub(super) struct Lead {
     flying: f64,
     /// Iterations of all nodes when the turn began.
     iterations: u64,
+    /// Steps of each node in the last turn.
+    steps: f64,
     /// The lead of this turn, chunks; 0: answers are to come at once.
     chunks: u64,
 }
@@ -43,11 +45,16 @@ impl Lead {
         self.iterations = iterations;
         // Nothing is won in a turn that is shorter than a step, and two passes over a chunk cost
         // more than one.
-        let slow = made >= u64::from(nodes.max(1));
-        self.chunks = match slow {
+        self.steps = made as f64 / f64::from(nodes.max(1));
+        self.chunks = match self.steps >= 1.0 {
             true => (TIMES * self.flying + MORE) as u64,
             false => 0,
         };
+    }
+
+    /// Steps of each node in the last turn.
+    pub(super) fn steps(&self) -> f64 {
+        self.steps
     }
 
     /// The lead in a range of `len` chunks, in 256ths of it; 0: answers are to come at once.

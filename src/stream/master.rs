@@ -16,10 +16,11 @@ use super::common::Common;
 use super::heal::{Healed, Keeping, heal, note_healed};
 use super::lead::Lead;
 use super::lease::Turn;
+use super::momentum::Momentum;
 use super::narrow::Parts;
 use super::sparse::Sparse;
 use super::window::Window;
-use super::{Outbox, To, header};
+use super::{Merge, Outbox, To, header};
 use crate::weights::{ChunkState, kernels};
 use crate::wire::{self, DropReason, Dtype, Frame, Header};
 
@@ -37,6 +38,7 @@ pub(super) struct Master {
     cursor: u32,
     window: Window,
     lead: Lead,
+    momentum: Momentum,
     sparse: Sparse,
     keeping: Keeping,
     /// What was published, where payloads are narrow.
@@ -60,6 +62,7 @@ impl Master {
             turns: common.turns,
             window: Window::new(config.window_frames, chunks, config.places()),
             lead: Lead::default(),
+            momentum: Momentum::default(),
             sparse: Sparse::new(config, chunks),
             keeping: Keeping::default(),
             parts: Parts::new(config, chunks),
@@ -170,6 +173,10 @@ impl Master {
             let others = common.remote_iterations();
             let iterations = common.local_iterations().saturating_add(others);
             self.lead.begin_turn(iterations, common.config.nodes);
+            let nodes =
+                (common.config.merge == Merge::Mean).then(|| 1.0 / f64::from(common.portion()));
+            self.momentum
+                .begin_turn(self.turn.len(), self.lead.steps(), nodes);
             self.checks.begin_pass(now_ns, &common.config, &self.turn);
         }
     }
@@ -198,6 +205,8 @@ impl Master {
     ) -> bool {
         let (w, kept, published) = common.chunk_views(chunk);
         let state = common.state.chunk(chunk);
+        let place = self.own(chunk);
+        self.momentum.move_on(place, w, common.writes());
         self.keeping.poll(common, chunk);
         if common.config.precision != Dtype::F32 {
             return self.send_narrow_position(common, chunk, out);
@@ -235,6 +244,7 @@ impl Master {
             return false;
         };
         self.tickets[chunk as usize] = ticket;
+        self.momentum.note_went();
         note_healed(common, chunk, healed);
         self.sparse.note_gone(w, published, &mut self.values);
         common.counters.positions_sent += 1;
@@ -280,6 +290,7 @@ impl Master {
         });
         if went {
             self.parts.note_went(own, part, (weights, published));
+            self.momentum.note_went();
             common.counters.positions_sent += 1;
         } else {
             note_position_stayed(state, version);

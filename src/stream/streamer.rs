@@ -16,6 +16,7 @@ use super::lease::Turn;
 use super::leave::Leave;
 use super::master::Master;
 use super::missing::Missing;
+use super::momentum::Rule;
 use super::owed::Debts;
 use super::pieces::check_piece;
 use super::rejoin::Rejoin;
@@ -268,6 +269,13 @@ impl<'a> Streamer<'a> {
     /// its inverse walk as fast as the cluster.
     pub fn portion(&self) -> f32 {
         self.common.portion()
+    }
+
+    /// Steps that a solver of this node may take at once: fewer, the older its weights are, as
+    /// masters then go on with what came.
+    pub fn most_stride(&self) -> f32 {
+        let nodes = 1.0 / f64::from(self.common.portion());
+        Rule::of(self.slave.age_steps().late(), nodes).stride as f32
     }
 
     /// True once each chunk is streamed here or was taken: solvers may start.

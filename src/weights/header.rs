@@ -176,7 +176,10 @@ pub struct Globals {
     pub quorum: AtomicU64,
     /// Nodes that are heard, this one included, if there is a quorum. Written by the streamer.
     pub heard_nodes: AtomicU64,
-    _streamer: [AtomicU64; 1],
+    /// Steps that a solver may take at once, 1 or more, as f32 bits; 0: no streamer has said it,
+    /// any number. Written by the streamer.
+    pub most_stride_bits: AtomicU32,
+    _streamer: AtomicU32,
     /// The weights that this node masters, in runs: the first, and the one behind the last; both 0:
     /// none. Written by the streamer.
     pub own_ranges: [[AtomicU64; 2]; OWN_RANGES],
@@ -233,6 +236,13 @@ impl Globals {
         } else {
             1.0
         }
+    }
+
+    /// Steps that a solver may take at once, 1 or more.
+    pub fn most_stride(&self) -> f32 {
+        use std::sync::atomic::Ordering::Relaxed;
+        let most = f32::from_bits(self.most_stride_bits.load(Relaxed));
+        if most >= 1.0 { most } else { f32::INFINITY }
     }
 
     /// The weights that this node masters, in runs that rise; none until a streamer has said it.

@@ -97,6 +97,9 @@ impl Loop<'_> {
         globals
             .portion_bits
             .store(self.stream.streamer().portion().to_bits(), Relaxed);
+        globals
+            .most_stride_bits
+            .store(self.stream.streamer().most_stride().to_bits(), Relaxed);
         self.told_ready = self.stream.ready();
         globals.ready.store(u32::from(self.told_ready), Relaxed);
     }

@@ -101,6 +101,7 @@ fn agrees_in_cluster<D: Device>(
         let own = n / 3..n / 2;
         let cluster = Cluster {
             portion,
+            most_stride: f32::INFINITY,
             own: vec![own],
             crew: 2.0,
         };

@@ -1,5 +1,5 @@
-//! Answers that leave before the next turn of their chunk: in storms nothing is lost or doubled, and
-//! what a slave did is in the next position.
+//! Answers that leave before the next turn of their chunk: in storms nothing is lost or doubled,
+//! and what a slave did is in the next position.
 
 use super::*;
 use crate::sim::Limit;

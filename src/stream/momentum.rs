@@ -1,0 +1,223 @@
+//! Momentum of masters, where a turn takes many steps.
+//!
+//! A node that walks ahead for all (`portion`) guesses at what the others do. In a long turn the
+//! guess is too noisy: it is the walk of one node with steps that were meant for the mean of all.
+//! So the longer a turn is, the less far solvers walk, and the more of what a turn has brought goes
+//! on in the next ones. That is Nesterov momentum on the movement of positions, chunk by chunk: the
+//! outer optimiser of DiLoCo (arXiv 2311.08105).
+//!
+//! Touches the weights of chunks that this node streams, before their position goes. Invariants:
+//! each chunk moves once in a turn; without steps of solvers nothing moves. What is remembered is
+//! in no file: a node that takes a range over begins without.
+
+use crate::weights::{WeightsView, Writes};
+
+/// Steps of each node in a turn up to which solvers walk for all, and from which on they make plain
+/// steps.
+const SHORT: f64 = 4.0;
+const LONG: f64 = 16.0;
+/// Momentum of turns that are half as long on the scale of the two, or longer, and how far one such
+/// turn moves at most, in movements of nodes.
+const MOST: f64 = 0.8;
+const FARTHEST: f64 = 0.8;
+/// A smaller part of the way is not worth the memory.
+const LEAST: f64 = 0.05;
+/// Share of what is known of turns that the newest one replaces.
+const SMOOTHING: f64 = 0.5;
+
+/// How far solvers walk, and what masters do, where a turn takes so many steps. The product of
+/// `stride` and what momentum adds up to, `rate / (1 - momentum)`, is the number of nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rule {
+    /// Steps that a solver takes at once, at most.
+    pub(super) stride: f64,
+    pub(super) momentum: f64,
+    pub(super) rate: f64,
+}
+
+impl Rule {
+    /// For turns of `age` steps of each of `nodes` nodes.
+    pub(super) fn of(age: f64, nodes: f64) -> Self {
+        let part = ((age / SHORT).max(1.0).log2() / (LONG / SHORT).log2()).min(1.0);
+        let part = if part < LEAST { 0.0 } else { part };
+        let gain = nodes.max(1.0).powf(part);
+        let ramp = (2.0 * part).min(1.0);
+        let farthest = 1.0 - ramp * (1.0 - FARTHEST);
+        let momentum = match gain > 1.0 {
+            true => (MOST * ramp).max(1.0 - farthest / gain),
+            false => 0.0,
+        };
+        Self {
+            stride: nodes.max(1.0) / gain,
+            momentum,
+            rate: gain * (1.0 - momentum),
+        }
+    }
+}
+
+/// The momentum of the chunks that one node streams.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Momentum {
+    /// Steps of each node in a turn, smoothed.
+    age: f64,
+    /// `None`: nothing goes on.
+    rule: Option<Rule>,
+    /// Of each weight the last position, and how far it moves with momentum; none: not known yet.
+    chunks: Vec<Option<Moving>>,
+    /// The chunk that has moved, and its position has not left.
+    moved: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Moving {
+    position: Vec<f32>,
+    velocity: Vec<f32>,
+}
+
+impl Momentum {
+    /// A turn over so many chunks begins. In the last one each of `nodes` nodes made `steps` steps;
+    /// none: its work is not merged as a mean.
+    pub(super) fn begin_turn(&mut self, chunks: usize, steps: f64, nodes: Option<f64>) {
+        self.age += SMOOTHING * (steps - self.age);
+        let rule = nodes.map(|nodes| Rule::of(self.age, nodes));
+        // What was under way when solvers stop is given up: replicas are to come to rest.
+        self.rule = rule.filter(|rule| rule.momentum > 0.0 && steps > 0.0);
+        match self.rule {
+            Some(_) => self.chunks.resize(chunks, None),
+            None => self.chunks.clear(),
+        }
+    }
+
+    /// Moves the weights `w` of the chunk at `place` in the turn on, unless it has moved already.
+    #[inline]
+    pub(super) fn move_on(&mut self, place: usize, w: WeightsView<'_>, writes: Writes) {
+        if let Some(rule) = self.rule
+            && self.moved != Some(place)
+        {
+            self.moved = Some(place);
+            if let Some(chunk) = self.chunks.get_mut(place) {
+                match chunk {
+                    Some(moving) => moving.move_on(rule, w, writes),
+                    None => *chunk = Some(Moving::from(w)),
+                }
+            }
+        }
+    }
+
+    /// The position of the chunk that has moved left.
+    #[inline]
+    pub(super) fn note_went(&mut self) {
+        self.moved = None;
+    }
+}
+
+impl Moving {
+    fn from(w: WeightsView<'_>) -> Self {
+        Self {
+            position: (0..w.len()).map(|i| w.load(i)).collect(),
+            velocity: vec![0.0; w.len()],
+        }
+    }
+
+    #[cold]
+    fn move_on(&mut self, rule: Rule, w: WeightsView<'_>, writes: Writes) {
+        let (momentum, rate) = (rule.momentum as f32, rule.rate as f32);
+        let both = self.position.iter_mut().zip(&mut self.velocity);
+        for (i, (position, velocity)) in both.enumerate() {
+            let now = w.load(i);
+            let came = now - *position;
+            *velocity = momentum * *velocity + came;
+            let goes_on = rate * (momentum * *velocity + came) - came;
+            if !goes_on.is_finite() {
+                // It is healed elsewhere.
+                (*position, *velocity) = (now, 0.0);
+                continue;
+            }
+            match writes {
+                Writes::Racy => w.racy_add(i, goes_on),
+                Writes::Atomic => w.atomic_add(i, goes_on),
+            }
+            *position = now + goes_on;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn solvers_and_masters_together_go_as_far_as_all_nodes() {
+        for nodes in [1.0, 2.0, 4.0, 8.0, 64.0] {
+            let mut before = Rule::of(0.0, nodes);
+            assert_eq!(before, Rule::of(4.0, nodes));
+            assert_eq!(
+                (before.stride, before.momentum, before.rate),
+                (nodes, 0.0, 1.0)
+            );
+            for age in [5.0, 6.0, 8.0, 12.0, 16.0, 1000.0] {
+                let rule = Rule::of(age, nodes);
+                let gain = rule.rate / (1.0 - rule.momentum);
+                assert!((rule.stride * gain - nodes).abs() < 1e-9, "{rule:?}");
+                assert!((0.0..1.0).contains(&rule.momentum) && rule.rate <= 1.0 + 1e-9);
+                assert!(rule.stride <= before.stride && rule.momentum >= before.momentum);
+                before = rule;
+            }
+            assert_eq!(before.stride, 1.0);
+        }
+    }
+
+    fn words(values: &[f32]) -> Vec<AtomicU32> {
+        let words = values.iter().map(|value| AtomicU32::new(value.to_bits()));
+        words.collect()
+    }
+
+    /// What comes once moves a weight by its gain, over the turns; what does not move stays.
+    #[test]
+    fn what_came_goes_on_once_in_each_turn_until_solvers_stop() {
+        let words = words(&[1.0, -2.0]);
+        let w = WeightsView::of(&words);
+        let mut momentum = Momentum::default();
+        (0..20).for_each(|_| momentum.begin_turn(1, 100.0, Some(4.0)));
+        momentum.move_on(0, w, Writes::Racy);
+        momentum.note_went();
+        assert_eq!((w.load(0), w.load(1)), (1.0, -2.0));
+        w.racy_add(0, 1.0);
+        momentum.move_on(0, w, Writes::Racy);
+        let first = w.load(0);
+        // There was no room for the position: it does not move again.
+        momentum.move_on(0, w, Writes::Racy);
+        assert_eq!(w.load(0), first);
+        for _ in 0..100 {
+            momentum.note_went();
+            momentum.begin_turn(1, 100.0, Some(4.0));
+            momentum.move_on(0, w, Writes::Atomic);
+        }
+        assert!((w.load(0) - 5.0).abs() < 1e-3, "{}", w.load(0));
+        assert_eq!(w.load(1), -2.0);
+        w.racy_add(0, 1.0);
+        momentum.note_went();
+        momentum.begin_turn(1, 0.0, Some(4.0));
+        momentum.move_on(0, w, Writes::Racy);
+        assert!((w.load(0) - 6.0).abs() < 1e-3, "{}", w.load(0));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_forgotten() {
+        let words = words(&[1.0]);
+        let w = WeightsView::of(&words);
+        let mut momentum = Momentum::default();
+        (0..20).for_each(|_| momentum.begin_turn(1, 100.0, Some(2.0)));
+        momentum.move_on(0, w, Writes::Racy);
+        momentum.note_went();
+        w.store(0, f32::NAN);
+        momentum.move_on(0, w, Writes::Racy);
+        momentum.note_went();
+        w.store(0, 3.0);
+        momentum.move_on(0, w, Writes::Racy);
+        momentum.note_went();
+        momentum.move_on(0, w, Writes::Racy);
+        assert_eq!(w.load(0), 3.0);
+    }
+}
