@@ -51,13 +51,13 @@ fn config(nodes: u16, merge: Merge, data: &DataSet) -> Config {
     }
 }
 
-/// A rate that makes a weight some three local steps old, and a tenth of the frames lost.
+/// A rate that makes a weight some four local steps old, and a tenth of the frames lost.
 fn faults() -> Faults {
     Faults {
         drop: 0.1,
         delay_ns: 100_000,
         limit: Some(crate::sim::Limit {
-            bytes_per_s: 64e6,
+            bytes_per_s: 32e6,
             burst_bytes: 1 << 20,
             known_frame_bytes: 1472,
         }),
@@ -159,7 +159,7 @@ fn steps_take_the_times_of_a_recording() {
     assert!(training.utilisation() > 0.99);
 }
 
-/// The failure that the mean is there for: four nodes, momentum 0.9, weights three steps old.
+/// The failure that the mean is there for: four nodes, momentum 0.9, weights four steps old.
 #[test]
 #[ignore = "long: whole trainings"]
 fn four_nodes_learn_by_a_mean_and_diverge_by_a_sum() {
