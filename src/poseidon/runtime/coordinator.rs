@@ -134,7 +134,7 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        drop(reception);
+        scope.spawn(|| reception.end(shutdown.reason()));
         let links = std::mem::take(&mut lock(members).links).into_values();
         close_all(links.collect(), &shutdown, || readers.load(Relaxed));
     });

@@ -103,6 +103,12 @@ impl Incoming {
         Message::read(&header, &self.pool, read)
     }
 
+    /// Reads, and forgets, until the other end has closed: bytes that nothing has read would reset
+    /// the connection, and a last message to the other end could be lost.
+    pub(super) fn drain(&mut self) {
+        while self.stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
+    }
+
     /// Allows messages of a plan from now on, in memory of `pool`. Before that, only text is
     /// allowed.
     pub(super) fn expect(&mut self, sizes: Arc<Sizes>, pool: Pool) {

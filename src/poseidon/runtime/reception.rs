@@ -4,15 +4,16 @@
 //! another. Invariants: a stranger that has not sent its first message [`GREETING`] after it
 //! connected is cut off, however slowly its bytes come; only time in which this process ran counts.
 //! At most [`STRANGERS`] are here at once: the one that came first gives way. No member waits for a
-//! stranger: its thread ends by itself, and at the latest with the reception.
+//! stranger: its thread ends by itself, and at the latest with the reception. Who is on the way in
+//! when the run fails is told why.
 
-use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::link::{self, Incoming, Link, LinkError};
+use super::member::LOOK_EVERY;
 use super::secure::ClusterKey;
 use crate::poseidon::{MemberHello, Message, MessageKind, ParseError};
 
@@ -23,6 +24,8 @@ const STRANGERS: usize = 32;
 /// Most time that counts between two looks. A process that was stopped for longer could not have
 /// read what a stranger sent meanwhile.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// Looks, [`LOOK_EVERY`] apart, in which those on the way in are told why the run fails.
+const PARTING_LOOKS: u32 = 100;
 /// Strangers that are named in the log one by one; of more, only each of so many.
 const NAMED: u64 = 100;
 
@@ -103,6 +106,30 @@ impl Reception {
             }
         }
         None
+    }
+
+    /// Closes the port. If the run fails, those who have connected and were not received yet are
+    /// told why: they would blame this member, which closed the connection.
+    pub(super) fn end(mut self, why: Option<String>) {
+        let Some(why) = why else { return };
+        let last = Arc::new(Message::text(MessageKind::Abort, 0, why));
+        std::thread::scope(|scope| {
+            let mut parting = Vec::new();
+            for _ in 0..PARTING_LOOKS {
+                while let Some(guest) = self.next() {
+                    guest.link.send(last.clone());
+                    guest.link.close();
+                    let mut incoming = guest.incoming;
+                    parting.push((guest.link, scope.spawn(move || incoming.drain())));
+                }
+                parting.retain(|(_, reads)| !reads.is_finished());
+                if self.strangers.is_empty() && parting.is_empty() {
+                    break;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            parting.iter().for_each(|(link, _)| link.cut());
+        });
     }
 
     /// Adds the time since the last look to the age of each stranger, and cuts off the old ones.
@@ -187,17 +214,13 @@ fn greet(
     key: Option<&ClusterKey>,
     reply: &Reply,
 ) -> Result<Option<Guest>, LinkError> {
-    let raw = stream.try_clone()?;
     let (link, mut incoming) = link::open(stream, key, false)?;
     let first = match incoming.next() {
         Ok(first) => first,
         Err(why) => {
             if let LinkError::Parse(ParseError::Version(_)) = &why {
-                part(
-                    raw,
-                    link,
-                    Message::text(MessageKind::Abort, 0, why.to_string()),
-                );
+                let last = Message::text(MessageKind::Abort, 0, why.to_string());
+                part(incoming, link, last);
             }
             return Err(why);
         }
@@ -213,23 +236,24 @@ fn greet(
     }
     match reply(&first) {
         Some(answer) => {
-            part(raw, link, answer);
+            part(incoming, link, answer);
             Ok(None)
         }
         None => Err(LinkError::NotHello(first.kind)),
     }
 }
 
-/// Sends a last message, and waits until the other end has closed: bytes of it that nothing has
-/// read would reset the connection, and the message would be lost.
-fn part(mut raw: TcpStream, mut link: Link, last: Message) {
+/// Sends a last message, and waits until the other end has closed.
+fn part(mut incoming: Incoming, mut link: Link, last: Message) {
     link.send(Arc::new(last));
     link.finish();
-    while raw.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
+    incoming.drain();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     fn reception() -> (Reception, SocketAddr) {
@@ -266,6 +290,26 @@ mod tests {
         while !is_closed(&mut all[3 * STRANGERS - 1]) {
             std::thread::yield_now();
         }
+    }
+
+    /// Who has connected when the run fails learns why, also where it was not let in yet.
+    #[test]
+    fn those_on_the_way_in_are_told_why_it_ends() {
+        let (reception, address) = reception();
+        let silent = TcpStream::connect(address).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        let (link, mut incoming) = link::open(stream, None, true).unwrap();
+        let hello = r#"{"member": {"role": "worker", "index": 0}, "session": 1, "fingerprint": 1,
+            "recipe": "", "weights": 0, "images": 1, "address": "", "checkpoints": []}"#;
+        let hello = Message::text(MessageKind::Hello, 0, hello.into());
+        link.send(Arc::new(hello));
+        std::thread::scope(|scope| {
+            scope.spawn(|| reception.end(Some("out of pictures".into())));
+            let told = incoming.next().unwrap();
+            assert_eq!(told.kind, MessageKind::Abort);
+            assert_eq!(told.as_text(), "out of pictures");
+        });
+        drop(silent);
     }
 
     /// Time in which this process stood still is no stranger's fault.

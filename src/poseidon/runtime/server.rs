@@ -215,7 +215,7 @@ impl Server<'_> {
                 }
                 std::thread::sleep(LOOK_EVERY);
             }
-            drop(reception);
+            scope.spawn(|| reception.map(|reception| reception.end(self.shutdown.reason())));
             self.done.store(true, Relaxed);
             let coordinator = lock(&self.coordinator).take();
             let links: Vec<Link> = self.places.take().into_iter().chain(coordinator).collect();

@@ -77,6 +77,7 @@ pub(super) fn connect(
         }
         std::thread::sleep(LOOK_EVERY);
     }
+    reception.end(hub.shutdown.reason());
     Ok(made)
 }
 
