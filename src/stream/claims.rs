@@ -37,8 +37,11 @@ pub(super) struct Claims {
     high: u64,
     /// Lowest claim of the window before.
     low_before: u64,
-    /// When the open window began, ns; 0: none was closed yet.
+    /// When the open window began, ns; 0: none was closed yet. And when the one before it began.
     began_ns: u64,
+    before_ns: u64,
+    /// What the node had made by then, ns, is believed.
+    known_ns: u64,
     /// Iterations of former lives.
     before: u64,
     /// Whether a new life has begun, and since when all claims are lower, ns (0: they are not).
@@ -53,6 +56,8 @@ impl Default for Claims {
             high: 0,
             low_before: u64::MAX,
             began_ns: 0,
+            before_ns: 0,
+            known_ns: 0,
             before: 0,
             anew: false,
             lower_ns: 0,
@@ -67,6 +72,11 @@ impl Claims {
         let all = iterations.saturating_add(self.before);
         self.low = self.low.min(all);
         self.high = self.high.max(all);
+    }
+
+    /// Whether all is believed that the node had made by `when_ns`.
+    pub(super) fn known_since(&self, when_ns: u64) -> bool {
+        self.known_ns >= when_ns
     }
 
     /// Iterations of former lives: kept in the state file.
@@ -114,9 +124,17 @@ impl Claims {
             now_ns.saturating_sub(self.began_ns)
         };
         let most = base.saturating_add(time_ns / ITERATION_NS).min(MOST);
+        // Frames of both windows say at least what the node had made when the first one began.
+        let known_ns = if confirmed <= most && self.lower_ns == 0 {
+            self.before_ns
+        } else {
+            self.known_ns
+        };
         *self = Self {
             low_before: low,
             began_ns: now_ns,
+            before_ns: self.began_ns,
+            known_ns,
             low: u64::MAX,
             high: 0,
             ..*self
@@ -190,6 +208,23 @@ mod tests {
         assert_eq!(claims.close(3 * WINDOW_NS, believed).0, 5_000_000);
         claims.hear(u64::MAX);
         assert_eq!(claims.close(4 * WINDOW_NS, believed).0, 5_020_000);
+    }
+
+    #[test]
+    fn what_is_known_by_when_takes_two_windows() {
+        let mut claims = Claims::default();
+        claims.hear(100);
+        let mut believed = claims.close(WINDOW_NS, 0).0;
+        claims.hear(110);
+        claims.hear(150);
+        let end_ns = 2 * WINDOW_NS - 1;
+        for window in 2..5 {
+            assert!(!claims.known_since(end_ns), "{believed}");
+            believed = claims.close(window * WINDOW_NS, believed).0;
+            claims.hear(150);
+        }
+        believed = claims.close(5 * WINDOW_NS, believed).0;
+        assert!(claims.known_since(end_ns) && believed == 150);
     }
 
     #[test]

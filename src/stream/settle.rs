@@ -3,6 +3,7 @@
 //! A node whose solvers have finished looks through the chunks that others stream, until none has
 //! anything under way. It says so in its hellos. Once all nodes say it, no weight moves any more,
 //! and each node waits for two positions of each chunk: the second was sent after the last delta.
+//! It also waits until it believes what the others have made, which takes two windows of claims.
 //!
 //! Invariants: it changes no weight. A node says it only while its solvers have finished, and takes
 //! it back when a chunk has something under way again (a master was lost, say). A node that is
@@ -29,7 +30,7 @@ pub enum Settled {
     Delivered,
     /// All other nodes have said the same of themselves.
     All,
-    /// And this node holds what the masters hold.
+    /// And this node holds what the masters hold, and knows the iterations of all.
     Equal,
 }
 
@@ -45,6 +46,8 @@ pub(super) struct Settle {
     /// Every chunk is to be taken after this time, ns; and how often that was waited for.
     since_ns: u64,
     rounds: u8,
+    /// When all had settled, ns.
+    all_ns: u64,
     looked_ns: u64,
 }
 
@@ -83,7 +86,7 @@ impl Settle {
         } else if common.unsettled(now_ns).next().is_some() {
             Settled::Delivered
         } else if before < Settled::All {
-            (self.since_ns, self.rounds) = (now_ns, 0);
+            (self.since_ns, self.rounds, self.all_ns) = (now_ns, 0, now_ns);
             Settled::All
         } else {
             before
@@ -116,9 +119,9 @@ impl Settle {
         let passed_ns = now_ns.saturating_sub(self.since_ns);
         if chunks.all(|chunks| chunks.is_empty() || slave.age_ns(chunks, now_ns) < passed_ns) {
             self.since_ns = now_ns;
-            self.rounds += 1;
+            self.rounds = (self.rounds + 1).min(2);
         }
-        if self.rounds == 2 {
+        if self.rounds == 2 && common.knows_iterations_since(self.all_ns) {
             self.settled = Settled::Equal;
         }
     }
@@ -139,6 +142,12 @@ impl Common<'_> {
             (0..sent.len()).any(|i| sent.load(i) != 0.0)
         };
         flags & FORKED != 0 || self.has_new(chunk) || flags & OUTSTANDING != 0 && brings()
+    }
+
+    /// Whether the iterations that all others had made by `when_ns` are known here.
+    fn knows_iterations_since(&self, when_ns: u64) -> bool {
+        let known = |node: u16| self.peers[usize::from(node)].claims.known_since(when_ns);
+        self.members().all(known)
     }
 
     /// Other nodes of the job that have not said that their solvers have finished, with all that

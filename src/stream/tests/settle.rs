@@ -16,13 +16,20 @@ fn at_least(run: &Run<'_, '_>, node: u16, settled: Settled) -> bool {
     streamer.is_some_and(|one| one.settled() >= settled)
 }
 
+/// Iterations that a node has made at its end.
+fn made(node: u16) -> u64 {
+    1000 * (1 + u64::from(node))
+}
+
 fn finish(run: &mut Run<'_, '_>, nodes: &[u16]) {
     for node in nodes {
+        run.world.set_iterations(*node, made(*node));
         run.world.finish(*node, 1);
     }
 }
 
-/// At the moment at which a node says that it is equal, its weights are all that was ever added.
+/// At the moment at which a node says that it is equal, its weights are all that was ever added,
+/// and it knows what the others have made.
 fn is_equal_once_it_says_so(run: &mut Run<'_, '_>) {
     let mut left = run.living.clone();
     let until_ns = run.world.now_ns() + 1_000_000_000;
@@ -38,6 +45,10 @@ fn is_equal_once_it_says_so(run: &mut Run<'_, '_>) {
         let w = run.fleet.weights(node);
         let differ = (0..run.added.len()).filter(|i| w.load(*i) != run.added[*i]);
         assert_eq!(differ.count(), 0, "seed {}: node {node}", run.seed);
+        let others = run.living.iter().filter(|other| **other != node);
+        let known = run.world.streamer(node).map(Streamer::remote_iterations);
+        let all = others.map(|other| made(*other)).sum();
+        assert_eq!(known, Some(all), "seed {}: node {node}", run.seed);
     }
 }
 
