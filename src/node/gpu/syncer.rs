@@ -228,10 +228,11 @@ impl<D: Device> GpuSyncer<D> {
     pub fn step(&mut self) -> Result<bool, DeviceError> {
         let n = self.weights.len();
         let chunks = n.div_ceil(self.chunk).max(1);
-        // No more than there are chunks: the next one must not be on its way still.
+        // No more than there are chunks: the next one must not be on its way still. And no more
+        // than the rings of the device need: the other places are those that adders work on.
         let places = self.bays.len();
         let most = places.min(chunks);
-        while self.flights.len() >= most {
+        while self.flights.len() > ON_THE_WAY || self.flights.len() >= most {
             self.land()?;
         }
         let (first, len) = (self.next().start, self.next().len());
@@ -322,5 +323,34 @@ impl<D: Device> GpuSyncer<D> {
             self.counts.deltas += 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{buffer, racy, syncer};
+    use super::*;
+    use crate::device::host::HostDevice;
+    use crate::device::kernels::add_scalar;
+
+    /// The places beyond those on the way are the adders': a chunk that has just landed is not the
+    /// one whose place the next chunk waits for.
+    #[test]
+    fn as_many_deltas_as_adders_are_being_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = buffer(&folder.path().join("w"), 64 * 1024);
+        for adders in [1, 2, 5] {
+            let mut syncer = syncer(&HostDevice::new(0), &shared, 0, racy(adders));
+            syncer.set_chunk(1024).unwrap();
+            for step in 0..200 {
+                if step % 64 == 0 {
+                    add_scalar(&**syncer.stream(), syncer.weights().all(), 1.0).unwrap();
+                }
+                syncer.step().unwrap();
+                assert_eq!(syncer.flights.len(), (step + 1).min(ON_THE_WAY + 1));
+            }
+            syncer.drain().unwrap();
+            assert!(syncer.counts().deltas > 100);
+        }
     }
 }

@@ -25,7 +25,7 @@ use crate::weights::{
     BufferSpec, Created, Existing, GpuState, Manifest, Role, SharedWeights, Writes,
 };
 
-fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
+pub(super) fn buffer(path: &Path, n: usize) -> Arc<SharedWeights> {
     let spec = BufferSpec {
         session: 5,
         manifest: Manifest::new(vec![("w".to_owned(), vec![n])]).unwrap(),
@@ -49,7 +49,7 @@ fn state(shared: &SharedWeights, index: u32) -> Arc<GpuState> {
     )
 }
 
-fn syncer<D: Device>(
+pub(super) fn syncer<D: Device>(
     device: &D,
     shared: &Arc<SharedWeights>,
     index: u32,
@@ -90,7 +90,7 @@ fn a_gpu_is_kept_in_step() {
     weights_that_are_not_finite_heal(&device);
 }
 
-const fn racy(threads: usize) -> Adding {
+pub(super) const fn racy(threads: usize) -> Adding {
     let writes = Writes::Racy;
     Adding { writes, threads }
 }
@@ -118,7 +118,16 @@ fn both_sides_end_with_the_sum_of_what_both_did<D: Device>(device: &D) {
     let all = chunks.map(|chunk| [1, 2, 5].map(|adders| (chunk, adders)));
     for (chunk, adders) in all.into_iter().flatten() {
         let before = on_host(&shared, n);
-        let mut syncer = syncer(device, &shared, 0, racy(adders));
+        // Adders of their own add while this thread does.
+        let writes = match adders {
+            1 => Writes::Racy,
+            _ => Writes::Atomic,
+        };
+        let adding = Adding {
+            writes,
+            threads: adders,
+        };
+        let mut syncer = syncer(device, &shared, 0, adding);
         syncer.set_chunk(chunk).unwrap();
         syncer.cycle().unwrap();
         syncer.drain().unwrap();
@@ -127,7 +136,7 @@ fn both_sides_end_with_the_sum_of_what_both_did<D: Device>(device: &D) {
         // The last round is still on its way when the last cycle begins.
         for round in 0..6 {
             add_scalar(&**syncer.stream(), syncer.weights().part(0..n), 2.0).unwrap();
-            (0..n).for_each(|i| shared.view().racy_add(i, 1.0));
+            (0..n).for_each(|i| shared.view().atomic_add(i, 1.0));
             syncer.cycle().unwrap();
             if round % 2 == 0 {
                 syncer.drain().unwrap();
