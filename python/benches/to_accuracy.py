@@ -1,5 +1,6 @@
 """Time to 98 % on MNIST by two processes of one host, in turns: `dogwild.share` on one buffer and on
-two nodes, Hogwild of torch.multiprocessing, and DistributedDataParallel over Gloo.
+two nodes, Hogwild of torch.multiprocessing, DistributedDataParallel over Gloo, and PCCL where it is
+installed (pypccl, for Python 3.12).
 
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --rounds 5
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --ways share ddp --target 0.97
@@ -17,6 +18,7 @@ on the full test set, so no test is in the times. A time is that since all were 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -37,9 +39,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 from mnist_share import accuracy, images, lenet  # noqa: E402
 
-WAYS = ("share", "nodes", "hogwild", "ddp")
+WAYS = ("share", "nodes", "hogwild", "ddp", "pccl")
 #: Those of which each process may be on a host of its own.
-OVER_A_LINK = ("nodes", "ddp")
+OVER_A_LINK = ("nodes", "ddp", "pccl")
 EVERY = 50
 
 
@@ -149,6 +151,41 @@ def ddp(args: argparse.Namespace, rank: int) -> None:
         print(json.dumps(one.result(args.data, args.target)), flush=True)
 
 
+def pccl(args: argparse.Namespace, rank: int) -> None:
+    """PCCL: the same means as DDP, of all gradients at once, by its ring."""
+    import pccl as library
+
+    if rank == 0:
+        master: Any = library.MasterNode(listen_address=args.meeting)
+        master.run()
+    ring: Any = library.Communicator(args.meeting)
+    ring.connect(n_attempts=15)
+    while ring.get_attribute(library.Attribute.GLOBAL_WORLD_SIZE) < 2:
+        if ring.are_peers_pending():
+            ring.update_topology()
+        time.sleep(0.001)
+    one = Learner(args.data, args.seed, rank)
+    parameters = list(one.model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=args.lr, momentum=0.9)
+
+    def mean(*_: Any) -> None:
+        mine = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        ring.all_reduce(mine, mine, op=library.ReduceOp.AVG)
+        for parameter, part in zip(parameters, mine.split([p.numel() for p in parameters])):
+            parameter.grad = part.view_as(parameter)
+
+    # Both begin at once.
+    ready = torch.zeros(1)
+    ring.all_reduce(ready, ready, op=library.ReduceOp.AVG)
+    optimizer.register_step_pre_hook(mean)
+    one.steps(one.model, optimizer, args.steps, rank == 0)
+    if rank == 0:
+        print(json.dumps(one.result(args.data, args.target)), flush=True)
+    # Its own threads end with the process.
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def in_a_lab() -> bool:
     return "DOGWILD_LAB_ADDRS" in os.environ
 
@@ -160,7 +197,7 @@ def on_host(rank: str) -> list[str]:
 
 
 def free_address() -> str:
-    """Where DDP's process 0 waits for the other."""
+    """Where process 0 waits for the other."""
     host = os.environ.get("DOGWILD_LAB_ADDRS", "127.0.0.1").split()[0]
     with socket.socket() as free:
         free.bind((host, 0))
@@ -170,8 +207,9 @@ def free_address() -> str:
 def run(args: argparse.Namespace, way: str, seed: int) -> dict[str, Any]:
     """One training by one way, in processes of its own."""
     folder = tempfile.mkdtemp(dir="/dev/shm", prefix="dogwild-py-")
-    meeting = free_address() if way == "ddp" else os.path.basename(folder)
-    steps = args.ddp_steps if way == "ddp" and args.ddp_steps else args.steps
+    in_step = way in ("ddp", "pccl")
+    meeting = free_address() if in_step else os.path.basename(folder)
+    steps = args.ddp_steps if in_step and args.ddp_steps else args.steps
     options = ["--way", way, "--seed", str(seed), "--folder", folder, "--meeting", meeting]
     options += ["--data", str(args.data), "--steps", str(steps), "--lr", str(args.lr)]
     options += ["--target", str(args.target)]
@@ -200,9 +238,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description="Time to an accuracy, in turns.")
     options.add_argument("--data", type=Path, default=Path(default, "mnist") if default else None)
     options.add_argument("--rounds", type=int, default=5, help="seeds, each by all ways")
-    options.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    options.add_argument("--ways", nargs="+", default=default_ways(), choices=WAYS)
     options.add_argument("--steps", type=int, default=900, help="of each process")
-    options.add_argument("--ddp-steps", type=int, help="the same of DDP's, over a slow link")
+    options.add_argument("--ddp-steps", type=int, help="the same of DDP and PCCL, over a slow link")
     options.add_argument("--target", type=float, default=0.98)
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--seed", type=int, default=1, help="of the first round")
@@ -218,10 +256,17 @@ def main() -> None:
         hogwild(args)
     elif args.way == "ddp":
         ddp(args, args.rank)
+    elif args.way == "pccl":
+        pccl(args, args.rank)
     elif args.way:
         share(args, args.rank)
     else:
         compare(args)
+
+
+def default_ways() -> list[str]:
+    """All that are installed."""
+    return [way for way in WAYS if way != "pccl" or importlib.util.find_spec("pccl")]
 
 
 def compare(args: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@
 
 DIR holds MNIST's four idx files, packed by gzip or not. All workers have the same seed for the
 model, and each its own pictures. They make equally many steps and end with the same bits.
+``--gpu 0`` has the model and the images on a GPU of the host.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def digest(model: nn.Module) -> str:
     """A hash of all parameters: equal models have the same."""
     total = hashlib.sha256()
     for parameter in model.parameters():
-        total.update(parameter.detach().numpy().tobytes())
+        total.update(parameter.detach().cpu().numpy().tobytes())
     return total.hexdigest()
 
 
@@ -58,6 +59,7 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=64, help="of each worker")
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--momentum", type=float, default=0.9)
+    options.add_argument("--gpu", type=int, help="where the model is (default: the processor)")
     options.add_argument("--test", type=int, help="images to test on (default: all 10,000)")
     args = options.parse_args()
     if args.data is None:
@@ -65,10 +67,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
 
     here = rank_of(args.rank, args.workers)
-    x, y = (one[here.rank :: here.workers] for one in images(args.data, "train"))
+    place = torch.device("cpu" if args.gpu is None else f"cuda:{args.gpu}")
+    x, y = (one[here.rank :: here.workers].to(place) for one in images(args.data, "train"))
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = lenet()
+    model = lenet().to(place)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=args.momentum)
     order = torch.Generator().manual_seed(1000 + here.rank)
 
@@ -81,7 +84,7 @@ def main() -> None:
         address=args.address,
     ) as sync:
         for step in range(1, args.iterations + 1):
-            some = torch.randint(len(x), (args.batch,), generator=order)
+            some = torch.randint(len(x), (args.batch,), generator=order).to(place)
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x[some]), y[some])
             # The gradients are then the mean over all workers.
@@ -89,12 +92,13 @@ def main() -> None:
             optimizer.step()
             if step % 100 == 0 or step == args.iterations:
                 logging.info("step %d: loss %.4f", step, loss.item())
+    test = (one.to(place) for one in images(args.data, "t10k", args.test))
     result = {
         "rank": here.rank,
         "workers": here.workers,
         "schemes": sync.schemes,
         "digest": digest(model),
-        "accuracy": accuracy(model, *images(args.data, "t10k", args.test)),
+        "accuracy": accuracy(model, *test),
     }
     print(json.dumps(result), flush=True)
 

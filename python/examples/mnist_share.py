@@ -7,7 +7,7 @@
     torchrun --nproc-per-node 2 python/examples/mnist_share.py --data DIR
 
 Between hosts give ``--iface eth0``, or what it is called there. Where no multicast passes, give
-``--join HOST`` too: the host of another node.
+``--join HOST`` too: the host of another node. ``--gpu 0`` has the model on a GPU of the host.
 
 DIR holds MNIST's four idx files, packed by gzip or not. All processes have the same seed for the
 model, so they begin with the same weights, and different ones for the order of the images.
@@ -109,6 +109,7 @@ def main() -> None:
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--momentum", type=float, default=0.9)
     options.add_argument("--test", type=int, help="images to test on (default: all 10,000)")
+    options.add_argument("--gpu", type=int, help="where the model is (default: the processor)")
     options.add_argument("--loss", help="part of the frames that the streamer loses, as 30%%")
     args = options.parse_args()
     if args.data is None:
@@ -116,10 +117,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
 
     here = where_am_i(args.node, args.nodes, args.index)
-    x, y = images(args.data, "train")
+    place = torch.device("cpu" if args.gpu is None else f"cuda:{args.gpu}")
+    x, y = (one.to(place) for one in images(args.data, "train"))
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = lenet()
+    model = lenet().to(place)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=args.momentum)
     order = torch.Generator().manual_seed(1000 + 32 * here.node + here.index)
     steps = args.iterations or math.ceil(args.epochs * len(x) / args.batch)
@@ -138,7 +140,7 @@ def main() -> None:
         stream_options=faults,
     ) as job:
         for step in range(1, steps + 1):
-            some = torch.randint(len(x), (args.batch,), generator=order)
+            some = torch.randint(len(x), (args.batch,), generator=order).to(place)
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x[some]), y[some])
             loss.backward()
@@ -148,13 +150,14 @@ def main() -> None:
             if job.stop_requested:
                 break
         equal = job.finish()
+        test = (one.to(place) for one in images(args.data, "t10k", args.test))
         result = {
             "node": here.node,
             "index": here.index,
             "iterations": job.iterations,
             "equal": equal,
             "digest": hashlib.sha256(memoryview(job.buffer)).hexdigest(),
-            "accuracy": accuracy(model, *images(args.data, "t10k", args.test)),
+            "accuracy": accuracy(model, *test),
         }
         print(json.dumps(result), flush=True)
 

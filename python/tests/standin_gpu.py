@@ -1,5 +1,5 @@
 """A buffer in step with a GPU of the driver's stand-in, as `share` has it; PyTorch's part is played by
-calls of the driver. For package.rs."""
+calls of the driver. For package.rs, and for a GPU by hand."""
 
 import ctypes
 import gc

@@ -1,5 +1,5 @@
 """The weights of `dogwild gpu --ipc`, opened by this process as the guide says: on the driver's
-stand-in. For package.rs."""
+stand-in (package.rs), or by hand on a GPU."""
 
 import ctypes
 import json
@@ -101,7 +101,9 @@ done(cuda.cuStreamDestroy_v2(stream))
 done(cuda.cuDevicePrimaryCtxRelease_v2(gpu))
 component.send_signal(signal.SIGINT)
 _, log = component.communicate(timeout=300)
-assert component.returncode == 0 and "STANDIN: violations 0; left: 0 alloc" in log, log
+assert component.returncode == 0, log
+if "STANDIN_GPUS" in os.environ:
+    assert "STANDIN: violations 0; left: 0 alloc" in log, log
 assert not os.path.exists(f"{path}.gpu0.ipc")
 del here, place
 shutil.rmtree(folder)

@@ -1,5 +1,5 @@
 """A model whose parameters lie on a device, in step with the buffer: the host device, which works
-as a GPU does, and what a GPU needs besides."""
+as a GPU does, and a GPU where there is one."""
 
 import os
 import shutil
@@ -25,36 +25,51 @@ import sys, torch, dogwild
 from torch import nn
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 10))
+path, index, place, device = sys.argv[1:]
+model = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 10)).to(place)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-with dogwild.share(model, optimizer, buffer=sys.argv[1], index=int(sys.argv[2]), device="host") as job:
+with dogwild.share(model, optimizer, buffer=path, index=int(index), device=device or None) as job:
     print("ready", flush=True)
     while not job.stop_requested:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(torch.randn(8, 20)), torch.randint(0, 10, (8,))).backward()
+        x, y = torch.randn(8, 20).to(place), torch.randint(0, 10, (8,)).to(place)
+        nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         print("step", flush=True)
 """
 
 
-def net():
+def net(place="cpu"):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 10))
+    return nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 10)).to(place)
 
 
 def bits(model):
     flat = torch.cat([one.detach().flatten() for one in model.parameters()])
-    return flat.view(torch.int32)
+    return flat.cpu().view(torch.int32)
 
 
 class OnTheHostDevice(unittest.TestCase):
+    #: Where the model is, and the device that `share` is told.
+    place, device = "cpu", "host"
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(dir="/dev/shm", prefix="dogwild-py-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.path = f"{self.folder}/n0"
 
     def share(self, model, optimizer=None, **more):
-        return dogwild.share(model, optimizer, buffer=self.path, **{"device": "host", **more})
+        return dogwild.share(model, optimizer, buffer=self.path, **{"device": self.device, **more})
+
+    def net(self):
+        return net(self.place)
+
+    def trainer(self, index):
+        """The command of a process that trains on a device of its own."""
+        return [sys.executable, "-W", "ignore", "-c", TRAINS, *self.where(index)]
+
+    def where(self, index):
+        return self.path, str(index), self.place, self.device or ""
 
     def in_buffer(self):
         """The weights of the buffer, in the order of the model."""
@@ -65,11 +80,11 @@ class OnTheHostDevice(unittest.TestCase):
     def train(self, model, optimizer, steps):
         for _ in range(steps):
             optimizer.zero_grad()
-            F.cross_entropy(model(X), Y).backward()
+            F.cross_entropy(model(X.to(self.place)), Y.to(self.place)).backward()
             optimizer.step()
 
     def test_steps_reach_the_buffer_and_the_buffer_reaches_the_model(self):
-        model, plain = net(), net()
+        model, plain = self.net(), self.net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         with self.share(model, optimizer) as job:
             places = [one.data_ptr() for one in model.parameters()]
@@ -95,14 +110,14 @@ class OnTheHostDevice(unittest.TestCase):
         far = lambda a, b: sum(
             (x - y).abs().sum().item() for x, y in zip(a.parameters(), b.parameters())
         )
-        self.assertLess(far(model, plain), 0.3 * far(plain, net()))
+        self.assertLess(far(model, plain), 0.3 * far(plain, self.net()))
         roles = dogwild.Buffer.open(self.path).components()
         self.assertEqual([one for one in roles if one[3]], [])
         # What was done is in the buffer, also without finish().
         self.assertTrue(torch.equal(self.in_buffer(), bits(model)))
 
     def test_what_close_finds_on_the_device_is_in_the_buffer(self):
-        model = net()
+        model = self.net()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         job = self.share(model, optimizer)
         self.train(model, optimizer, 20)
@@ -117,7 +132,7 @@ class OnTheHostDevice(unittest.TestCase):
     def test_processes_on_devices_of_their_own(self):
         """One that is killed, and one that shares in its place, next to one that goes on."""
         start = lambda index: subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", TRAINS, self.path, str(index)],
+            self.trainer(index),
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -146,14 +161,14 @@ class OnTheHostDevice(unittest.TestCase):
         self.assertTrue(torch.frombuffer(buffer, dtype=torch.float32).isfinite().all())
 
     def test_two_components_of_one_index(self):
-        model = net()
+        model = self.net()
         with self.share(model):
             buffer = dogwild.Buffer.open(self.path)
             from dogwild.device import OnDevice
 
             with self.assertRaisesRegex(dogwild.BufferInUse, "in use by process"):
-                OnDevice(buffer, torch.device("cpu"), 0)
-            other = OnDevice(buffer, torch.device("cpu"), 1)
+                OnDevice(buffer, torch.device(self.place), 0)
+            other = OnDevice(buffer, torch.device(self.place), 1)
             with torch.no_grad():
                 model[2].bias.add_(1.0)
             at = next(at for name, _, at in buffer.tensors() if name == "2.bias")
@@ -163,7 +178,7 @@ class OnTheHostDevice(unittest.TestCase):
             other.close()
 
     def test_a_forked_child_leaves_the_device_alone(self):
-        model = net()
+        model = self.net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with self.share(model, optimizer) as job:
             child = os.fork()
@@ -176,13 +191,13 @@ class OnTheHostDevice(unittest.TestCase):
             self.assertTrue(torch.equal(self.in_buffer(), bits(model)))
 
     def test_ways_out_and_weights_that_are_no_numbers(self):
-        model = net()
+        model = self.net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with self.share(model, optimizer) as job:
             model[0].weight.data = model[0].weight.detach().clone()
             with self.assertRaisesRegex(dogwild.Detached, "0.weight does not lie in the buffer"):
                 self.train(model, optimizer, 4)
-        model = net()
+        model = self.net()
         with self.share(model) as job:
             # The buffer gets none of it, and the device gets that weight from the buffer again.
             with torch.no_grad():
@@ -197,12 +212,13 @@ class OnTheHostDevice(unittest.TestCase):
     def test_an_interpreter_that_ends_without_close(self):
         end = TRAINS.split("    print")[0].replace("with ", "job = ").replace(" as job:", "")
         end += "\nwith torch.no_grad():\n    model[2].bias.add_(1.0)\n"
-        subprocess.run([sys.executable, "-W", "ignore", "-c", end, self.path, "0"], check=True)
+        command = [sys.executable, "-W", "ignore", "-c", end, *self.where(0)]
+        subprocess.run(command, check=True)
         after = torch.tensor(dogwild.attach(self.path)["2.bias"])
         torch.testing.assert_close(after, net()[2].bias.detach() + 1.0)
 
     def test_what_is_refused(self):
-        model = net()
+        model = self.net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for more, words in (
             ({"device": "gpu"}, 'give "host", or nothing'),
@@ -214,6 +230,13 @@ class OnTheHostDevice(unittest.TestCase):
         with self.assertRaisesRegex(dogwild.NotShareable, "1.weight is on meta"):
             self.share(apart)
         self.assertEqual(os.listdir(self.folder), [])
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "torch finds no GPU")
+class OnAGpu(OnTheHostDevice):
+    """As on the host device; no update is lost here, since steps and positions are on one stream."""
+
+    place, device = "cuda:0", None
 
 
 class Interface(unittest.TestCase):
