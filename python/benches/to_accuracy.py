@@ -227,7 +227,9 @@ def run(args: argparse.Namespace, way: str, seed: int) -> dict[str, Any]:
         said = [process.communicate()[0] for process in processes]
         if any(process.returncode for process in processes):
             raise SystemExit(f"{way} failed")
-        found: dict[str, Any] = json.loads(said[0])
+        # PCCL says more on standard output.
+        results = [line for line in said[0].splitlines() if line.startswith("{")]
+        found: dict[str, Any] = json.loads(results[-1])
         return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -280,4 +280,58 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "present || away && (!by_master || is_later(promised, header.epoch))",
         new: "present || true",
     },
+    Mutant {
+        name: "a chunk is answered by each position that calls for it",
+        file: "early.rs",
+        old: "self.answered[chunk as usize] == Some(version)",
+        new: "false",
+    },
+    Mutant {
+        name: "an early answer goes to another reign",
+        file: "early.rs",
+        old: "state.epoch.load(Relaxed) != called.epoch",
+        new: "false",
+    },
+    Mutant {
+        name: "a chunk that is forked is answered early",
+        file: "early.rs",
+        old: "flags & (JOINED | FORKED) == JOINED",
+        new: "flags & JOINED == JOINED",
+    },
+    Mutant {
+        name: "what is outstanding is taken once more by an early answer",
+        file: "early.rs",
+        old: "flags & OUTSTANDING != 0",
+        new: "false",
+    },
+    Mutant {
+        name: "what was answered at once is answered early too",
+        file: "early.rs",
+        old: "self.answered[header.chunk as usize] = went.then_some(header.chunk_version);",
+        new: "",
+    },
+    Mutant {
+        name: "a chunk moves on twice where its position had no room",
+        file: "momentum.rs",
+        old: "self.moved != Some(place)",
+        new: "true",
+    },
+    Mutant {
+        name: "what was under way goes on without solvers",
+        file: "momentum.rs",
+        old: "rule.momentum > 0.0 && steps > 0.0",
+        new: "rule.momentum > 0.0",
+    },
+    Mutant {
+        name: "what is not finite goes on",
+        file: "momentum.rs",
+        old: "!goes_on.is_finite()",
+        new: "false",
+    },
+    Mutant {
+        name: "all are equal before what they made is known",
+        file: "settle.rs",
+        old: "common.knows_iterations_since(self.all_ns)",
+        new: "true",
+    },
 ];
