@@ -15,11 +15,14 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::{Faults, Fleet, STEP_NS, World};
 use crate::node::{NetError, Transforms, bound_net, train_batch};
 use crate::solver::data::{Batches, BatchesError, DataSet, Shard};
-use crate::solver::{
-    Caution, Cluster, Evaluation, Net, Phase, SolverSpec, halve_momentum, update_in_cluster,
-};
-use crate::stream::{Config, copy_positions};
+use crate::solver::{Caution, Cluster, Net, Phase, SolverSpec, halve_momentum, update_in_cluster};
+use crate::stream::{Config, Settled};
 use crate::weights::{StateError, WeightsView};
+
+mod testing;
+
+/// Longest virtual time that nodes are waited for, ns.
+const MOST_NS: u64 = 600_000_000_000;
 
 /// Why a training in virtual time cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -208,7 +211,7 @@ impl<'a> Training<'a> {
     /// Lets the streamers see all ranges; false if they do not within ten virtual minutes.
     pub fn wait_ready(&mut self) -> bool {
         let nodes = self.fleet.config.nodes;
-        while self.world.now_ns() < 600_000_000_000 {
+        while self.world.now_ns() < MOST_NS {
             if (0..nodes).all(|node| self.world.streamer(node).is_some_and(|one| one.ready())) {
                 self.began_ns = Some(self.world.now_ns());
                 return true;
@@ -343,57 +346,23 @@ impl<'a> Training<'a> {
         loss.is_finite()
     }
 
-    /// Tests what the masters have, each its own range, on `most` pictures.
-    ///
-    /// # Errors
-    /// The model does not fit the pictures.
-    pub fn test(&self, data: &DataSet, most: usize) -> Result<Evaluation, TrainingError> {
-        let config = &self.fleet.config;
-        let len = config.chunks as usize * config.chunk_weights as usize;
-        let words: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
-        let all = WeightsView::of(&words);
-        // A node alone streams nothing, nor does any node a range that is being taken.
-        copy_positions(self.fleet.state(0), self.fleet.weights(0), all);
-        for node in 0..config.nodes {
-            let streamers = self.world.streamer(node).into_iter();
-            let own = streamers.flat_map(|one| one.streamed_weights()).flatten();
-            own.for_each(|i| all.store(i, self.fleet.weights(node).load(i)));
+    /// Ends the training: solvers make no more steps, and what they did comes to all nodes. False
+    /// if it does not within ten virtual minutes.
+    pub fn finish(&mut self) -> bool {
+        let nodes = self.fleet.config.nodes;
+        if nodes == 1 {
+            return true;
         }
-        self.evaluate(all, data, most)
-    }
-
-    /// Tests what `node` has.
-    ///
-    /// # Errors
-    /// The model does not fit the pictures.
-    pub fn test_replica(
-        &self,
-        node: u16,
-        data: &DataSet,
-        most: usize,
-    ) -> Result<Evaluation, TrainingError> {
-        self.evaluate(self.fleet.weights(node), data, most)
-    }
-
-    fn evaluate(
-        &self,
-        w: WeightsView<'_>,
-        data: &DataSet,
-        most: usize,
-    ) -> Result<Evaluation, TrainingError> {
-        let spec = &self.how.spec;
-        let (images, batch) = (Arc::new(data.test.clone()), 100);
-        let images_there = images.len();
-        let pictures = Transforms::of(spec, &data.train).test;
-        let (mut net, _) = bound_net(&spec.net, Phase::Test, batch, images.shape, images.classes)?;
-        let phase = Phase::Test;
-        let mut batches = Batches::new(images, pictures, phase, batch, Shard::WHOLE, 0, 0)?;
-        let mut found = Evaluation::default();
-        for _ in 0..most.min(images_there) / batch {
-            let batch = batches.next();
-            found += net.evaluate(w, &batch.images, &batch.labels);
+        (0..nodes).for_each(|node| self.world.finish(node, 1));
+        let until_ns = self.world.now_ns() + MOST_NS;
+        while self.world.now_ns() < until_ns {
+            let mut streamers = (0..nodes).filter_map(|node| self.world.streamer(node));
+            if streamers.all(|one| one.settled() == Settled::Equal) {
+                return true;
+            }
+            self.step();
         }
-        Ok(found)
+        false
     }
 }
 

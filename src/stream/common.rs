@@ -333,6 +333,12 @@ impl<'a> Common<'a> {
         self.peers.iter().fold(0, sum)
     }
 
+    /// Iterations of all nodes, as far as they are known here.
+    pub(super) fn iterations(&self) -> u64 {
+        self.local_iterations()
+            .saturating_add(self.remote_iterations())
+    }
+
     /// What this node's deltas are multiplied by, above 0, at most 1.
     #[inline]
     pub(super) fn portion(&self) -> f32 {

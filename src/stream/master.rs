@@ -105,6 +105,11 @@ impl Master {
         &self.window
     }
 
+    /// Tells whether the solvers of this node have finished.
+    pub(super) fn set_finished(&mut self, finished: bool) {
+        self.momentum.set_finished(finished);
+    }
+
     /// A chunk's place in the turn.
     #[inline(always)]
     fn own(&self, chunk: u32) -> usize {
@@ -170,9 +175,8 @@ impl Master {
         if self.cursor <= before {
             common.counters.cycles += 1;
             self.keeping.begin_pass(now_ns);
-            let others = common.remote_iterations();
-            let iterations = common.local_iterations().saturating_add(others);
-            self.lead.begin_turn(iterations, common.config.nodes);
+            self.lead
+                .begin_turn(common.iterations(), common.config.nodes);
             let nodes =
                 (common.config.merge == Merge::Mean).then(|| 1.0 / f64::from(common.portion()));
             self.momentum
@@ -205,8 +209,7 @@ impl Master {
     ) -> bool {
         let (w, kept, published) = common.chunk_views(chunk);
         let state = common.state.chunk(chunk);
-        let place = self.own(chunk);
-        self.momentum.move_on(place, w, common.writes());
+        self.move_on(common, chunk, w);
         self.keeping.poll(common, chunk);
         if common.config.precision != Dtype::F32 {
             return self.send_narrow_position(common, chunk, out);

@@ -7,8 +7,8 @@
 //! outer optimiser of DiLoCo (arXiv 2311.08105).
 //!
 //! Touches the weights of chunks that this node streams, before their position goes. Invariants:
-//! each chunk moves once in a turn; without steps of solvers nothing moves. What is remembered is
-//! in no file: a node that takes a range over begins without.
+//! each chunk moves once in a turn, as far as solvers made steps since it moved last; without steps
+//! nothing moves. What is remembered is in no file: a node that takes a range over begins without.
 
 use crate::weights::{WeightsView, Writes};
 
@@ -20,6 +20,8 @@ const LONG: f64 = 16.0;
 /// turn moves at most, in movements of nodes.
 const MOST: f64 = 0.8;
 const FARTHEST: f64 = 0.8;
+/// Where more steps were made than in a usual turn, so many times as far, at most.
+const LONGEST: f64 = 2.0;
 /// A smaller part of the way is not worth the memory.
 const LEAST: f64 = 0.05;
 /// Share of what is known of turns that the newest one replaces.
@@ -58,48 +60,74 @@ impl Rule {
 /// The momentum of the chunks that one node streams.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Momentum {
-    /// Steps of each node in a turn, smoothed.
+    /// Steps of each node in a turn, smoothed; and before the last turn, which solvers may have
+    /// ended in.
     age: f64,
+    age_before: f64,
     /// `None`: nothing goes on.
     rule: Option<Rule>,
     /// Of each weight the last position, and how far it moves with momentum; none: not known yet.
     chunks: Vec<Option<Moving>>,
     /// The chunk that has moved, and its position has not left.
     moved: Option<usize>,
+    /// The solvers of this node have finished.
+    finished: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Moving {
     position: Vec<f32>,
     velocity: Vec<f32>,
+    /// Steps that each node had made then.
+    steps: f64,
 }
 
 impl Momentum {
     /// A turn over so many chunks begins. In the last one each of `nodes` nodes made `steps` steps;
     /// none: its work is not merged as a mean.
     pub(super) fn begin_turn(&mut self, chunks: usize, steps: f64, nodes: Option<f64>) {
+        self.age_before = self.age;
         self.age += SMOOTHING * (steps - self.age);
         let rule = nodes.map(|nodes| Rule::of(self.age, nodes));
-        // What was under way when solvers stop is given up: replicas are to come to rest.
-        self.rule = rule.filter(|rule| rule.momentum > 0.0 && steps > 0.0);
+        let goes_on = |rule: &Rule| rule.momentum > 0.0 && steps > 0.0 && !self.finished;
+        self.rule = rule.filter(goes_on);
         match self.rule {
             Some(_) => self.chunks.resize(chunks, None),
             None => self.chunks.clear(),
         }
     }
 
-    /// Moves the weights `w` of the chunk at `place` in the turn on, unless it has moved already.
+    /// Tells whether the solvers of this node have finished. What is under way then is given up:
+    /// there is no turn any more in which solvers could correct what went too far.
+    pub(super) fn set_finished(&mut self, finished: bool) {
+        self.finished = finished;
+        if finished {
+            self.rule = None;
+            self.chunks.clear();
+        }
+    }
+
+    /// Whether the chunk at `place` in the turn is to move on before its position goes: if it has
+    /// not moved already.
     #[inline]
-    pub(super) fn move_on(&mut self, place: usize, w: WeightsView<'_>, writes: Writes) {
-        if let Some(rule) = self.rule
-            && self.moved != Some(place)
-        {
-            self.moved = Some(place);
-            if let Some(chunk) = self.chunks.get_mut(place) {
-                match chunk {
-                    Some(moving) => moving.move_on(rule, w, writes),
-                    None => *chunk = Some(Moving::from(w)),
+    pub(super) fn moves(&self, place: usize) -> bool {
+        self.rule.is_some() && self.moved != Some(place)
+    }
+
+    /// Moves the weights `w` of the chunk at `place` in the turn on. Each node has made so many
+    /// `steps`, ever.
+    #[cold]
+    pub(super) fn move_on(&mut self, place: usize, steps: f64, w: WeightsView<'_>, writes: Writes) {
+        let usual = self.age.max(self.age_before);
+        self.moved = Some(place);
+        if let (Some(rule), Some(chunk)) = (self.rule, self.chunks.get_mut(place)) {
+            match chunk {
+                Some(moving) => {
+                    let part = (steps - moving.steps) / usual;
+                    moving.steps = steps;
+                    moving.move_on(rule, part.clamp(0.0, LONGEST), w, writes);
                 }
+                None => *chunk = Some(Moving::from(w, steps)),
             }
         }
     }
@@ -112,22 +140,24 @@ impl Momentum {
 }
 
 impl Moving {
-    fn from(w: WeightsView<'_>) -> Self {
+    fn from(w: WeightsView<'_>, steps: f64) -> Self {
         Self {
             position: (0..w.len()).map(|i| w.load(i)).collect(),
             velocity: vec![0.0; w.len()],
+            steps,
         }
     }
 
-    #[cold]
-    fn move_on(&mut self, rule: Rule, w: WeightsView<'_>, writes: Writes) {
+    /// Moves `w` on as after a usual turn, or `part` of it.
+    fn move_on(&mut self, rule: Rule, part: f64, w: WeightsView<'_>, writes: Writes) {
         let (momentum, rate) = (rule.momentum as f32, rule.rate as f32);
+        let (kept, part) = (rule.momentum.powf(part) as f32, part as f32);
         let both = self.position.iter_mut().zip(&mut self.velocity);
         for (i, (position, velocity)) in both.enumerate() {
             let now = w.load(i);
             let came = now - *position;
-            *velocity = momentum * *velocity + came;
-            let goes_on = rate * (momentum * *velocity + came) - came;
+            *velocity = kept * *velocity + came;
+            let goes_on = part * (rate * (momentum * *velocity + came) - came);
             if !goes_on.is_finite() {
                 // It is healed elsewhere.
                 (*position, *velocity) = (now, 0.0);
@@ -173,51 +203,92 @@ mod tests {
         words.collect()
     }
 
+    /// The position of the only chunk goes, if there is room for it.
+    fn goes(momentum: &mut Momentum, steps: f64, w: WeightsView<'_>, writes: Writes, room: bool) {
+        if momentum.moves(0) {
+            momentum.move_on(0, steps, w, writes);
+        }
+        if room {
+            momentum.note_went();
+        }
+    }
+
+    /// A master of one chunk in turns of 100 steps that has seen it once.
+    fn in_long_turns(nodes: f64, w: WeightsView<'_>) -> Momentum {
+        let mut momentum = Momentum::default();
+        (0..20).for_each(|_| momentum.begin_turn(1, 100.0, Some(nodes)));
+        goes(&mut momentum, 0.0, w, Writes::Racy, true);
+        momentum
+    }
+
     /// What comes once moves a weight by its gain, over the turns; what does not move stays.
     #[test]
     fn what_came_goes_on_once_in_each_turn_until_solvers_stop() {
         let words = words(&[1.0, -2.0]);
         let w = WeightsView::of(&words);
-        let mut momentum = Momentum::default();
-        (0..20).for_each(|_| momentum.begin_turn(1, 100.0, Some(4.0)));
-        momentum.move_on(0, w, Writes::Racy);
-        momentum.note_went();
+        let mut momentum = in_long_turns(4.0, w);
         assert_eq!((w.load(0), w.load(1)), (1.0, -2.0));
         w.racy_add(0, 1.0);
-        momentum.move_on(0, w, Writes::Racy);
+        goes(&mut momentum, 100.0, w, Writes::Racy, false);
         let first = w.load(0);
         // There was no room for the position: it does not move again.
-        momentum.move_on(0, w, Writes::Racy);
+        goes(&mut momentum, 100.0, w, Writes::Racy, true);
         assert_eq!(w.load(0), first);
-        for _ in 0..100 {
-            momentum.note_went();
+        for turn in 2..102 {
             momentum.begin_turn(1, 100.0, Some(4.0));
-            momentum.move_on(0, w, Writes::Atomic);
+            let steps = f64::from(turn) * 100.0;
+            goes(&mut momentum, steps, w, Writes::Atomic, true);
         }
         assert!((w.load(0) - 5.0).abs() < 1e-3, "{}", w.load(0));
         assert_eq!(w.load(1), -2.0);
         w.racy_add(0, 1.0);
-        momentum.note_went();
         momentum.begin_turn(1, 0.0, Some(4.0));
-        momentum.move_on(0, w, Writes::Racy);
+        goes(&mut momentum, 10_100.0, w, Writes::Racy, true);
         assert!((w.load(0) - 6.0).abs() < 1e-3, "{}", w.load(0));
+    }
+
+    /// Solvers stop in the middle of a turn: what was under way goes on by half of it, and then no
+    /// more, although it is known late that they have stopped.
+    #[test]
+    fn it_goes_on_as_far_as_steps_are_made() {
+        let [half, whole] = [50.0, 100.0].map(|steps| {
+            let words = words(&[0.0]);
+            let w = WeightsView::of(&words);
+            let mut momentum = in_long_turns(4.0, w);
+            w.racy_add(0, 1.0);
+            momentum.begin_turn(1, 100.0, Some(4.0));
+            goes(&mut momentum, 100.0, w, Writes::Racy, true);
+            let before = w.load(0);
+            momentum.begin_turn(1, steps, Some(4.0));
+            goes(&mut momentum, 100.0 + steps, w, Writes::Racy, true);
+            let moved = w.load(0) - before;
+            momentum.begin_turn(1, 1.0, Some(4.0));
+            goes(&mut momentum, 100.0 + steps, w, Writes::Racy, true);
+            assert_eq!(w.load(0), before + moved);
+            // Whose own solvers have finished waits for no count.
+            momentum.set_finished(true);
+            momentum.begin_turn(1, 100.0, Some(4.0));
+            assert!(!momentum.moves(0));
+            moved
+        });
+        assert!(0.45 * whole < half && half < 0.6 * whole, "{half} {whole}");
     }
 
     #[test]
     fn what_is_not_finite_is_forgotten() {
         let words = words(&[1.0]);
         let w = WeightsView::of(&words);
-        let mut momentum = Momentum::default();
-        (0..20).for_each(|_| momentum.begin_turn(1, 100.0, Some(2.0)));
-        momentum.move_on(0, w, Writes::Racy);
-        momentum.note_went();
-        w.store(0, f32::NAN);
-        momentum.move_on(0, w, Writes::Racy);
-        momentum.note_went();
-        w.store(0, 3.0);
-        momentum.move_on(0, w, Writes::Racy);
-        momentum.note_went();
-        momentum.move_on(0, w, Writes::Racy);
+        let mut momentum = in_long_turns(2.0, w);
+        for (turn, value) in [(1, f32::NAN), (2, 3.0), (3, 3.0)] {
+            w.store(0, value);
+            goes(
+                &mut momentum,
+                f64::from(turn) * 100.0,
+                w,
+                Writes::Racy,
+                true,
+            );
+        }
         assert_eq!(w.load(0), 3.0);
     }
 }

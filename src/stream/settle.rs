@@ -165,6 +165,7 @@ impl super::Streamer<'_> {
     /// they work. Another number than before is another end.
     pub fn set_finished(&mut self, finished: u64) {
         self.settle.set_finished(finished);
+        self.master.set_finished(finished != 0);
     }
 
     /// How far this node is since its solvers have finished.

@@ -36,7 +36,7 @@ use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
 #[cfg_attr(test, derive(Clone))]
 pub struct Streamer<'a> {
     pub(super) common: Common<'a>,
-    master: Master,
+    pub(super) master: Master,
     pub(super) slave: Slave,
     takeover: Takeover,
     restore: Restore,

@@ -1,9 +1,11 @@
-//! Where in the turn a chunk is: how early its delta is wanted, and which position an answer is to.
+//! What depends on where in the turn a chunk is: how early its delta is wanted, whether it moves
+//! on, and which position an answer is to.
 //!
 //! Arithmetic over places in the turn: no number has to travel with a frame.
 
 use super::Master;
 use crate::stream::common::Common;
+use crate::weights::WeightsView;
 use crate::wire::Header;
 
 impl Master {
@@ -16,6 +18,16 @@ impl Master {
         }
         let range = common.ranges.range_of(chunk);
         self.lead.of(common.ranges.of(range).len())
+    }
+
+    /// Moves the weights of a chunk on before their position goes, where turns are long.
+    #[inline]
+    pub(super) fn move_on(&mut self, common: &Common<'_>, chunk: u32, w: WeightsView<'_>) {
+        let place = self.own(chunk);
+        if self.momentum.moves(place) {
+            let steps = common.iterations() as f64 / f64::from(common.config.nodes);
+            self.momentum.move_on(place, steps, w, common.writes());
+        }
     }
 
     /// The number of the position that a delta answers: one of its chunk, or the newest of the

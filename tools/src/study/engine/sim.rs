@@ -123,6 +123,9 @@ impl Course<'_> {
                 break;
             };
             next += stop.test_every;
+            if training.iterations() >= stop.iterations && !training.finish() {
+                log::warn!("what nodes did has not come to all of them within ten virtual minutes");
+            }
             let look = self.look(training, loss)?;
             (self.tell)(&look);
             points.push(look.point);
