@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::IntoBytes;
 
 use super::common::Common;
-use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
+use super::common::chunk_flags::{JOINED, OUTSTANDING};
 use super::narrow::Narrow;
 use super::take::{take, take_and_answer, take_and_answer_narrow, take_unanswered};
 use super::{Outbox, To, header, lead};
@@ -87,7 +87,7 @@ impl Early {
         let chunk = range.start + (called.chunk - range.start + lead) % (range.end - range.start);
         let state = common.state.chunk(chunk);
         let (flags, version) = (state.flags.load(Relaxed), state.version.load(Relaxed));
-        let is_held = flags & (JOINED | FORKED) == JOINED;
+        let is_held = flags & JOINED != 0;
         let answered = self.answered[chunk as usize] == Some(version);
         if !is_held || answered || state.epoch.load(Relaxed) != called.epoch {
             return;

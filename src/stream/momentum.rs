@@ -89,8 +89,7 @@ impl Momentum {
         self.age_before = self.age;
         self.age += SMOOTHING * (steps - self.age);
         let rule = nodes.map(|nodes| Rule::of(self.age, nodes));
-        let goes_on = |rule: &Rule| rule.momentum > 0.0 && steps > 0.0 && !self.finished;
-        self.rule = rule.filter(goes_on);
+        self.rule = rule.filter(|rule| rule.momentum > 0.0 && !self.finished);
         match self.rule {
             Some(_) => self.chunks.resize(chunks, None),
             None => self.chunks.clear(),

@@ -293,12 +293,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "false",
     },
     Mutant {
-        name: "a chunk that is forked is answered early",
-        file: "early.rs",
-        old: "flags & (JOINED | FORKED) == JOINED",
-        new: "flags & JOINED == JOINED",
-    },
-    Mutant {
         name: "what is outstanding is taken once more by an early answer",
         file: "early.rs",
         old: "flags & OUTSTANDING != 0",
@@ -317,12 +311,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "true",
     },
     Mutant {
-        name: "what was under way goes on without solvers",
-        file: "momentum.rs",
-        old: "rule.momentum > 0.0 && steps > 0.0",
-        new: "rule.momentum > 0.0",
-    },
-    Mutant {
         name: "what is not finite goes on",
         file: "momentum.rs",
         old: "!goes_on.is_finite()",
@@ -333,5 +321,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "settle.rs",
         old: "common.knows_iterations_since(self.all_ns)",
         new: "true",
+    },
+    Mutant {
+        name: "what was under way goes on by turns and not by steps",
+        file: "momentum.rs",
+        old: "part.clamp(0.0, LONGEST)",
+        new: "1.0",
+    },
+    Mutant {
+        name: "masters go on when their solvers have finished",
+        file: "momentum.rs",
+        old: "rule.momentum > 0.0 && !self.finished",
+        new: "rule.momentum > 0.0",
     },
 ];
