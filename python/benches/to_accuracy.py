@@ -1,6 +1,6 @@
 """Time to 98 % on MNIST by two processes of one host, in turns: `dogwild.share` on one buffer and on
 two nodes, Hogwild of torch.multiprocessing, DistributedDataParallel over Gloo, and PCCL where it is
-installed (pypccl, for Python 3.12).
+installed (pypccl 1.0.0, which needs glibc 2.38 and a libcuda.so.1).
 
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --rounds 5
     DOGWILD_DATA=DIR python python/benches/to_accuracy.py --ways share ddp --target 0.97
