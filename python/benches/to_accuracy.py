@@ -254,6 +254,8 @@ def main() -> None:
         options.error("give --data, the folder of MNIST's idx files")
     if in_a_lab() and not args.way and not set(args.ways) <= set(OVER_A_LINK):
         options.error(f"--ways: in a lab of hosts give {' or '.join(OVER_A_LINK)}")
+    if not args.way and not set(args.ways) <= set(default_ways()):
+        options.error("--ways pccl: it is not here (pip install pypccl; glibc 2.38, libcuda.so.1)")
     if args.way == "hogwild":
         hogwild(args)
     elif args.way == "ddp":
