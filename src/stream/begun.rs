@@ -241,6 +241,7 @@ impl Common<'_> {
 
     /// The next master began from what this node streamed last: it holds that as any slave does.
     pub(super) fn join_again(&mut self, range: u16, chunk: u32) {
+        self.owe_half(chunk);
         let state = self.state.chunk(chunk);
         state.flags.store(JOINED, Relaxed);
         state.given.store(0, Relaxed);

@@ -135,6 +135,8 @@ pub(super) struct Owed {
     pub(super) seq: u8,
     /// The slave's incarnation: another one has never sent it.
     pub(super) life: u64,
+    /// So many weights of it are in those of this node, the first.
+    pub(super) weights: u32,
 }
 
 impl OwedKey {
@@ -151,6 +153,7 @@ impl OwedKey {
         ForkRecord {
             seq: owed.seq,
             life: owed.life,
+            position: (owed.weights, 0),
             ..empty(self.key())
         }
     }
@@ -159,8 +162,12 @@ impl OwedKey {
         let ForkKey {
             chunk, node, epoch, ..
         } = record.key;
-        let (seq, life) = (record.seq, record.life);
-        (Self { chunk, node, epoch }, Owed { seq, life })
+        let owed = Owed {
+            seq: record.seq,
+            life: record.life,
+            weights: record.position.0,
+        };
+        (Self { chunk, node, epoch }, owed)
     }
 }
 

@@ -142,9 +142,11 @@ impl Common<'_> {
     pub(super) fn owe_all(&mut self, chunk: u32, nodes: &[u16]) {
         let epoch = self.state.chunk(chunk).epoch.load(Relaxed);
         let key = |node| OwedKey { chunk, node, epoch };
+        let weights = self.config.chunk_weights;
         // A predecessor that was killed at this may have owed more.
         for node in (0..self.config.places()).filter(|node| !nodes.contains(node)) {
-            if self.forks.owed().contains_key(&key(node)) {
+            let owed = self.forks.owed().get(&key(node));
+            if owed.is_some_and(|owed| owed.weights == weights) {
                 self.forks.settle(key(node));
             }
         }
@@ -152,10 +154,38 @@ impl Common<'_> {
             let owed = Owed {
                 seq: self.state.applied(chunk)[usize::from(*node)].load(Relaxed),
                 life: self.life(*node),
+                weights,
             };
             self.forks.owe(key(*node), owed);
         }
         self.look_if_kept();
+    }
+
+    /// A chunk that this node streamed has another master. Deltas that a predecessor was killed at
+    /// are in its weights as far as it came, and their slaves send them to that master. Before
+    /// their numbers are overwritten.
+    pub(super) fn owe_half(&mut self, chunk: u32) {
+        if !self.state.has_partials() {
+            return;
+        }
+        let epoch = self.state.chunk(chunk).epoch.load(Relaxed);
+        for node in self.others() {
+            let Some((seq, weights)) = self.state.partial_of(chunk, node) else {
+                continue;
+            };
+            let life = self.life(node);
+            let owed = Owed { seq, life, weights };
+            self.forks.owe(OwedKey { chunk, node, epoch }, owed);
+            self.state.forget_partial(chunk, node);
+        }
+        self.look_if_kept();
+    }
+
+    /// The weights of a chunk are another node's now: what was added to them in part is not there.
+    pub(super) fn forget_half(&self, chunk: u32) {
+        for node in self.others() {
+            self.state.forget_partial(chunk, node);
+        }
     }
 
     /// What of `node` was contested, of a chunk: a delta (its epoch, its number), or nothing.
@@ -175,14 +205,16 @@ impl Common<'_> {
             // Another number: this node never had it. Of another reign: it was not contested then.
             let is_owed = |(epoch, seq)| same_reign(epoch, key.epoch) && seq == owed.seq;
             if sent.is_some_and(is_owed) {
-                self.take_out(key, delta);
+                let weights = delta.len().min(owed.weights as usize);
+                self.take_out(key, &delta[..weights]);
             } else {
                 self.forks.settle(key);
             }
         }
     }
 
-    /// Takes a delta out of the weights: what leaves of this node has it no more.
+    /// Takes a delta, or the first weights of one, out of the weights: what leaves of this node has
+    /// it no more.
     fn take_out(&mut self, key: OwedKey, delta: &[f32]) {
         let OwedKey { chunk, node, epoch } = key;
         let (w, ..) = self.chunk_views(chunk);
@@ -195,7 +227,8 @@ impl Common<'_> {
             (false, true) => self.portion(),
             (false, false) => self.scale(chunk),
         };
-        let values: Vec<f32> = delta.iter().map(|value| -value / portion).collect();
+        let mut values: Vec<f32> = delta.iter().map(|value| -value / portion).collect();
+        values.resize(w.len(), 0.0);
         // Numbers of nodes fit into that of a delta: there are as many acks in a byte.
         let number = node as u8;
         let done = self.state.partial(chunk, own, number);

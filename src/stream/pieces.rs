@@ -54,6 +54,7 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
     if flags & JOINED == 0 {
         let (w, last, sent) = common.chunk_views(header.chunk);
         kernels::adopt(w, last, sent, bytes);
+        common.forget_half(header.chunk);
         let lease = &mut common.leases[usize::from(header.range)];
         lease.forked_chunks -= u32::from(flags & FORKED != 0);
         join_replica(common, frame);

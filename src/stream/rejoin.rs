@@ -273,6 +273,7 @@ impl Asked {
         } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
             // All are asked once more.
         } else if all_live || waited {
+            common.forget_half(self.chunk);
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
             common.forks.apart.remove(&self.chunk);
             common.leases[usize::from(range)].forked_chunks -= 1;
@@ -363,6 +364,7 @@ impl Asked {
         let (_, last, _) = common.chunk_views(self.chunk);
         kernels::copy_in(last, &base.weights);
         common.owe_all(self.chunk, &self.mute);
+        common.owe_half(self.chunk);
         let applied = common.state.applied(self.chunk);
         for (kept, ack) in applied.iter().zip(&base.acks) {
             kept.store(*ack, Relaxed);

@@ -39,6 +39,7 @@ mod merge;
 mod moves;
 mod narrow;
 mod owed;
+mod partial;
 mod search;
 mod settle;
 mod storm;

@@ -305,11 +305,15 @@ impl StreamState {
     /// Weights of delta `seq` of `peer` for `chunk` that are applied already; usually 0. Pass it to
     /// [`Journal::begin_at`] and to [`kernels::apply_delta`](super::kernels::apply_delta).
     pub fn partial(&self, chunk: u32, peer: u16, seq: u8) -> u32 {
-        let found = self
-            .partials()
-            .iter()
-            .find(|p| p.is(chunk, peer) && p.seq.load(Relaxed) == seq);
-        found.map_or(0, |p| p.progress.load(Relaxed))
+        let found = self.partial_of(chunk, peer);
+        found.map_or(0, |(of, done)| if of == seq { done } else { 0 })
+    }
+
+    /// The delta of `peer` for `chunk` of which weights are applied already: its number, and how
+    /// many.
+    pub fn partial_of(&self, chunk: u32, peer: u16) -> Option<(u8, u32)> {
+        let found = self.partials().iter().find(|p| p.is(chunk, peer))?;
+        Some((found.seq.load(Relaxed), found.progress.load(Relaxed)))
     }
 
     /// Forgets what was remembered of that chunk and peer: call it when the rest was applied

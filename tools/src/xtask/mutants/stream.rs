@@ -233,6 +233,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "",
     },
     Mutant {
+        name: "a delta that was added in part is not owed",
+        file: "owed.rs",
+        old: "!self.state.has_partials()",
+        new: "true",
+    },
+    Mutant {
+        name: "a delta that was added in part is owed whole",
+        file: "owed.rs",
+        old: "delta.len().min(owed.weights as usize)",
+        new: "delta.len()",
+    },
+    Mutant {
         name: "what forks need is not found after a kill",
         file: "forks.rs",
         old: "file.records()",
