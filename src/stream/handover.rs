@@ -42,8 +42,6 @@ impl<'a> Common<'a> {
             if flags & JOINED != 0 {
                 self.fold(chunk);
             }
-            let own = &self.state.applied(chunk)[usize::from(self.config.node)];
-            own.store(state.seq.load(Relaxed), Relaxed);
             let version = state.version.load(Relaxed).wrapping_add(VERSION_STEP);
             state.version.store(version, Relaxed);
             state.flags.store(0, Relaxed);
@@ -99,6 +97,7 @@ impl<'a> Common<'a> {
         kernels::copy_in(last, &values);
         values.fill(0.0);
         kernels::copy_in(sent, &values);
+        // What its positions said of its own deltas, so the next master counts from there.
         let own = &self.state.applied(chunk)[usize::from(self.config.node)];
         state.seq.store(own.load(Relaxed), Relaxed);
         let version = state.version.load(Relaxed).wrapping_add(1);

@@ -89,12 +89,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "!admits && header.chunk == u32::MAX",
     },
     Mutant {
-        name: "own work under way is not in what a new master streams",
-        file: "handover.rs",
-        old: "own.store(state.seq.load(Relaxed), Relaxed);",
-        new: "own.store(state.seq.load(Relaxed).wrapping_sub(1), Relaxed);",
-    },
-    Mutant {
         name: "a master that is replaced keeps no snapshot",
         file: "handover.rs",
         old: "kernels::copy_in(last, &values);\n        values.fill(0.0);",
