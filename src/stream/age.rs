@@ -30,8 +30,10 @@ pub struct AgeSteps {
     every: u32,
     /// Local and cluster iterations when a chunk was taken last.
     taken: Vec<Option<(u64, u64)>>,
-    /// Local steps between positions of late.
-    late: f64,
+    /// Local steps between positions of late; `None`: no chunk has come twice.
+    late: Option<f64>,
+    /// Local steps when the first chunk came that is counted.
+    began: Option<u64>,
 }
 
 impl AgeSteps {
@@ -45,24 +47,29 @@ impl AgeSteps {
             cluster: steps(),
             every,
             taken: vec![None; chunks.div_ceil(every) as usize],
-            late: 0.0,
+            late: None,
+            began: None,
         }
     }
 
     fn note(&mut self, chunk: u32, local: u64, cluster: u64) {
+        self.began.get_or_insert(local);
         let before = self.taken[(chunk / self.every) as usize].replace((local, cluster));
         if let Some((local_before, cluster_before)) = before {
             let passed = local.saturating_sub(local_before);
             self.local.saturating_record(passed);
-            self.late += LATE * (passed as f64 - self.late);
+            let late = self.late.unwrap_or(passed as f64);
+            self.late = Some(late + LATE * (passed as f64 - late));
             self.cluster
                 .saturating_record(cluster.saturating_sub(cluster_before));
         }
     }
 
-    /// Local steps between two positions of a chunk, of late.
-    pub(super) fn late(&self) -> f64 {
-        self.late
+    /// Local steps between two positions of a chunk, of late, when `local` have been made. As long
+    /// as no chunk has come twice there are at least so many as were made since the first one.
+    pub(super) fn late(&self, local: u64) -> f64 {
+        let so_far = self.began.map_or(0, |began| local.saturating_sub(began));
+        self.late.unwrap_or(so_far as f64)
     }
 
     /// Notes that a position of `chunk` was taken.
@@ -135,5 +142,25 @@ impl Streamer<'_> {
     /// Time since the last position of `node` was taken, ns; since the start if none was.
     pub fn position_age_ns(&self, node: u16, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.peer(node).streamed_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run begins on a slow link: before a chunk has come twice, what it holds is as old as the
+    /// run.
+    #[test]
+    fn nothing_is_younger_than_the_first_turn() {
+        let mut ages = AgeSteps::new(4, 2);
+        assert_eq!(ages.late(100), 0.0, "nothing came");
+        ages.note(0, 100, 200);
+        ages.note(1, 105, 210);
+        assert_eq!((ages.late(100), ages.late(120)), (0.0, 20.0));
+        ages.note(0, 130, 260);
+        assert_eq!(ages.late(130), 30.0);
+        (0..1000).for_each(|_| ages.note(0, 130, 260));
+        assert!(ages.late(500) < 0.1);
     }
 }

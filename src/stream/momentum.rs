@@ -87,12 +87,17 @@ impl Momentum {
     /// none: its work is not merged as a mean.
     pub(super) fn begin_turn(&mut self, chunks: usize, steps: f64, nodes: Option<f64>) {
         self.age_before = self.age;
-        self.age += SMOOTHING * (steps - self.age);
+        self.age = match self.age > 0.0 {
+            true => self.age + SMOOTHING * (steps - self.age),
+            false => steps,
+        };
         let rule = nodes.map(|nodes| Rule::of(self.age, nodes));
         self.rule = rule.filter(|rule| rule.momentum > 0.0 && !self.finished);
-        match self.rule {
-            Some(_) => self.chunks.resize(chunks, None),
-            None => self.chunks.clear(),
+        // The first turn with steps may be a long one: what it brings goes on in the next.
+        let is_first = nodes.is_some() && self.age == 0.0 && !self.finished;
+        match is_first || self.rule.is_some() {
+            true => self.chunks.resize(chunks, None),
+            false => self.chunks.clear(),
         }
     }
 
@@ -110,7 +115,7 @@ impl Momentum {
     /// not moved already.
     #[inline]
     pub(super) fn moves(&self, place: usize) -> bool {
-        self.rule.is_some() && self.moved != Some(place)
+        !self.chunks.is_empty() && self.moved != Some(place)
     }
 
     /// Moves the weights `w` of the chunk at `place` in the turn on. Each node has made so many
@@ -119,15 +124,19 @@ impl Momentum {
     pub(super) fn move_on(&mut self, place: usize, steps: f64, w: WeightsView<'_>, writes: Writes) {
         let usual = self.age.max(self.age_before);
         self.moved = Some(place);
-        if let (Some(rule), Some(chunk)) = (self.rule, self.chunks.get_mut(place)) {
-            match chunk {
-                Some(moving) => {
-                    let part = (steps - moving.steps) / usual;
-                    moving.steps = steps;
-                    moving.move_on(rule, part.clamp(0.0, LONGEST), w, writes);
-                }
-                None => *chunk = Some(Moving::from(w, steps)),
+        let Some(chunk) = self.chunks.get_mut(place) else {
+            return;
+        };
+        match (chunk, self.rule) {
+            (Some(moving), Some(rule)) => {
+                let part = (steps - moving.steps) / usual;
+                moving.steps = steps;
+                moving.move_on(rule, part.clamp(0.0, LONGEST), w, writes);
             }
+            (chunk @ None, rule) if rule.is_some() || steps > 0.0 => {
+                *chunk = Some(Moving::from(w, steps));
+            }
+            _ => {}
         }
     }
 
@@ -142,7 +151,7 @@ impl Moving {
     fn from(w: WeightsView<'_>, steps: f64) -> Self {
         Self {
             position: (0..w.len()).map(|i| w.load(i)).collect(),
-            velocity: vec![0.0; w.len()],
+            velocity: Vec::new(),
             steps,
         }
     }
@@ -151,6 +160,7 @@ impl Moving {
     fn move_on(&mut self, rule: Rule, part: f64, w: WeightsView<'_>, writes: Writes) {
         let (momentum, rate) = (rule.momentum as f32, rule.rate as f32);
         let (kept, part) = (rule.momentum.powf(part) as f32, part as f32);
+        self.velocity.resize(w.len(), 0.0);
         let both = self.position.iter_mut().zip(&mut self.velocity);
         for (i, (position, velocity)) in both.enumerate() {
             let now = w.load(i);
@@ -244,6 +254,26 @@ mod tests {
         momentum.begin_turn(1, 0.0, Some(4.0));
         goes(&mut momentum, 10_100.0, w, Writes::Racy, true);
         assert!((w.load(0) - 6.0).abs() < 1e-3, "{}", w.load(0));
+    }
+
+    /// What the first turn with steps brought goes on in the next one, if it was a long one.
+    #[test]
+    fn it_begins_with_the_first_turn() {
+        for (steps, moves) in [(100.0, true), (2.0, false)] {
+            let words = words(&[0.0]);
+            let w = WeightsView::of(&words);
+            let mut momentum = Momentum::default();
+            (0..3).for_each(|_| {
+                momentum.begin_turn(1, 0.0, Some(4.0));
+                goes(&mut momentum, 0.0, w, Writes::Racy, true);
+            });
+            goes(&mut momentum, 1.0, w, Writes::Racy, true);
+            momentum.begin_turn(1, steps, Some(4.0));
+            w.racy_add(0, 1.0);
+            goes(&mut momentum, 1.0 + steps, w, Writes::Racy, true);
+            assert_eq!(w.load(0) > 1.2, moves, "{}", w.load(0));
+            assert_eq!(momentum.chunks.is_empty(), !moves);
+        }
     }
 
     /// Solvers stop in the middle of a turn: what was under way goes on by half of it, and then no

@@ -275,7 +275,8 @@ impl<'a> Streamer<'a> {
     /// masters then go on with what came.
     pub fn most_stride(&self) -> f32 {
         let nodes = 1.0 / f64::from(self.common.portion());
-        Rule::of(self.slave.age_steps().late(), nodes).stride as f32
+        let age = self.age_steps().late(self.common.local_iterations());
+        Rule::of(age, nodes).stride as f32
     }
 
     /// True once each chunk is streamed here or was taken: solvers may start.

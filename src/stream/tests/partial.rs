@@ -25,14 +25,20 @@ fn kill_in_a_delta(run: &mut Run<'_, '_>, master: u16, slave: u16) {
     let (theirs, own) = (run.fleet.state(slave), run.fleet.state(master));
     // The first chunk of all is in the range of node 0.
     let (state, applied) = (theirs.chunk(0), &own.applied(0)[usize::from(slave)]);
-    let sent = theirs.sent().slice(0, DONE);
-    let delta = || -> Vec<f32> { (0..DONE).map(|i| sent.load(i)).collect() };
+    let sent = theirs.sent().slice(0, 2 * DONE);
+    let delta = || -> Vec<f32> { (0..2 * DONE).map(|i| sent.load(i)).collect() };
+    // Both what is added before the kill and what is not.
+    let is_there = || {
+        delta()
+            .chunks(DONE)
+            .all(|part| part.iter().sum::<f32>() > 0.0)
+    };
     let is_under_way = || {
         let number = applied.load(Relaxed).wrapping_add(1);
         state.flags.load(Relaxed) & OUTSTANDING != 0 && state.seq.load(Relaxed) == number
     };
-    while !is_under_way() || delta().iter().sum::<f32>() == 0.0 {
-        let i = run.world.random_below(DONE);
+    while !is_under_way() || !is_there() {
+        let i = run.world.random_below(2 * DONE);
         let w = run.fleet.weights(slave);
         w.store(i, w.load(i) + 1.0);
         run.added[i] += 1.0;
@@ -42,7 +48,7 @@ fn kill_in_a_delta(run: &mut Run<'_, '_>, master: u16, slave: u16) {
     let (journal, number) = (own.journal(), state.seq.load(Relaxed));
     journal.begin_at(JournalOp::Apply, 0, slave, number, 0, 0);
     let w = run.fleet.weights(master).slice(0, DONE);
-    kernels::apply_delta(w, delta().as_bytes(), 0, journal, Writes::Racy);
+    kernels::apply_delta(w, delta()[..DONE].as_bytes(), 0, journal, Writes::Racy);
 }
 
 /// Another node has the range meanwhile, and the slave sends the delta to that one.
