@@ -77,6 +77,7 @@ pub(super) struct Momentum {
 #[derive(Clone, Debug)]
 struct Moving {
     position: Vec<f32>,
+    /// Empty until it has moved.
     velocity: Vec<f32>,
     /// Steps that each node had made then.
     steps: f64,

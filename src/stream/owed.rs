@@ -1,6 +1,7 @@
 //! Deltas that are in this node's weights and may be in those of the present master too, since
 //! their slave sent them to both: what [`rejoin`](super::rejoin) could not leave out, as that slave
-//! was silent.
+//! was silent. And the part of a delta that a killed predecessor had added, where another node has
+//! the range before the slave sent it again.
 //!
 //! Once the slave is heard again, it is asked what of its own was contested. What it gives is taken
 //! out of the weights, and leaves as a delta. A slave that lost its memory cannot say it any more:
