@@ -23,7 +23,7 @@ fn mute(run: &mut Run<'_, '_>, node: u16, faults: Faults) {
     }
 }
 
-pub(super) fn owed_by(run: &Run<'_, '_>, node: u16) -> usize {
+fn owed_by(run: &Run<'_, '_>, node: u16) -> usize {
     let records = run.fleet.state(node).forks().records();
     let owed = records.iter().filter(|one| one.key.kind == ForkKind::Owed);
     owed.count()
