@@ -108,6 +108,8 @@ pub struct Training<'a> {
     halvings: u64,
     /// Time that steps took, all solvers together, ns.
     busy_ns: f64,
+    /// `None`: solvers make steps still.
+    stepped_ns: Option<u64>,
 }
 
 /// The number of weights that a fleet for `spec` and `data` must hold.
@@ -205,6 +207,7 @@ impl<'a> Training<'a> {
             strides: (0.0, 0),
             halvings: 0,
             busy_ns: 0.0,
+            stepped_ns: None,
         })
     }
 
@@ -241,12 +244,18 @@ impl<'a> Training<'a> {
         self.strides.0 / self.strides.1.max(1) as f64
     }
 
-    /// Share of that time in which solvers computed.
+    /// The part of it in which solvers made steps, ns: without what came to all nodes after them.
+    pub fn stepped_ns(&self) -> u64 {
+        self.stepped_ns.unwrap_or_else(|| self.trained_ns())
+    }
+
+    /// Share of the time of steps in which solvers computed.
     pub fn utilisation(&self) -> f64 {
-        let now = self.world.now_ns();
+        let stepped_ns = self.stepped_ns();
+        let now = self.began_ns.unwrap_or(0) + stepped_ns;
         let left = |one: &Solver| one.ends_ns.saturating_sub(now) as f64;
         let busy_ns = self.busy_ns - self.solvers.iter().map(left).sum::<f64>();
-        busy_ns / (self.trained_ns() as f64 * self.solvers.len() as f64)
+        busy_ns / (stepped_ns as f64 * self.solvers.len() as f64)
     }
 
     /// Pictures of a step.
@@ -353,6 +362,7 @@ impl<'a> Training<'a> {
         if nodes == 1 {
             return true;
         }
+        self.stepped_ns = Some(self.trained_ns());
         (0..nodes).for_each(|node| self.world.finish(node, 1));
         let until_ns = self.world.now_ns() + MOST_NS;
         while self.world.now_ns() < until_ns {

@@ -174,7 +174,9 @@ impl Course<'_> {
 
     /// Those of the stream only where there is one.
     fn figures(&self, training: &mut Training<'_>) -> Figures {
+        let samples = (training.iterations() * training.batch() as u64) as f64;
         let alone = Figures {
+            samples_per_s: Some(samples / (training.stepped_ns() as f64 / 1e9)),
             utilisation: Some(training.utilisation()),
             stride: Some(training.stride()),
             halvings: Some(training.halvings() as f64),
