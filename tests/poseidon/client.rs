@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Barrier};
 
 use dogwild::poseidon::{
-    Claims, Client, ClientJob, Contribution, CoordinatorJob, First, MemberJob, ModelFile, ModelJob,
-    ModelLayer, ModelTensor, OwnReplica, PAIR_BYTES, PoseidonError, Replica, Scheme, ServerJob,
-    StepRule, Stragglers, run_coordinator, run_server,
+    Claims, Client, ClientJob, Contribution, CoordinatorJob, First, Floats, MemberJob, ModelFile,
+    ModelJob, ModelLayer, ModelTensor, OwnReplica, PAIR_BYTES, PoseidonError, Replica, Scheme,
+    ServerJob, StepRule, Stragglers, run_coordinator, run_server,
 };
 use dogwild::weights::kernels;
 
@@ -449,6 +449,60 @@ fn who_was_left_behind_ends_with_the_others() {
     server.expect("a good end");
 }
 
+/// Gradients that travel from where they lie give the bits of those that are copied, in pairs of
+/// any size, and are not changed: not by this worker, which adds to a copy under `p2p`, and not by
+/// what comes back.
+#[test]
+fn gradients_in_rooms_are_sent_as_they_are() {
+    let step = |client: &Client, layer: usize, room: &Floats, own: bool| {
+        let from = client.plan().layers[layer].tensors[0].offset;
+        let sent = match own {
+            true => client.send(layer, Contribution::Own(room.clone())),
+            false => client.send(layer, Contribution::Gradient { from, values: room }),
+        };
+        sent.expect("sent");
+    };
+    let whole = |scheme, pair_bytes, own: [bool; 2]| {
+        let mut job = Job::new(scheme, SGD, 6);
+        job.pair_bytes = pair_bytes;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (ends, server) = run(&job, folder.path(), false, |place| {
+            let client = join(place, First::Zeros);
+            let index = usize::from(client.index());
+            let rooms = [0, 1].map(|layer| {
+                let mut room = client.room(layer).expect("a room");
+                let values = room.iter_mut().enumerate();
+                values.for_each(|(at, to)| *to = value(client.index(), 3, at + layer));
+                room
+            });
+            let before = rooms.clone().map(|room| room.to_vec());
+            while let Some(turn) = client.begin().expect("no error") {
+                for layer in [1, 0] {
+                    step(&client, layer, &rooms[layer], own[index]);
+                    assert!(client.wait(layer, turn.clock + 1).expect("no error"));
+                }
+                client.end().expect("no error");
+            }
+            let after = rooms.map(|room| room.to_vec());
+            assert_eq!(after, before);
+            let end = bits(&weights(&client));
+            client.close().expect("a good end");
+            end
+        });
+        server.expect("a good end");
+        assert_eq!(ends[0], ends[1], "replicas differ");
+        ends
+    };
+    for scheme in [Scheme::Ps, Scheme::P2p, Scheme::OneBit] {
+        for pair_bytes in [PAIR_BYTES, 28] {
+            let copied = whole(scheme, pair_bytes, [false; 2]);
+            assert!(copied[0].iter().any(|bits| *bits != 0));
+            assert_eq!(whole(scheme, pair_bytes, [true; 2]), copied, "{scheme}");
+            assert_eq!(whole(scheme, pair_bytes, [false, true]), copied, "{scheme}");
+        }
+    }
+}
+
 /// What would make all wait for ever is an error of the one that does it, and changes nothing.
 #[test]
 fn wrong_use_is_told() {
@@ -493,6 +547,15 @@ fn wrong_use_is_told() {
         said(
             client.send(1, Contribution::Factors(vec![0.0; 60])),
             "5 at most",
+        );
+        said(client.room(2).map(drop), "layer 2: the plan has 2");
+        said(
+            client.send(0, Contribution::Own(vec![0.0; 52].into())),
+            "conv has 53 weights, and its own gradient is of 52",
+        );
+        said(
+            client.send(1, Contribution::Own(vec![0.0; 28].into())),
+            "fc travels by sfb: give its factors",
         );
         said(client.wait(0, 1).map(drop), "of conv cannot be made");
         contribute(&client, 0, 0);

@@ -13,6 +13,7 @@
 //!   updates summed in the order of the workers: all workers make the same ones, bit for bit.
 
 mod apply;
+mod contribution;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use super::rounds::Rounds;
 use super::store::Saved;
 use super::violation::ProtocolViolation;
 use crate::poseidon::cost::Scheme;
+pub use contribution::Contribution;
 
 /// The receivers of a worker's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,20 +36,6 @@ pub enum Destination {
     Home(Member),
     /// All other workers.
     Peers,
-}
-
-/// The gradient of a layer, or the factors that it can be computed from.
-#[derive(Debug)]
-pub enum Contribution<'a> {
-    /// Gradients in the layout of the weights, from weight `from` on, this layer's among them.
-    Gradient {
-        /// Place of the first in the buffer.
-        from: usize,
-        /// Gradient of each weight.
-        values: &'a [f32],
-    },
-    /// The layer's factors, u then v: `[outputs][images]`, `[inputs][images]`.
-    Factors(Vec<f32>),
 }
 
 /// A pair of the layer, and what has arrived about it.
@@ -218,27 +206,26 @@ impl Syncer {
                     .into_iter()
                     .collect()
             }
-            (_, Contribution::Gradient { from, values }) => {
+            (_, Contribution::Factors(_)) => Vec::new(),
+            (_, gradient) => {
+                let first = self.extent().start;
                 let of_pair = |held: &mut HeldPair| {
                     let pair = held.pair;
-                    let gradient = &values[pair.offset - from..][..pair.len];
+                    let values = gradient.values(&pair, first);
                     let (kind, body) = if pair.scheme == Scheme::OneBit {
-                        let words = onebit::quantise(&pair, gradient, &mut held.residual);
+                        let words = onebit::quantise(&pair, values, &mut held.residual);
                         (MessageKind::Bits, Body::Words(words))
                     } else {
-                        (
-                            MessageKind::Gradient,
-                            Body::Floats(self.pool.copy(gradient)),
-                        )
+                        let floats = gradient.floats(&pair, first, &self.pool);
+                        (MessageKind::Gradient, Body::Floats(floats))
                     };
                     if let Some(ahead) = &mut held.ahead {
-                        ahead.note(clock, as_sent(&pair, gradient, &body));
+                        ahead.note(clock, as_sent(&pair, values, &body));
                     }
                     Some((Destination::Home(pair.home?), message(kind, pair.id, body)))
                 };
                 self.pairs.iter_mut().filter_map(of_pair).collect()
             }
-            (_, Contribution::Factors(_)) => Vec::new(),
         }
     }
 

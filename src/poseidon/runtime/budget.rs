@@ -85,6 +85,7 @@ pub(super) fn priority(
         Contribution::Gradient { from, values } => {
             square(&values[extent.start - from..extent.end - from]).sqrt()
         }
+        Contribution::Own(floats) => square(floats).sqrt(),
         Contribution::Factors(factors) => square(factors) / 2.0,
     };
     let mut weights = vec![0.0; extent.len()];

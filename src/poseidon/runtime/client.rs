@@ -21,7 +21,7 @@ use super::checkpoint::CheckpointFolder;
 use super::error::PoseidonError;
 use super::member::{MemberJob, close_all};
 use super::traffic::TrafficReport;
-use crate::poseidon::{ClusterInfo, Contribution, Plan};
+use crate::poseidon::{ClusterInfo, Contribution, Floats, Plan};
 use crate::weights::WeightsView;
 pub use checkpoint::Resumed;
 pub(super) use checkpoint::remedy;
@@ -167,6 +167,16 @@ impl Client {
     /// Why the run ended, once; an iteration has begun already.
     pub fn begin(&self) -> Result<Option<Turn>, PoseidonError> {
         self.turns.begin(&self.hub, self.plan())
+    }
+
+    /// Memory for the gradient of `layer` (its place in the plan), of any value: what is written
+    /// there and given to [`Client::send`] as [`Contribution::Own`] is not copied. It is used again
+    /// once nothing waits for it, so take it anew in each iteration, or send clones of it.
+    ///
+    /// # Errors
+    /// [`PoseidonError::Misuse`]: no such layer.
+    pub fn room(&self, layer: usize) -> Result<Floats, PoseidonError> {
+        self.turns.room(&self.hub, self.plan(), layer)
     }
 
     /// Sends the contribution of `layer` (its place in the plan) to the iteration: the mean over

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use super::super::error::PoseidonError;
 use super::Turn;
 use super::hub::Hub;
-use crate::poseidon::{Contribution, Plan, PlanLayer};
+use crate::poseidon::{Contribution, Floats, Plan, PlanLayer};
 
 /// See the module.
 pub(super) struct Turns {
@@ -112,6 +112,17 @@ impl Turns {
         Ok(())
     }
 
+    /// See [`super::Client::room`].
+    pub(super) fn room(
+        &self,
+        hub: &Hub,
+        plan: &Plan,
+        layer: usize,
+    ) -> Result<Floats, PoseidonError> {
+        of(plan, layer)?;
+        Ok(hub.pool().take(hub.extent(layer).len()))
+    }
+
     /// Refuses a wait that nothing can end.
     pub(super) fn check_wait(
         &self,
@@ -143,10 +154,9 @@ impl Turns {
                 self.send(hub, plan, layer, Contribution::Factors(Vec::new()))?;
                 continue;
             }
-            let extent = hub.extent(layer);
-            let (from, values) = (extent.start, vec![0.0; extent.len()]);
-            let values = values.as_slice();
-            self.send(hub, plan, layer, Contribution::Gradient { from, values })?;
+            let mut zeros = self.room(hub, plan, layer)?;
+            zeros.fill(0.0);
+            self.send(hub, plan, layer, Contribution::Own(zeros))?;
         }
         self.begun.store(false, Relaxed);
         self.sent.iter().for_each(|sent| sent.store(false, Relaxed));
@@ -170,9 +180,9 @@ fn check(
 ) -> Result<(), PoseidonError> {
     let (name, scheme) = (&layer.name, layer.scheme);
     match contribution {
-        Contribution::Gradient { .. } if scheme.sends_factors() => misuse(format!(
-            "send: {name} travels by {scheme}: give its factors, not its gradient"
-        )),
+        Contribution::Gradient { .. } | Contribution::Own(_) if scheme.sends_factors() => misuse(
+            format!("send: {name} travels by {scheme}: give its factors, not its gradient"),
+        ),
         Contribution::Gradient { from, values } => {
             let given = *from..from + values.len();
             match given.start <= extent.start && extent.end <= given.end {
@@ -182,6 +192,14 @@ fn check(
                 )),
             }
         }
+        Contribution::Own(floats) => match floats.len() == extent.len() {
+            true => Ok(()),
+            false => misuse(format!(
+                "send: {name} has {} weights, and its own gradient is of {}",
+                extent.len(),
+                floats.len()
+            )),
+        },
         Contribution::Factors(_) if !scheme.sends_factors() => misuse(format!(
             "send: {name} travels by {scheme}: give its gradient, not factors"
         )),

@@ -66,14 +66,14 @@ impl Sink for Sending<'_> {
     fn layer(&self, place: usize, _: u64) -> Result<(), AccumulateError> {
         let layer = self.local.summed[place];
         let range = self.sum.range(place);
-        let mut values = vec![0.0; range.len()];
-        kernels::copy_out(
-            self.sum.total().view().slice(range.start, range.len()),
-            &mut values,
-        );
-        let (from, values) = (range.start, values.as_slice());
-        let sum = Contribution::Gradient { from, values };
-        self.local.send(self.client, layer, sum);
+        let total = self.sum.total().view().slice(range.start, range.len());
+        match self.client.room(layer) {
+            Ok(mut room) => {
+                kernels::copy_out(total, &mut room);
+                self.local.send(self.client, layer, Contribution::Own(room));
+            }
+            Err(error) => self.client.abort(error),
+        }
         Ok(())
     }
 }

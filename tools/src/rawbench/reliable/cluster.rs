@@ -8,8 +8,9 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use dogwild::poseidon::{
-    Client, ClientJob, ClusterSpec, Contribution, CoordinatorJob, First, MemberJob, ModelFile,
-    ModelJob, ModelLayer, ModelTensor, Schedule, ServerJob, StepRule, run_coordinator, run_server,
+    Client, ClientJob, ClusterSpec, Contribution, CoordinatorJob, First, Floats, MemberJob,
+    ModelFile, ModelJob, ModelLayer, ModelTensor, Schedule, ServerJob, StepRule, run_coordinator,
+    run_server,
 };
 
 use super::usage::Usage;
@@ -108,7 +109,8 @@ fn model(args: &Args) -> ModelFile {
     }
 }
 
-/// Sends the same gradient in each iteration, the last layer first.
+/// Sends the same gradient in each iteration, the last layer first. It is not copied, as Gloo's is
+/// not.
 fn work(at: MemberJob, stop: Arc<AtomicBool>) -> Result<Seen> {
     let job = ClientJob {
         first: First::Zeros,
@@ -116,15 +118,22 @@ fn work(at: MemberJob, stop: Arc<AtomicBool>) -> Result<Seen> {
     };
     let client = Client::join(job, None, stop)?.context("nothing stops it")?;
     let plan = client.plan();
-    let gradient: Vec<f32> = (0..plan.extent()).map(|at| (at % 7) as f32).collect();
+    let gradient = |layer| -> Result<Floats> {
+        let mut room = client.room(layer)?;
+        let values = room.iter_mut().enumerate();
+        values.for_each(|(at, value)| *value = (at % 7) as f32);
+        Ok(room)
+    };
+    let gradients: Vec<Floats> = (0..plan.layers.len())
+        .map(gradient)
+        .collect::<Result<_>>()?;
     let mut began = (Usage::now()?, [0; 2]);
     while let Some(turn) = client.begin()? {
         if turn.clock == WARM_UP {
             began = (Usage::now()?, client.traffic());
         }
         for layer in (0..plan.layers.len()).rev() {
-            let (from, values) = (0, &*gradient);
-            client.send(layer, Contribution::Gradient { from, values })?;
+            client.send(layer, Contribution::Own(gradients[layer].clone()))?;
         }
         client.end()?;
     }
