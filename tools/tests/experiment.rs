@@ -288,8 +288,8 @@ fn sim_and_processes_agree() {
                 let points = run["points"].as_array().expect("points");
                 let last = points.last().expect("a test");
                 accuracies.push((engine, cell, number(&last["accuracy"])));
-                // Two solvers of 25 steps a second, or fewer if the machine is busy. In virtual time
-                // that is without the end, in which what they did comes to both.
+                // Two solvers of 25 steps a second, or fewer if the machine is busy. In virtual
+                // time that is without the end, in which what they did comes to both.
                 let batch = number(&last["samples"]) / number(&last["iterations"]);
                 let pace = number(&run["figures"]["samples_per_s"]) / batch;
                 assert!(pace < 60.0, "{engine}: {pace} steps/s");
