@@ -3,8 +3,9 @@
 //!
 //! A node that leaves says so in its hellos. Others take its ranges ([`balance`](super::balance)),
 //! with its newest weights. It answers positions until each chunk is as its master streams it, with
-//! nothing under way. What it keeps of a fork, for a node that is silent, keeps it too. Then it
-//! says that it is gone, so that no node waits for it or looks for it.
+//! nothing under way. What it keeps of a fork, for a node that is silent, keeps it too, and so does
+//! what it owes ([`owed`](super::owed)). Then it says that it is gone, so that no node waits for it
+//! or looks for it.
 //!
 //! Invariant: it ends by itself only with nothing of its own under way, unless no node is there to
 //! take it. Solvers of its buffer must have stopped; what they add meanwhile is waited for too.
@@ -45,6 +46,8 @@ pub(super) struct Leave {
     under_way: VecDeque<UnderWay>,
     /// Positions of them that came, but for those beyond [`POSITIONS`] of a chunk.
     positions: usize,
+    /// Something was owed when it was looked at last.
+    owed: bool,
     /// Nothing was left to deliver when it went.
     delivered: bool,
     goodbyes: u32,
@@ -66,8 +69,9 @@ impl Leave {
             // Ranges stay with the last one; the files remember all.
             common.set_stay(Stay::Gone);
         } else if common.stay() == Stay::Leaves && common.streamed_ranges().next().is_none() {
+            self.look_at_debts(common);
             self.look(common);
-            let all_seen = self.seen == common.config.chunks;
+            let all_seen = self.seen == common.config.chunks && !self.owed;
             if all_seen && self.under_way.is_empty() && !common.keeps_for_silent(now_ns) {
                 self.delivered = true;
                 common.set_stay(Stay::Gone);
@@ -76,6 +80,17 @@ impl Leave {
         let left = (common.config.chunks - self.seen) as usize + self.under_way.len();
         let further = self.positions + self.goodbyes as usize;
         self.nearer.poll(now_ns, common, left, further);
+    }
+
+    /// What was owed and was taken out is to leave as a delta: all chunks are looked at once more.
+    /// A node that streams nothing owes nothing new, so that this ends.
+    fn look_at_debts(&mut self, common: &Common<'_>) {
+        let before = std::mem::replace(&mut self.owed, common.owed_to().next().is_some());
+        if before && !self.owed {
+            self.seen = 0;
+            self.under_way.clear();
+            self.nearer = Nearer::default();
+        }
     }
 
     /// Looks at the next chunks, and again at those that had something under way.
@@ -192,6 +207,14 @@ impl Common<'_> {
         let is_master = |node: u16| self.config.is_master(node);
         let waits = !is_master(self.config.node) && self.silent(now_ns).any(is_master);
         !waits && !self.has_heirs(now_ns)
+    }
+
+    /// Nodes of the job that have yet to say which of their deltas are in weights of two.
+    pub(super) fn owed_to(&self) -> impl Iterator<Item = u16> {
+        let mut nodes: Vec<u16> = self.forks.owed().keys().map(|key| key.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.into_iter().filter(|node| !self.is_gone(*node))
     }
 
     /// Whether a silent node may come back and need what only this one keeps of a fork.

@@ -93,6 +93,8 @@ impl Momentum {
             false => steps,
         };
         let rule = nodes.map(|nodes| Rule::of(self.age, nodes));
+        #[cfg(test)]
+        let rule = trial::rule(self.age).or(rule);
         self.rule = rule.filter(|rule| rule.momentum > 0.0 && !self.finished);
         // The first turn with steps may be a long one: what it brings goes on in the next.
         let is_first = nodes.is_some() && self.age == 0.0 && !self.finished;
@@ -173,12 +175,64 @@ impl Moving {
                 (*position, *velocity) = (now, 0.0);
                 continue;
             }
+            #[cfg(test)]
+            trial::note(w.slice(i, 1), goes_on);
             match writes {
                 Writes::Racy => w.racy_add(i, goes_on),
                 Writes::Atomic => w.atomic_add(i, goes_on),
             }
             *position = now + goes_on;
         }
+    }
+}
+
+/// Momentum of all masters of this thread, whatever is measured, and what it moved.
+#[cfg(test)]
+pub(super) mod trial {
+    use std::cell::{Cell, RefCell};
+    use std::collections::HashMap;
+
+    use super::Rule;
+    use crate::weights::WeightsView;
+
+    thread_local! {
+        static RULE: Cell<Option<Rule>> = const { Cell::new(None) };
+        /// By the address of the weight.
+        static MOVED: RefCell<HashMap<usize, f64>> = RefCell::default();
+    }
+
+    /// Forces `rule` on all masters of this thread while `run` runs, as soon as steps are made.
+    pub(in super::super) fn forced(rule: Rule, run: impl FnOnce()) {
+        RULE.set(Some(rule));
+        run();
+        RULE.set(None);
+    }
+
+    pub(super) fn rule(age: f64) -> Option<Rule> {
+        RULE.get().filter(|_| age > 0.0)
+    }
+
+    pub(super) fn note(weight: WeightsView<'_>, moved: f32) {
+        if RULE.get().is_some() {
+            let at = weight.as_ptr().addr();
+            MOVED.with_borrow_mut(|all| *all.entry(at).or_default() += f64::from(moved));
+        }
+    }
+
+    /// How far the first of `weights` was moved in all, while a rule was forced.
+    pub(in super::super) fn moved(weights: WeightsView<'_>) -> f64 {
+        let at = weights.as_ptr().addr();
+        MOVED.with_borrow(|all| all.get(&at).copied().unwrap_or(0.0))
+    }
+
+    /// Whether anything was moved.
+    pub(in super::super) fn has_moved() -> bool {
+        MOVED.with_borrow(|all| all.values().any(|moved| *moved != 0.0))
+    }
+
+    /// Forgets what was moved: memory may be used again.
+    pub(in super::super) fn forget() {
+        MOVED.with_borrow_mut(HashMap::clear);
     }
 }
 
@@ -241,7 +295,8 @@ mod tests {
         w.racy_add(0, 1.0);
         goes(&mut momentum, 100.0, w, Writes::Racy, false);
         let first = w.load(0);
-        // There was no room for the position: it does not move again.
+        // There was no room for the position: it does not move again, and is not looked at again.
+        assert!(!momentum.moves(0));
         goes(&mut momentum, 100.0, w, Writes::Racy, true);
         assert_eq!(w.load(0), first);
         for turn in 2..102 {

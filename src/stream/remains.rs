@@ -27,6 +27,9 @@ pub struct Remains {
     pub lacking: Vec<(u16, usize)>,
     /// Nodes that are silent, and may need what only this one keeps of a fork.
     pub silent: Vec<u16>,
+    /// Nodes that have yet to say what this one is to take out of its weights, as it counts
+    /// elsewhere.
+    pub owed: Vec<u16>,
 }
 
 impl Remains {
@@ -56,6 +59,7 @@ impl Remains {
             ranges,
             lacking: lacking.into_iter().collect(),
             silent: common.silent(now_ns).filter(|_| keeps).collect(),
+            owed: common.owed_to().collect(),
         }
     }
 }
@@ -77,6 +81,11 @@ impl fmt::Display for Remains {
         for node in &self.silent {
             words.push(format!(
                 "node {node} is silent and may need what this node keeps"
+            ));
+        }
+        for node in &self.owed {
+            words.push(format!(
+                "node {node} has yet to say which of its deltas are here and elsewhere"
             ));
         }
         if words.is_empty() {

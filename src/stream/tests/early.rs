@@ -1,9 +1,12 @@
 //! Answers that leave before the next turn of their chunk: in storms nothing is lost or doubled,
 //! and what a slave did is in the next position.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::*;
 use crate::sim::Limit;
 use crate::stream::lead::forced;
+use crate::wire::{Dtype, Frame, Header, Kind};
 
 storms! {
     storms_lose_and_double_nothing: 8 of 200;
@@ -113,4 +116,54 @@ fn what_a_slave_did_is_in_the_next_position_where_turns_take_steps() {
     let mut at_once = 0;
     forced(0, || at_once = seen_after_ns());
     assert!(early * 10 < at_once * 6, "{early} and {at_once} ns");
+}
+
+/// A position that was answered, early or at once, gets no second answer when it is called for
+/// again: so nothing goes twice that is not known to be lost. The next position does.
+#[test]
+fn no_position_is_answered_twice() {
+    let folder = folder();
+    let config = config(Deltas::ExactlyOnce);
+    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let mut world = World::new(&fleet, Faults::default(), 1);
+    wait_ready(&mut world, 1);
+    // From here on positions of node 1 come by hand.
+    [1, 2].into_iter().for_each(|node| world.kill(node));
+    steps(&mut world, 100);
+    let calling = Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start;
+    let called = calling + 1;
+    let mut answers = |chunk: u32, lead: u8| {
+        let state = fleet.state(0).chunk(chunk);
+        let header = Header {
+            kind: Kind::Position,
+            dtype: Dtype::F32,
+            acks: NODES as u8,
+            epoch: state.epoch.load(Relaxed),
+            range: 1,
+            chunk,
+            chunk_version: state.version.load(Relaxed) + 1,
+            held: lead,
+            payload_len: CHUNK_WEIGHTS * 4,
+            ..Frame::parse(&strangers::hello(&config, 1, |_, _| {}))
+                .unwrap()
+                .header
+        };
+        let mut bytes = vec![0; header.frame_len()];
+        header.emit(&mut bytes).0.fill(state.seq.load(Relaxed));
+        let sent = |world: &World<'_>| world.streamer(0).unwrap().counters().deltas_sent;
+        let before = sent(&world);
+        world.inject(0, &bytes);
+        steps(&mut world, 2);
+        assert_eq!(state.version.load(Relaxed), header.chunk_version);
+        sent(&world) - before
+    };
+    // One chunk further on.
+    const LEAD: u8 = 1;
+    answers(called, LEAD);
+    assert_eq!(answers(calling, LEAD), 1);
+    assert_eq!(answers(calling, LEAD), 0, "answered early");
+    assert_eq!(answers(called, 0), 1, "at once");
+    assert_eq!(answers(calling, LEAD), 0, "answered at once");
+    answers(called, LEAD);
+    assert_eq!(answers(calling, LEAD), 1);
 }

@@ -100,34 +100,81 @@ fn it_counts_once_where_the_slave_was_dead_too() {
     });
 }
 
-/// The master is back before another has its range. It gives the range away, and has not heard the
-/// slave again.
+/// A slave has a delta under way to a master that is killed while it adds it. That master is back
+/// before another has its range, and gives the range away before it hears the slave again. Gives
+/// master and slave, which it does not hear still.
+fn given_away(run: &mut Run<'_, '_>) -> (u16, u16) {
+    run.work(&[0, 1, 2], 500);
+    run.settle();
+    run.world.kill(0);
+    run.living = vec![1, 2];
+    run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+    let heir = run.world.streamer(1).and_then(|one| one.owner(0)).unwrap();
+    let slave = 3 - heir;
+    run.work(&[1, 2], 500);
+    kill_in_a_delta(run, heir, slave);
+    let nothing = Faults {
+        drop: 1.0,
+        ..faults()
+    };
+    run.world.set_way(slave, heir, nothing);
+    steps(run.world, 100);
+    run.world.restart(heir);
+    run.world.restart(0);
+    run.living = vec![0, 1, 2];
+    run.wait("back at home", |run| {
+        run.is_taken(0, &[0, 1, 2]) && run.is_taken(0, &[0])
+    });
+    (heir, slave)
+}
+
 #[test]
 fn it_counts_once_where_the_range_is_given_away() {
     with_run(1, &quick(3, 0), faults(), |run| {
-        run.work(&[0, 1, 2], 500);
-        run.settle();
-        run.world.kill(0);
-        run.living = vec![1, 2];
-        run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
-        let heir = run.world.streamer(1).and_then(|one| one.owner(0)).unwrap();
-        let slave = 3 - heir;
-        run.work(&[1, 2], 500);
-        kill_in_a_delta(run, heir, slave);
-        let nothing = Faults {
-            drop: 1.0,
-            ..faults()
-        };
-        run.world.set_way(slave, heir, nothing);
-        steps(run.world, 100);
-        run.world.restart(heir);
-        run.world.restart(0);
-        run.living = vec![0, 1, 2];
-        run.wait("back at home", |run| {
-            run.is_taken(0, &[0, 1, 2]) && run.is_taken(0, &[0])
-        });
+        given_away(run);
         run.world.set_faults(faults());
         run.work(&[0, 1, 2], 500);
+        run.settle();
+        assert_eq!(run.counts(|one| one.doubled_deltas), 0);
+    });
+}
+
+/// That master leaves meanwhile. It stays until the slave has said what the delta was, and others
+/// have what it then takes out; also where all else was delivered long before.
+#[test]
+fn who_leaves_settles_what_it_owes() {
+    [3, 2].into_iter().for_each(settles_what_it_owes);
+}
+
+fn settles_what_it_owes(masters: u16) {
+    let config = Config {
+        masters,
+        ..quick(3, 0)
+    };
+    with_run(1, &config, faults(), |run| {
+        let (heir, slave) = given_away(run);
+        run.world.leave(heir);
+        steps(run.world, 20_000);
+        let left = |run: &Run<'_, '_>| run.world.streamer(heir).is_some_and(Streamer::has_left);
+        assert!(!left(run), "the slave is silent");
+        let remains = |run: &Run<'_, '_>| {
+            let one = run.world.streamer(heir).expect("it is there");
+            one.remains(run.world.now_ns()).to_string()
+        };
+        assert!(
+            remains(run).contains(&format!("node {slave} has yet to say which")),
+            "{}",
+            remains(run)
+        );
+        run.world.set_faults(faults());
+        run.wait("left", left);
+        assert!(
+            run.world
+                .streamer(heir)
+                .is_some_and(Streamer::has_delivered)
+        );
+        run.world.kill(heir);
+        run.living = vec![0, slave];
         run.settle();
         assert_eq!(run.counts(|one| one.doubled_deltas), 0);
     });

@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
+use crate::stream::momentum::{Rule, trial};
 
 /// What may happen to a node.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,8 @@ struct Tempo {
     /// Times one of a node's weights grows in a step.
     additions: usize,
     soon_ns: u64,
+    /// Steps from one iteration of each node to its next; 0: they say nothing of iterations.
+    iterates_every: usize,
 }
 
 /// As fast as memory: many versions of a chunk are on the way at a time.
@@ -61,6 +64,7 @@ const DENSE: Tempo = Tempo {
     // So many that few deltas are empty.
     additions: 8,
     soon_ns: SOON_NS,
+    iterates_every: 0,
 };
 
 /// Links that carry 100 to 400 frames of a node in a second: hellos, silence and asks matter as
@@ -70,6 +74,7 @@ const THIN: Tempo = Tempo {
     bursts_every: 10,
     additions: 8,
     soon_ns: 10 * SOON_NS,
+    iterates_every: 0,
 };
 
 struct Run<'w, 'a> {
@@ -77,6 +82,8 @@ struct Run<'w, 'a> {
     /// Nodes that are killed are so in a send.
     kills_in_sends: bool,
     stepped: usize,
+    /// Nodes add, and make iterations.
+    works: bool,
     world: &'w mut World<'a>,
     fleet: &'a Fleet,
     /// Of all places: those whose node is there come first.
@@ -90,6 +97,8 @@ struct Run<'w, 'a> {
     possible: Vec<f32>,
     /// Per weight, what was added since all nodes were equal last.
     lately: Vec<f32>,
+    /// Per weight, how far momentum of masters had moved it when all nodes were equal last.
+    moved: Vec<f64>,
     lost: Vec<usize>,
     /// Nodes that reported that work of theirs is lost, or what they had of others.
     told_lost: Vec<bool>,
@@ -102,11 +111,24 @@ impl Run<'_, '_> {
 
     /// Lets time pass. Nodes that are ready add.
     fn work(&mut self, steps: usize) {
+        self.works = true;
         for _ in 0..steps {
             for _ in 0..self.tempo.additions {
                 self.add();
             }
             self.step();
+        }
+        self.works = false;
+    }
+
+    /// Adds what momentum has moved since the last call to what is there for certain.
+    fn note_moved(&mut self) {
+        for i in 0..self.moved.len() {
+            let moved = |node| trial::moved(self.fleet.weights(node).slice(i, 1));
+            let now: f64 = (0..self.places).map(moved).sum();
+            let more = (now - std::mem::replace(&mut self.moved[i], now)) as f32;
+            self.certain[i] += more;
+            self.lately[i] += more.abs();
         }
     }
 
@@ -115,6 +137,11 @@ impl Run<'_, '_> {
         self.world.burst = if bursts { 4 } else { 0 };
         self.stepped += 1;
         self.world.step_by(self.tempo.step_ns);
+        let every = self.tempo.iterates_every;
+        if self.works && every > 0 && self.stepped.is_multiple_of(every) {
+            let made = (self.stepped / every) as u64;
+            (0..self.nodes).for_each(|node| self.world.set_iterations(node, made));
+        }
     }
 
     /// Lets time pass until `holds`; false if it does not soon.
@@ -204,6 +231,13 @@ impl Run<'_, '_> {
         let differing: u64 = living.map(|one| one.counters().differing_chunks).sum();
         assert_eq!(differing, 0, "seed {}: a false difference", self.seed);
         (0..nodes).for_each(|node| self.note_told(node));
+        self.note_moved();
+        // What momentum moves is rounded, and what is added to it too.
+        let rounded = if self.moved.iter().any(|moved| *moved != 0.0) {
+            0.25
+        } else {
+            0.0
+        };
         let w = self.fleet.weights(0);
         for i in 0..self.certain.len() {
             let (have, certain) = (w.load(i), self.certain[i]);
@@ -216,7 +250,7 @@ impl Run<'_, '_> {
             };
             if storm != Storm::AtOnce {
                 assert!(
-                    (least..=most).contains(&have),
+                    (least - rounded..=most + rounded).contains(&have),
                     "seed {}: weight {i} of node {} is {have}, not {least} to {most}",
                     self.seed,
                     i % usize::from(self.places),
@@ -383,6 +417,7 @@ fn run_of(
         tempo,
         kills_in_sends,
         stepped: 0,
+        works: false,
         world: &mut world,
         fleet: &fleet,
         places: config.places(),
@@ -392,6 +427,7 @@ fn run_of(
         certain: vec![0.0; weights],
         possible: vec![0.0; weights],
         lately: vec![0.0; weights],
+        moved: vec![0.0; weights],
         lost: vec![0; config.places().into()],
         told_lost: vec![false; config.places().into()],
     };
@@ -434,7 +470,46 @@ fn run_of(
     told
 }
 
+/// What was added goes on by half as much again, over some turns.
+const MOMENTUM: Rule = Rule {
+    stride: 1.0,
+    momentum: 0.5,
+    rate: 0.75,
+};
+
+/// Masters move chunks on while everything happens to them: what was added and what was moved is
+/// there once.
+fn what_momentum_moves_counts_once(seeds: Range<u64>) {
+    for seed in seeds {
+        trial::forced(MOMENTUM, || {
+            let nodes = 2 + (seed % 7) as u16;
+            let faults = super::storm(seed % 31);
+            let tempo = match seed % 2 {
+                0 => Tempo {
+                    iterates_every: 8,
+                    ..DENSE
+                },
+                _ => Tempo {
+                    iterates_every: 40,
+                    ..THIN
+                },
+            };
+            let kills_in_sends = seed % 4 > 1;
+            run_of(
+                seed,
+                Storm::Overlapping,
+                (tempo, kills_in_sends),
+                nodes,
+                faults,
+            );
+        });
+        assert!(trial::has_moved(), "seed {seed}: the test tests nothing");
+        trial::forget();
+    }
+}
+
 storms! {
+    what_momentum_moves_counts_once: 8 of 100;
     thin_links_lose_and_double_nothing: 20 of 1000;
     kills_in_sends_lose_and_double_nothing: 20 of 500;
     dozens_of_members_lose_and_double_nothing: 1 of 3;

@@ -197,6 +197,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "true",
     },
     Mutant {
+        name: "who leaves does not wait for what it owes",
+        file: "leave.rs",
+        old: "self.seen == common.config.chunks && !self.owed",
+        new: "self.seen == common.config.chunks",
+    },
+    Mutant {
         name: "who leaves answers on",
         file: "take.rs",
         old: "leaves && !repeat",
