@@ -5,6 +5,7 @@
     python python/examples/mnist_share.py --data DIR --name j --nodes 2 --node 0  # host 0
     python python/examples/mnist_share.py --data DIR --name j --nodes 2 --node 1  # host 1
     torchrun --nproc-per-node 2 python/examples/mnist_share.py --data DIR
+    srun -N 2 -n 4 python python/examples/mnist_share.py --data DIR               # two each
 
 Between hosts give ``--iface eth0``, or what it is called there. Where no multicast passes, give
 ``--join HOST`` too: the host of another node. ``--gpu 0`` has the model on a GPU of the host.

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use dogwild_lab::skip::skip;
+use dogwild_lab::skip::{is_there, skip};
 use dogwild_lab::{Lab, Spec};
 use support::output::{said, succeeds};
 use support::process::Process;
@@ -350,25 +350,13 @@ fn a_target_that_one_node_reaches_ends_all() {
     assert!(weights(0) == weights(1));
 }
 
-/// Whether a program is there.
-fn has(program: &str, package: &str) -> bool {
-    let found = Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
-        .output();
-    let found = found.is_ok_and(|found| found.status.success());
-    if !found {
-        skip(&format!("{program} is not there (Debian: {package})"));
-    }
-    found
-}
-
 fn program() -> PathBuf {
     Path::new(dogwild().get_program()).to_owned()
 }
 
 #[test]
 fn mpirun_starts_the_same_file() {
-    if !has("mpirun", "openmpi-bin") {
+    if !is_there("mpirun", "openmpi-bin") {
         return;
     }
     let job = Job::new(60, "");

@@ -16,4 +16,5 @@ pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod results;
 pub(crate) mod shm;
+pub(crate) mod slurm;
 pub(crate) mod wait;
