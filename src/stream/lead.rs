@@ -13,9 +13,13 @@
 const WHOLE: u64 = 256;
 /// The longest lead, in that unit. If more is on the way, an answer at once is as good.
 const MOST: u64 = 64;
-/// A lead is so many times what is on the way, and so many chunks more.
+/// A lead is so many times what is on the way, and so many chunks more; of a range of few chunks,
+/// each of which takes long, that share of them.
 const TIMES: f64 = 3.0;
 const MORE: f64 = 8.0;
+const MORE_SHARE: f64 = 1.0 / 16.0;
+/// Where that is too much, so many times is enough.
+const LEAST_TIMES: f64 = 1.5;
 /// Share of what is known that the newest answer replaces.
 const SMOOTHING: f64 = 1.0 / 32.0;
 
@@ -28,8 +32,8 @@ pub(super) struct Lead {
     iterations: u64,
     /// Steps of each node in the last turn.
     steps: f64,
-    /// The lead of this turn, chunks; 0: answers are to come at once.
-    chunks: u64,
+    /// What was on the way when this turn began; none: answers are to come at once.
+    on_the_way: Option<f64>,
 }
 
 impl Lead {
@@ -46,10 +50,7 @@ impl Lead {
         // Nothing is won in a turn that is shorter than a step, and two passes over a chunk cost
         // more than one.
         self.steps = made as f64 / f64::from(nodes.max(1));
-        self.chunks = match self.steps >= 1.0 {
-            true => (TIMES * self.flying + MORE) as u64,
-            false => 0,
-        };
+        self.on_the_way = (self.steps >= 1.0).then_some(self.flying);
     }
 
     /// Steps of each node in the last turn.
@@ -64,11 +65,15 @@ impl Lead {
         if let Some(lead) = FORCED.get() {
             return lead;
         }
-        if self.chunks == 0 {
+        let Some(flying) = self.on_the_way else {
             return 0;
-        }
-        match (self.chunks * WHOLE).div_ceil(len.max(1) as u64) {
-            share @ 1..=MOST => share as u8,
+        };
+        let len = len.max(1) as f64;
+        let share = |chunks: f64| (chunks * WHOLE as f64 / len).ceil() as u64;
+        let more = (len * MORE_SHARE).clamp(1.0, MORE);
+        match share(TIMES * flying + more) {
+            wanted if wanted <= MOST => wanted as u8,
+            _ if share(LEAST_TIMES * flying) <= MOST => MOST as u8,
             _ => 0,
         }
     }
@@ -114,16 +119,26 @@ mod tests {
         for len in [160, 306, 5000, 1_000_000] {
             let chunks = chunks(slow.of(len), len);
             assert!(
-                chunks >= 30 && chunks <= 38 + len as u32 / 256,
+                chunks >= 30 && chunks <= 39 + len as u32 / 256,
                 "{len}: {chunks}"
             );
         }
     }
 
+    /// Weights in int8 have a quarter of the chunks, and nodes of a large job have few each.
+    #[test]
+    fn it_is_shorter_where_a_range_has_few_chunks() {
+        for (len, least, most) in [(8, 2, 2), (20, 5, 5), (26, 5, 6), (100, 10, 11)] {
+            let chunks = chunks(lead(1, 4).of(len), len);
+            assert!((least..=most).contains(&chunks), "{len}: {chunks}");
+        }
+        assert_eq!(u64::from(lead(10, 4).of(140)), MOST, "a quarter is enough");
+    }
+
     #[test]
     fn answers_come_at_once_in_short_turns_and_small_ranges() {
         assert_eq!(lead(10, 3).of(5000), 0, "no step each");
-        assert_eq!(lead(10, 4).of(140), 0, "more than a quarter");
+        assert_eq!(lead(10, 4).of(50), 0, "more than a quarter");
         assert_eq!(lead(10, 4).of(0), 0);
         assert_eq!(lead(100_000, 400).of(5000), 0);
         assert_eq!(chunks(0, 5000), 0);
