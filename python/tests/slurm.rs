@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::process::Command;
 
 use support::output::succeeds;
@@ -14,6 +16,26 @@ fn values<'s>(said: &'s str, field: &str) -> Vec<&'s str> {
     let rest = said.split(&*name).skip(1);
     rest.filter_map(|rest| rest.split([',', '}']).next())
         .collect()
+}
+
+/// Buffers of jobs that Slurm named.
+fn buffers() -> HashSet<PathBuf> {
+    let all = std::fs::read_dir("/dev/shm").expect("a folder").flatten();
+    let all = all.map(|entry| entry.path());
+    let named = |path: &PathBuf| path.to_string_lossy().contains("/dogwild-Slurm-");
+    all.filter(named).collect()
+}
+
+/// Removes those that were not there when it was made: nodes keep their buffers.
+struct Cleaning(HashSet<PathBuf>);
+
+impl Drop for Cleaning {
+    fn drop(&mut self) {
+        for path in buffers().difference(&self.0) {
+            // Another test's, which removes it too.
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Runs an example in four processes on two nodes, which must end well.
@@ -34,6 +56,7 @@ fn examples_on_two_nodes_with_two_processes_each() {
     let (Some(slurm), Some(python)) = (Slurm::there(), Python::new()) else {
         return;
     };
+    let _cleaning = Cleaning(buffers());
     let options = ["--iterations", "40", "--batch", "16", "--test", "500"];
     let share = [&["../examples/mnist_share.py"][..], &options].concat();
     let said = srun(&slurm, &python, &share);
