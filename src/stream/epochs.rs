@@ -230,7 +230,10 @@ impl Common<'_> {
     pub(super) fn latest_told(&self, range: u16) -> u32 {
         let latest_of = |a: u32, b: u32| if is_later(b, a) { b } else { a };
         let told = self.others().filter_map(|node| self.told(node, range));
-        let latest = told.map(|told| told.epoch).fold(0, latest_of);
+        // An epoch of a node that the job has no place for came from a forged frame.
+        let told = told.map(|told| told.epoch);
+        let told = told.filter(|epoch| owner(*epoch) < self.config.places());
+        let latest = told.fold(0, latest_of);
         // What this node asked in. Far beyond what others know it came from a forged frame.
         let asked = self.promised(range);
         if latest == 0 || !is_later(asked, latest) || steps(asked, latest) <= STEPS_MAX {
