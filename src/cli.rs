@@ -26,6 +26,7 @@ mod node;
 mod parse;
 mod pictures;
 mod poseidon_flags;
+mod precision;
 pub mod quiet;
 pub mod server;
 mod snapshot;

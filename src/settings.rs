@@ -21,6 +21,7 @@ mod tester;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::choices::DtypeName;
 pub use self::cluster::{
     CHECKPOINT_EVERY, ClusterSettings, Compute, MemberSettings, ModelSettings, SlowSettings,
     StragglerChoice, bandwidth,

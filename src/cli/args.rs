@@ -124,6 +124,17 @@ pub fn as_value<S: Serializer>(choice: &impl ValueEnum, to: S) -> Result<S::Ok, 
         .serialize(to)
 }
 
+/// A choice by its name, or none.
+pub fn as_value_or_none<S: Serializer>(
+    choice: &Option<impl ValueEnum>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    match choice {
+        Some(choice) => as_value(choice, to),
+        None => to.serialize_none(),
+    }
+}
+
 impl Serialize for TransportArgs {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.settings().serialize(to)

@@ -30,6 +30,11 @@ pub(super) struct LabArgs {
 }
 
 impl LabArgs {
+    /// What each host of the lab can send, if that is limited.
+    pub(super) fn rate_bytes_per_s(&self) -> Option<f64> {
+        self.lab_rate.and_then(|rate| rate.0)
+    }
+
     /// A lab of so many hosts, if one is asked for.
     pub(super) fn spec(&self, hosts: usize, mtu: u32) -> Option<Spec> {
         self.lab.then(|| Spec {

@@ -9,11 +9,10 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::job_file::{Job, JobFile};
-use super::stream_args::PrecisionArg;
 use super::train_poseidon::Sync;
 use crate::job::{
-    Asked, Card, DEFAULT_OUT, Door, Here, Meeting, Old, OutFolder, Seat, World, ask_for_a_seat,
-    forget, has_memory, is_in_use, node_buffer, take_back,
+    Asked, Card, DEFAULT_OUT, Door, Here, Meeting, Old, OutFolder, Seat, Wish, World,
+    ask_for_a_seat, forget, has_memory, is_in_use, node_buffer, take_back,
 };
 use crate::node::{Stop, stop_on_signals};
 use crate::poseidon::ClusterKey;
@@ -70,6 +69,9 @@ struct Note {
     /// Where a node has joined, and as which, that was started without a rank.
     #[serde(default)]
     joined: Option<(Door, Seat)>,
+    /// How its weights travel, where that was left to the nodes.
+    #[serde(default)]
+    precision: Option<Wish>,
 }
 
 impl Note {
@@ -160,8 +162,11 @@ impl Args {
     }
 
     /// Meets the other nodes, and runs this one.
-    fn meet(&self, job: Job, world: World, stop: &Stop) -> Result<()> {
+    fn meet(&self, mut job: Job, world: World, stop: &Stop) -> Result<()> {
         let fields = job.values(&OF_A_HOST);
+        let stream = &mut job.args.args.stream;
+        // It is chosen once all are here.
+        stream.precision = stream.precision.filter(|_| !stream.is_auto());
         let text = serde_json::to_string(&(&world.job, world.port, world.size, &fields))?;
         let (node, session) = (world.rank, xxh3_64(text.as_bytes()));
         let key = cluster_key(&job)?;
@@ -184,22 +189,20 @@ impl Args {
         let name = format!("{session:016x}");
         let before = Note::read(&dir).filter(|note| note.session == name);
         let again = before.is_some();
-        let old = match job.args.args.sync {
-            _ if goes_on => Old::Resume,
-            _ if job.args.args.overwrite => Old::Replace,
-            Sync::Stream if again && !is_complete(&dir) => Old::Replace,
-            Sync::Poseidon if again && !is_complete(&dir) => Old::Resume,
-            _ => Old::Refuse,
-        };
-        let out = OutFolder::at(&dir, old)?;
+        let out = OutFolder::at(&dir, old_results(&job, &dir, goes_on, again))?;
         let (first, port) = (world.first.clone(), world.port);
         let opens = node == 0 && places > world.size;
+        let settled = before.as_ref().and_then(|note| note.precision);
         let card = Card {
-            world,
             least,
             places,
             buffer: buffer.clone(),
             fields,
+            precision: job
+                .args
+                .args
+                .open_precision(node, settled.filter(|_| goes_on))?,
+            world,
         };
         let meeting = Meeting::open(card, key)?;
         let Some(place) = meeting.wait(goes_on, stop)? else {
@@ -215,10 +218,14 @@ impl Args {
         let join = place
             .join
             .or(before.filter(|_| goes_on).and_then(|note| note.join));
+        if let Some(wish) = place.precision {
+            job.args.args.stream.precision = Some(wish.precision.into());
+        }
         let note = Note {
             session: name,
             join: join.clone(),
             joined,
+            precision: place.precision,
         };
         note.write(&dir)?;
         if opens {
@@ -260,6 +267,17 @@ fn ended_by(dir: &Path) -> serde_json::Value {
     summary["ended_by"].clone()
 }
 
+/// What becomes of results in `dir`, of this job `again` or of another.
+fn old_results(job: &Job, dir: &Path, goes_on: bool, again: bool) -> Old {
+    match job.args.args.sync {
+        _ if goes_on => Old::Resume,
+        _ if job.args.args.overwrite => Old::Replace,
+        Sync::Stream if again && !is_complete(dir) => Old::Replace,
+        Sync::Poseidon if again && !is_complete(dir) => Old::Resume,
+        _ => Old::Refuse,
+    }
+}
+
 /// Whether `dir` has what a node left when it was told to end, or failed.
 fn is_unfinished(dir: &Path) -> bool {
     let ended = ended_by(dir);
@@ -286,8 +304,6 @@ fn fit(job: &Job) -> Result<()> {
         "--lab makes hosts on one machine: use `dogwild launch`"
     } else if args.resume {
         "--resume: a node goes on by itself where its buffer is; else start with --weights FILE"
-    } else if args.sync == Sync::Stream && args.stream.precision == PrecisionArg::Auto {
-        "--precision auto is a choice of one machine: give f32, bf16 or int8, the same on all nodes"
     } else {
         return Ok(());
     };

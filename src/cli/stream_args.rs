@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::args::{Rate, as_value, rate};
+use super::args::{Rate, as_value, as_value_or_none, rate};
 use crate::settings::FlowSettings;
 use crate::stream::{Deltas, MAX_NODES, Merge};
 use crate::wire::Dtype;
@@ -37,10 +37,10 @@ pub struct StreamArgs {
     /// all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     pub masters: Option<u16>,
-    /// How weights travel; the same on all nodes
-    #[arg(long, value_enum, default_value = "f32")]
-    #[serde(serialize_with = "as_value")]
-    pub precision: PrecisionArg,
+    /// How weights travel; the same on all nodes [default: auto; dogwild stream: f32]
+    #[arg(long, value_enum)]
+    #[serde(serialize_with = "as_value_or_none")]
+    pub precision: Option<PrecisionArg>,
     /// Send chunks that moved most first, and those that rest now and then
     #[arg(long)]
     pub sparse: bool,
@@ -93,7 +93,7 @@ pub enum PrecisionArg {
     Bf16,
     /// 1 byte per weight and 2 for each 64; the rest follows when weights rest
     Int8,
-    /// `train` only: the widest with which weights are a step old at most, else int8
+    /// The widest with which weights are a step old at most, else int8; chosen where a job begins
     Auto,
 }
 
@@ -101,14 +101,14 @@ impl PrecisionArg {
     /// See [`Dtype`].
     ///
     /// # Errors
-    /// It is `auto`, which only `train` resolves.
+    /// It is `auto`, which only a job with solvers resolves.
     pub fn dtype(self) -> Result<Dtype> {
         Ok(match self {
             Self::F32 => Dtype::F32,
             Self::Bf16 => Dtype::Bf16,
             Self::Int8 => Dtype::Int8,
             Self::Auto => bail!(
-                "--precision auto is chosen by `dogwild train`, which knows the solvers: here give f32, bf16 or int8, the same on all nodes"
+                "--precision auto is chosen by `dogwild train`, `node` and `launch`, which know the solvers: here give f32, bf16 or int8, the same on all nodes"
             ),
         })
     }
@@ -140,7 +140,7 @@ impl StreamArgs {
             min_nodes: self.min_nodes,
             quorum: self.quorum,
             masters: self.masters,
-            precision: self.precision.dtype()?,
+            precision: self.precision.map_or(Ok(Dtype::F32), PrecisionArg::dtype)?,
             sparse: self.sparse,
             rate_bytes_per_s: self.rate.0,
             window_bytes: self.window.0,

@@ -14,17 +14,16 @@ use super::exit;
 use super::explicit::Explicit;
 use super::job_file;
 use super::lab_args::LabArgs;
-use super::stream_args::{PrecisionArg, StreamArgs};
+use super::stream_args::StreamArgs;
 use super::train_poseidon::{self, PoseidonArgs, STREAM_GROUP, Sync};
 use crate::job::{
-    DEFAULT_OUT, Ended, Experiment, Here, JobPlan, Load, Old, OutFolder, Paces, PathPlan,
-    PathSummary, Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
+    DEFAULT_OUT, Ended, Experiment, Here, JobPlan, Old, OutFolder, Paces, PathPlan, PathSummary,
+    Pause, Resume, SnapshotEvery, Solvers, StreamPlan, json, last_run, run,
 };
 use crate::node::{Stop, TEST_IMAGES, Transport, stop_on_signals};
 use crate::settings::Devices;
 use crate::solver::SolverSpec;
 use crate::solver::data::Source;
-use crate::wire::Dtype;
 
 /// Iterations when neither a solver file nor `--iterations` says otherwise: enough for the
 /// built-in digits, and over in less than a minute.
@@ -190,7 +189,7 @@ impl Args {
             Some(_) => spec.max_iter,
             None => DEFAULT_ITERATIONS,
         });
-        if self.stream.precision == PrecisionArg::Auto {
+        if self.stream.is_auto() {
             self.choose_precision(&spec)?;
         }
         let out = out(&self)?;
@@ -213,35 +212,6 @@ impl Args {
         self.stream.masters.get_or_insert(self.nodes);
         self.solvers = self.solvers.and_none(self.nodes);
         self.nodes += 1;
-    }
-
-    /// How weights are to travel, by the age that they would have.
-    fn choose_precision(&mut self, spec: &SolverSpec) -> Result<()> {
-        let data = self.data.clone().unwrap_or_default();
-        let rates = [
-            self.stream.rate.0,
-            self.transport.pace.and_then(|pace| pace.0),
-        ];
-        let rate = rates.into_iter().flatten().reduce(f64::min);
-        let load = Load::measure(
-            spec,
-            &data,
-            [
-                self.solvers.of_first(self.nodes),
-                self.solvers.most(self.nodes),
-            ],
-            self.pace_steps.as_ref().map(Paces::most),
-            rate,
-        )?;
-        let chosen = load.precision();
-        log::info!(
-            "--precision {}: weights get {:.1} steps old ({:.1} in f32)",
-            chosen.name(),
-            load.age_steps(chosen),
-            load.age_steps(Dtype::F32),
-        );
-        self.stream.precision = chosen.into();
-        Ok(())
     }
 
     /// The run to go on with.

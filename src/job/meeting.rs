@@ -9,6 +9,7 @@
 mod first;
 mod guest;
 mod message;
+mod precision;
 mod rounds;
 mod seats;
 
@@ -20,10 +21,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::precision::Wish;
 use super::world::World;
 use crate::node::Stop;
 use crate::poseidon::ClusterKey;
 pub use message::Round;
+pub use precision::Precision;
 pub use seats::ask_for_a_seat;
 
 /// Time between two looks.
@@ -47,6 +50,8 @@ pub struct Card {
     pub buffer: PathBuf,
     /// What must be the same on all nodes, by name.
     pub fields: BTreeMap<String, String>,
+    /// How weights are to travel; none: `fields` has it.
+    pub precision: Option<Precision>,
 }
 
 /// The meeting, from one node's side.
@@ -59,6 +64,8 @@ struct Shared {
     card: Card,
     key: Option<ClusterKey>,
     state: Mutex<State>,
+    /// Who has it measures the link of node 0.
+    measuring: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -89,6 +96,12 @@ struct State {
     ready: BTreeMap<u16, Vec<u64>>,
     /// The round that has begun, if it was not taken yet.
     round: Option<Round>,
+    /// What this node wants, once it is known.
+    wish: Option<Wish>,
+    /// On node 0: what others want.
+    wishes: BTreeMap<u16, Wish>,
+    /// How weights travel, once the job has begun.
+    settled: Option<Wish>,
 }
 
 /// Where a node is once all have met.
@@ -96,6 +109,8 @@ struct State {
 pub struct Place {
     /// Host at which other nodes are found; none: all are on this host.
     pub join: Option<String>,
+    /// How weights travel, where that was left to the nodes.
+    pub precision: Option<Wish>,
 }
 
 impl Shared {
@@ -115,6 +130,7 @@ impl Meeting {
             card,
             key,
             state: Mutex::default(),
+            measuring: Mutex::default(),
         });
         if first {
             first::listen(&shared)?;
@@ -134,6 +150,7 @@ impl Meeting {
         let mut due = start + SAY_AFTER;
         let World { rank, size, .. } = self.shared.card.world;
         let alone = rank == 0 && size == 1;
+        let own = self.shared.own_wish();
         loop {
             if stop.signal().is_some() {
                 return Ok(None);
@@ -149,7 +166,7 @@ impl Meeting {
                     if !state.begun && !alone {
                         log::info!("going on with the buffer that is here, without waiting");
                     }
-                    self.begin(&mut state);
+                    self.begin(&mut state, own);
                     return self.place(&state).map(Some);
                 }
                 if Instant::now() >= due {
@@ -162,10 +179,12 @@ impl Meeting {
     }
 
     /// The job has begun: those who have come already are told so.
-    fn begin(&self, state: &mut State) {
+    fn begin(&self, state: &mut State, own: Option<Wish>) {
         if !state.begun && self.shared.card.world.rank == 0 {
+            state.settle(own);
+            let settled = state.settled;
             let lines = state.lines.values_mut();
-            lines.for_each(|line| line.say(&message::Word::Begin));
+            lines.for_each(|line| line.say(&message::Word::Begin(settled)));
         }
         state.begun = true;
     }
@@ -199,6 +218,7 @@ impl Meeting {
         };
         Ok(Place {
             join: (!first.is_loopback()).then(|| first.to_string()),
+            precision: state.settled.or(self.shared.own_wish()),
         })
     }
 

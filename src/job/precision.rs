@@ -9,8 +9,10 @@ use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use crate::node::{bound_net, train_batch};
+use crate::settings::DtypeName;
 use crate::solver::data::Source;
 use crate::solver::{Phase, SolverSpec};
 use crate::weights::WeightsView;
@@ -68,6 +70,15 @@ impl Load {
         })
     }
 
+    /// The same with a link that carries no more than this; none: it is not known.
+    pub fn at_most(self, bytes_per_s: Option<f64>) -> Self {
+        let rates = [self.bytes_per_s, bytes_per_s].into_iter().flatten();
+        Self {
+            bytes_per_s: rates.reduce(f64::min),
+            ..self
+        }
+    }
+
     /// How old weights get in `precision`, in steps of a node.
     pub fn age_steps(&self, precision: Dtype) -> f64 {
         let bytes = precision.payload_len(self.weights) as f64;
@@ -81,6 +92,24 @@ impl Load {
             .into_iter()
             .find(|precision| self.age_steps(*precision) <= 1.0)
             .unwrap_or(Dtype::Int8)
+    }
+}
+
+/// What a node wants of the precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// This one.
+    #[serde(with = "DtypeName")]
+    pub precision: Dtype,
+    /// And no other: its buffer has it.
+    pub settled: bool,
+}
+
+impl Wish {
+    /// Of two nodes: what is settled, else the narrower one.
+    pub fn and(self, other: Self) -> Self {
+        let bytes = |wish: &Self| (!wish.settled, wish.precision.payload_len(1024));
+        [self, other].into_iter().min_by_key(bytes).unwrap_or(self)
     }
 }
 

@@ -143,6 +143,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         join: (transport.transport == Transport::Udp && transport.leaves_the_host())
             .then_some(transport.join),
         quorum: job.quorum.unwrap_or(0),
+        finished: 0,
         hand_over: job.hand_over,
         leaving: Leaving::default(),
         stream: StreamLoop::new(streamer, link, job.rate_bytes_per_s),
@@ -273,6 +274,8 @@ struct Loop<'a> {
     join: Option<Vec<String>>,
     /// Nodes that solvers want to be heard; 0: any number.
     quorum: u16,
+    /// What all solvers have finished with; 0: one of them works, or there was none.
+    finished: u64,
     /// Whether it leaves the job before it ends, and how long it does.
     hand_over: bool,
     leaving: Leaving,

@@ -27,11 +27,15 @@ pub(super) enum MergeName {
 /// `f32`, `bf16`, `int8`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Dtype", rename_all = "kebab-case")]
-pub(super) enum DtypeName {
+pub enum DtypeName {
+    /// Not written.
     #[serde(skip)]
     None,
+    /// 4 bytes a weight.
     F32,
+    /// 2 bytes.
     Bf16,
+    /// 1 byte, and scales.
     Int8,
 }
 

@@ -142,6 +142,8 @@ struct Seen {
     /// Pieces of the position that is held that may be off by a rounding, one bit each: they were
     /// found without what was outstanding.
     rough: u8,
+    /// Pieces of this content that have not come in f32, one bit each.
+    lacking: u8,
 }
 
 impl Seen {
@@ -150,6 +152,7 @@ impl Seen {
         exact: false,
         portion: 0.0,
         rough: 0,
+        lacking: u8::MAX,
     };
 }
 
@@ -163,6 +166,8 @@ pub(super) struct Narrow {
     goes: Vec<f32>,
     /// Steps of a delta's blocks.
     steps: Vec<f32>,
+    /// No node adds anything any more, and all hold the same bits.
+    at_rest: bool,
 }
 
 impl Narrow {
@@ -177,7 +182,14 @@ impl Narrow {
             seen: vec![None; if narrow { config.chunks as usize } else { 0 }],
             goes: vec![0.0; len],
             steps: vec![0.0; len.div_ceil(STEP_BLOCK)],
+            at_rest: false,
         }
+    }
+
+    /// Tells whether all nodes hold the same bits, and add nothing.
+    #[inline]
+    pub(super) fn set_at_rest(&mut self, at_rest: bool) {
+        self.at_rest = at_rest;
     }
 
     fn seen(&mut self, chunk: u32) -> Option<&mut Seen> {
@@ -257,7 +269,9 @@ impl Narrow {
         let (_, last, _) = common.chunk_views(header.chunk);
         values.resize(last.len(), 0.0);
         let known = self.knows_content(common, frame);
-        if known && self.is_exact(header.chunk) {
+        // Whoever streams it now rounds what is here already.
+        let rests = !known && header.part == 0 && self.rests(common, header.chunk);
+        if rests || known && self.is_exact(header.chunk) {
             kernels::copy_out(last, values);
         } else if known {
             let position = common.held_position(header.chunk);
@@ -267,8 +281,8 @@ impl Narrow {
                 .for_each(|(value, i)| *value = position(i));
         }
         let fine = match (header.part, known) {
-            (0, true) => true,
-            (0, false) => wire::unpack(header.dtype, frame.payload, values),
+            (0, _) if known || rests => true,
+            (0, _) => wire::unpack(header.dtype, frame.payload, values),
             (_, false) => return Err(DropReason::Piece),
             (part, true) => {
                 let piece = &mut values[common.config.piece(part - 1)];
@@ -281,14 +295,16 @@ impl Narrow {
         let came = header.part.checked_sub(1).map_or(0, |piece| 1 << piece);
         if let Some(seen) = self.seen.get_mut(header.chunk as usize) {
             let before = seen.unwrap_or(Seen::NOTHING);
-            let rough = match (known, before.exact) {
-                (false, _) => 0,
-                (true, true) => before.rough,
-                (true, false) => all_pieces(&common.config),
+            let all = all_pieces(&common.config);
+            let (rough, lacking) = match (known, before.exact) {
+                (false, _) => (if rests { all } else { 0 }, all),
+                (true, true) => (before.rough, before.lacking),
+                (true, false) => (all, before.lacking),
             };
             *seen = Some(Seen {
                 content: header.content,
                 rough: rough & !came,
+                lacking: lacking & !came,
                 ..before
             });
         }
@@ -299,6 +315,21 @@ impl Narrow {
     pub(super) fn is_rough(&self, chunk: u32) -> bool {
         let seen = self.seen.get(chunk as usize).copied().flatten();
         seen.is_some_and(|seen| seen.rough != 0)
+    }
+
+    /// Whether the very bits of a chunk's content have come: all of its pieces.
+    pub(super) fn has_bits(&self, chunk: u32) -> bool {
+        let seen = self.seen.get(chunk as usize).copied().flatten();
+        self.seen.is_empty() || seen.is_some_and(|seen| seen.lacking == 0 && seen.rough == 0)
+    }
+
+    /// Whether what is held of a chunk is what all hold, and this node adds nothing to it.
+    fn rests(&self, common: &Common<'_>, chunk: u32) -> bool {
+        let (w, last, sent) = common.chunk_views(chunk);
+        let outstanding = common.state.chunk(chunk).flags.load(Relaxed) & OUTSTANDING != 0;
+        let word = |view: WeightsView<'_>, i: usize| view.words()[i].load(Relaxed);
+        let is_still = |i| word(w, i) == word(last, i) && !(outstanding && sent.load(i) != 0.0);
+        self.at_rest && common.holds(chunk) && (0..w.len()).all(is_still)
     }
 
     fn is_exact(&self, chunk: u32) -> bool {

@@ -3,6 +3,8 @@
 //! A node whose solvers have finished looks through the chunks that others stream, until none has
 //! anything under way. It says so in its hellos. Once all nodes say it, no weight moves any more,
 //! and each node waits for two positions of each chunk: the second was sent after the last delta.
+//! Where positions are rounded it waits for all pieces of what that one said. From then on it takes
+//! no rounding for a movement: a node that leaves gives its ranges to others, who round anew.
 //! It also waits until it believes what the others have made, which takes two windows of claims.
 //!
 //! Invariants: it changes no weight. A node says it only while its solvers have finished, and takes
@@ -69,10 +71,11 @@ impl Settle {
 
     /// Looks how far it is.
     #[inline]
-    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, slave: &Slave) {
+    pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, slave: &mut Slave) {
         if self.finished != 0 || common.settled() {
             self.poll_finished(now_ns, common, slave);
         }
+        slave.set_at_rest(self.settled == Settled::Equal);
     }
 
     #[cold]
@@ -81,9 +84,17 @@ impl Settle {
             self.look(common);
         }
         let before = self.settled;
-        self.settled = if self.clean < common.config.chunks || !common.ready() {
+        // Who leaves is not ready, and who is silent says nothing: neither lacks anything for that.
+        let was_equal = before == Settled::Equal;
+        let ready = common.ready() || was_equal;
+        let waits = || {
+            common
+                .unsettled(now_ns)
+                .any(|node| !was_equal || common.goes_on(node))
+        };
+        self.settled = if self.clean < common.config.chunks || !ready {
             Settled::No
-        } else if common.unsettled(now_ns).next().is_some() {
+        } else if waits() {
             Settled::Delivered
         } else if before < Settled::All {
             (self.since_ns, self.rounds, self.all_ns) = (now_ns, 0, now_ns);
@@ -103,7 +114,10 @@ impl Settle {
         let chunks = common.config.chunks;
         for _ in 0..LOOKED_AT.min(chunks) {
             let range = common.ranges.range_of(self.at);
-            if !common.streams(range) && common.lacks(self.at) {
+            let lacks = || {
+                common.lacks(self.at) || self.settled < Settled::Equal && common.is_forked(self.at)
+            };
+            if !common.streams(range) && lacks() {
                 self.clean = 0;
                 return;
             }
@@ -121,7 +135,12 @@ impl Settle {
             self.since_ns = now_ns;
             self.rounds = (self.rounds + 1).min(2);
         }
-        if self.rounds == 2 && common.knows_iterations_since(self.all_ns) {
+        let ranges = (0..common.config.places()).filter(|range| !common.streams(*range));
+        let mut foreign = ranges.flat_map(|range| common.ranges.of(range));
+        if self.rounds == 2
+            && common.knows_iterations_since(self.all_ns)
+            && foreign.all(|chunk| slave.has_bits(chunk))
+        {
             self.settled = Settled::Equal;
         }
     }
@@ -141,13 +160,24 @@ impl Common<'_> {
             let (_, _, sent) = self.chunk_views(chunk);
             (0..sent.len()).any(|i| sent.load(i) != 0.0)
         };
-        flags & FORKED != 0 || self.has_new(chunk) || flags & OUTSTANDING != 0 && brings()
+        self.has_new(chunk) || flags & OUTSTANDING != 0 && brings()
+    }
+
+    /// Whether another node began to stream a chunk, from what is not known here. Where all hold
+    /// the same it is that.
+    fn is_forked(&self, chunk: u32) -> bool {
+        self.state.chunk(chunk).flags.load(Relaxed) & FORKED != 0
     }
 
     /// Whether the iterations that all others had made by `when_ns` are known here.
     fn knows_iterations_since(&self, when_ns: u64) -> bool {
         let known = |node: u16| self.peers[usize::from(node)].claims.known_since(when_ns);
         self.members().all(known)
+    }
+
+    /// Whether another node's last word is that its solvers have not finished.
+    fn goes_on(&self, node: u16) -> bool {
+        !self.peers[usize::from(node)].settled
     }
 
     /// Other nodes of the job that have not said that their solvers have finished, with all that

@@ -110,6 +110,17 @@ impl Slave {
         oldest.map_or(0, |taken| now_ns.saturating_sub(*taken))
     }
 
+    /// Tells whether all nodes hold the same bits, and add nothing.
+    #[inline]
+    pub(super) fn set_at_rest(&mut self, at_rest: bool) {
+        self.narrow.set_at_rest(at_rest);
+    }
+
+    /// Whether the very bits of a chunk have come, not only rounded ones.
+    pub(super) fn has_bits(&self, chunk: u32) -> bool {
+        self.narrow.has_bits(chunk)
+    }
+
     /// Takes a position, or says why not.
     pub(super) fn handle_position(
         &mut self,

@@ -215,7 +215,7 @@ impl<'a> Streamer<'a> {
         let just_ready = common.look_if_ready();
         self.claim_windows.poll(now_ns, common, just_ready);
         self.leave.poll(now_ns, common);
-        self.settle.poll(now_ns, common, &self.slave);
+        self.settle.poll(now_ns, common, &mut self.slave);
         if self.hellos.poll(now_ns, common, out) {
             self.leave.note_hello(common);
         }

@@ -310,7 +310,6 @@ fn what_no_node_can_run_is_refused_at_once() {
             "--workers 3, but the command line has started 2",
         ),
         ("lab = true", &[], "use `dogwild launch`"),
-        ("[stream]\nprecision = \"auto\"", &[], "--precision auto"),
         ("", &["--resume", "--out", "x"], "--resume"),
         ("seeed = 1", &[], "did you mean `seed`"),
     ] {
@@ -405,5 +404,48 @@ fn four_hosts_without_multicast_by_the_variables_of_torchrun() {
                 .args(["list", "table", "ip", "apart"]),
         );
         assert!(!table.contains("packets 0 "), "host {host}: {table}");
+    }
+}
+
+/// Two hosts, each behind a token bucket. No flag speaks of the link or of the precision.
+#[test]
+fn on_a_thin_link_weights_travel_in_int8() {
+    if !dogwild_lab::enter::privileged() {
+        return skip("hosts need root, or namespaces of ordinary users");
+    }
+    let job = Job::new(300, "");
+    let lab = Lab::up(&Spec {
+        rate: Some("16mbit".into()),
+        ..Spec::of(2)
+    })
+    .expect("a lab");
+    let first = format!("{}:29500", lab.hosts()[0].ipv4());
+    let start = |rank: usize| {
+        let mut node = lab.command(rank, program());
+        node.arg("node").arg(job.file()).args(["--join", &first]);
+        node.args(["--size", "2", "--rank", &rank.to_string()]);
+        node.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Process::start(&mut node)
+    };
+    let mut nodes = [0, 1].map(start);
+    wait_for("it to train", || job.iterations(1) > 10);
+    // A node that comes back with its buffer, and one that has lost it, measure nothing anew.
+    for rank in [0, 1] {
+        nodes[rank].kill();
+        if rank == 1 {
+            fs::remove_file(job.buffer(1)).expect("its buffer");
+        }
+        nodes[rank] = start(rank);
+        let before = job.iterations(0);
+        wait_for("it to go on", || job.iterations(0) > before + 5);
+    }
+    for said in nodes.map(ends_well) {
+        assert!(!said.contains("refuses"), "{said}");
+    }
+    job.check(2);
+    for rank in [0, 1] {
+        assert_eq!(job.summary(rank)["settings"]["stream"]["precision"], "int8");
     }
 }

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::super::precision::Wish;
 use super::super::world::World;
-use super::message::{Connection, Hello, Line, Word, hear, resolve};
+use super::message::{Connection, Hello, Line, Says, Word, hear, resolve};
+use super::precision::send_back;
 use super::seats::seat;
 use super::{Card, LOOK_EVERY, Shared, State};
 
@@ -79,7 +81,15 @@ fn serve(shared: &Shared, stream: TcpStream, strangers: &AtomicUsize) {
         log::debug!("{address} asked for a number: {answer:?}");
         return connection.line.say(&answer);
     };
-    if let Some(why) = refused.or_else(|| taken(shared, rank)) {
+    if hello.says == Says::Measures && refused.is_none() {
+        return send_back(shared, connection);
+    }
+    let wish = match hello.says {
+        Says::Wants(wish) => Some(wish),
+        Says::Comes | Says::Measures => None,
+    };
+    let clash = || shared.state().clash(rank, wish?);
+    if let Some(why) = refused.or_else(|| taken(shared, rank)).or_else(clash) {
         log::warn!("refused {address} as node {rank}: {why}");
         return connection.line.say(&Word::Refused(why));
     }
@@ -90,7 +100,7 @@ fn serve(shared: &Shared, stream: TcpStream, strangers: &AtomicUsize) {
     } else {
         log::debug!("node {rank} has come from {address}");
     }
-    admit(shared, rank, line, local.ok());
+    admit(shared, rank, line, wish, local.ok());
     while let Ok(Some(word)) = hear::<Word>(&mut *from) {
         *shared.state().said.entry(rank).or_default() += 1;
         match word {
@@ -208,9 +218,11 @@ fn taken(shared: &Shared, rank: u16) -> Option<String> {
 }
 
 /// Takes a node in, and begins the job if it was the last.
-fn admit(shared: &Shared, rank: u16, line: Line, local: Option<IpAddr>) {
+fn admit(shared: &Shared, rank: u16, line: Line, wish: Option<Wish>, local: Option<IpAddr>) {
+    let own = shared.own_wish();
     let mut state = shared.state();
     state.lines.insert(rank, line);
+    state.wishes.extend(wish.map(|wish| (rank, wish)));
     // Of several networks that of others than this host is the job's.
     if local.is_some_and(|ip| !ip.is_loopback()) || state.own.is_none() {
         state.own = local;
@@ -219,12 +231,15 @@ fn admit(shared: &Shared, rank: u16, line: Line, local: Option<IpAddr>) {
     let of_the_beginning = state.lines.range(..shared.card.world.size);
     let here = 1 + of_the_beginning.count();
     let begins = !state.begun && here >= usize::from(shared.card.least);
-    state.begun |= begins;
-    let (begun, ended) = (state.begun, state.ended);
+    if begins {
+        state.begun = true;
+        state.settle(own);
+    }
+    let (begun, ended, settled) = (state.begun, state.ended, state.settled);
     let waiting = Word::Waiting(state.waiting.clone());
     for (node, line) in &mut state.lines {
         match (begun, begins || *node == rank) {
-            (true, true) => line.say(&Word::Begin),
+            (true, true) => line.say(&Word::Begin(settled)),
             (true, false) => {}
             (false, _) => line.say(&waiting),
         }

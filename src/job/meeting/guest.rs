@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::Shared;
-use super::message::{Connection, Hello, Word, hear, resolve};
+use super::message::{Connection, Hello, Says, Word, hear, resolve};
 
 /// Time for a connection to be made.
 pub(super) const CONNECT: Duration = Duration::from_secs(2);
@@ -41,17 +41,12 @@ pub(super) fn call(shared: &Arc<Shared>) -> Result<()> {
 
 /// One connection, to its end.
 fn talk(shared: &Shared) -> io::Result<()> {
+    let says = shared.wish()?.map_or(Says::Comes, Says::Wants);
     let address = resolve(&shared.card.world)?;
     let stream = TcpStream::connect_timeout(&address, CONNECT)?;
     let local = stream.local_addr()?.ip();
     let mut connection = Connection::calling(stream, shared.key.as_ref())?;
-    connection.greet(&Hello {
-        dogwild: env!("CARGO_PKG_VERSION").into(),
-        job: shared.card.world.job.clone(),
-        rank: Some(shared.card.world.rank),
-        size: shared.card.world.size,
-        fields: shared.card.fields.clone(),
-    })?;
+    connection.greet(&Hello::of(&shared.card, says))?;
     connection.patience.forever();
     let Connection { mut from, line, .. } = connection;
     {
@@ -71,9 +66,17 @@ fn talk(shared: &Shared) -> io::Result<()> {
     while let Some(word) = hear::<Word>(&mut *from)? {
         let mut state = shared.state();
         match word {
-            Word::Refused(why) => state.refused = Some(why),
+            Word::Refused(why) => {
+                if state.begun {
+                    log::error!("node 0 refuses this node, which goes on: {why}");
+                }
+                state.refused = Some(why);
+            }
             Word::Waiting(nodes) => state.waiting = nodes,
-            Word::Begin => state.begun = true,
+            Word::Begin(settled) => {
+                state.begun = true;
+                state.settled = settled;
+            }
             Word::Round(round) => state.round = Some(round),
             Word::Ready(_) | Word::Seat(_) | Word::Later(_) => {}
             Word::End => state.ended = true,

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::precision::Wish;
 use super::super::world::{Seat, World};
+use super::Card;
 use crate::poseidon::{ClusterKey, secured};
 
 /// Longest line, bytes.
@@ -28,6 +30,36 @@ pub(super) struct Hello {
     pub(super) size: u16,
     /// What must be the same on all nodes.
     pub(super) fields: BTreeMap<String, String>,
+    /// What it is here for.
+    #[serde(default)]
+    pub(super) says: Says,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Says {
+    /// The node takes part: the precision was given.
+    #[default]
+    Comes,
+    /// It takes part, and wants this precision.
+    Wants(Wish),
+    /// It measures the link: all that follows is sent back.
+    Measures,
+}
+
+impl Hello {
+    /// That of a node.
+    pub(super) fn of(card: &Card, says: Says) -> Self {
+        Self {
+            dogwild: env!("CARGO_PKG_VERSION").into(),
+            job: card.world.job.clone(),
+            rank: Some(card.world.rank),
+            size: card.world.size,
+            fields: card.fields.clone(),
+            says,
+        }
+    }
 }
 
 /// What is said after that, in both directions.
@@ -42,8 +74,8 @@ pub(super) enum Word {
     Later(String),
     /// These nodes have yet to come.
     Waiting(Vec<u16>),
-    /// All have come.
-    Begin,
+    /// All have come; the precision, if it was left to them.
+    Begin(Option<Wish>),
     /// A test has reached the target: the job ends.
     End,
     /// Are you there? Said back, it means yes.
@@ -77,6 +109,11 @@ impl Line {
     pub(super) fn say(&mut self, word: &Word) {
         let _ = say(&mut self.to, word);
     }
+
+    /// Sends what is no word.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_all(bytes)
+    }
 }
 
 /// Both ways of a connection.
@@ -99,8 +136,17 @@ pub(super) struct Patience(Arc<Mutex<Option<Instant>>>);
 impl Patience {
     /// The other end may say nothing for as long as it likes.
     pub(super) fn forever(&self) {
+        self.set(None);
+    }
+
+    /// The other end has until then to say something.
+    pub(super) fn until(&self, then: Instant) {
+        self.set(Some(then));
+    }
+
+    fn set(&self, then: Option<Instant>) {
         if let Ok(mut until) = self.0.lock() {
-            *until = None;
+            *until = then;
         }
     }
 }

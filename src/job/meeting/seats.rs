@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 
 use super::super::world::{Door, Seat, World};
 use super::guest::CONNECT;
-use super::message::{Connection, Hello, Word, hear, resolve_at};
+use super::message::{Connection, Hello, Says, Word, hear, resolve_at};
 use super::{LOOK_EVERY, SAY_AFTER, SAY_EVERY, Shared};
 use crate::node::Stop;
 use crate::poseidon::ClusterKey;
@@ -119,6 +119,7 @@ fn ask(
         rank: None,
         size: 0,
         fields: fields.clone(),
+        says: Says::Comes,
     })?;
     // Who has no key is sent away without a word.
     let answer = hear(&mut *connection.from).ok().flatten();

@@ -5,11 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::message::Word;
+use super::precision::measure;
 use super::seats::seat;
 use super::*;
+use crate::job::precision::Load;
 use crate::job::testing::buffer;
 use crate::job::world::{Door, World};
 use crate::watch::PeerMeter;
+use crate::wire::Dtype;
 
 /// A port that is free now.
 fn free_port() -> u16 {
@@ -31,6 +34,7 @@ fn card(port: u16, rank: u16, size: u16) -> Card {
         places: size,
         buffer: PathBuf::new(),
         fields: BTreeMap::from([("seed".to_owned(), "1".to_owned())]),
+        precision: None,
     }
 }
 
@@ -308,4 +312,96 @@ fn a_job_without_places_takes_no_node_more() {
     joined.least = 2;
     let told = outcome(&open(&joined)).expect("an answer");
     assert_eq!(told, Err("a second node 1 of 1".to_owned()));
+}
+
+/// A node whose flags let it send so much, and whose weights get so many steps old by that.
+fn opens(port: u16, rank: u16, size: u16, age_in_f32: f64) -> Card {
+    let load = Load {
+        weights: 1_000_000,
+        step_s: 1.0,
+        bytes_per_s: Some(4e6 / age_in_f32),
+    };
+    Card {
+        precision: Some(Precision::Open(load)),
+        ..card(port, rank, size)
+    }
+}
+
+/// What is said to be the job's precision.
+fn travels_in(meeting: &Meeting) -> Dtype {
+    let place = outcome(meeting).expect("it begins").expect("not refused");
+    place.precision.expect("it is settled").precision
+}
+
+#[test]
+fn weights_travel_as_narrow_as_one_node_needs() {
+    for (ages, wanted) in [
+        ([0.5, 0.1, 1.0], Dtype::F32),
+        ([0.5, 2.0, 0.1], Dtype::Bf16),
+        ([2.0, 0.1, 0.1], Dtype::Bf16),
+        ([0.5, 2.0, 8.0], Dtype::Int8),
+    ] {
+        let port = free_port();
+        let nodes = [0, 1, 2].map(|rank| open(&opens(port, rank, 3, ages[usize::from(rank)])));
+        for node in &nodes {
+            assert_eq!(travels_in(node), wanted, "{ages:?}");
+        }
+        // One that comes later takes what there is.
+        nodes[0].shared.state().lines.clear();
+        let again = open(&opens(port, 1, 3, 100.0));
+        assert_eq!(travels_in(&again), wanted, "{ages:?}");
+    }
+}
+
+#[test]
+fn who_goes_on_keeps_its_precision() {
+    let port = free_port();
+    let keeps = |rank, precision| {
+        let mut card = opens(port, rank, 3, 0.1);
+        card.precision = Some(Precision::Settled(precision));
+        open(&card)
+    };
+    // The buffer of one has bf16: the wish of another for less comes too late.
+    let first = open(&opens(port, 0, 3, 8.0));
+    let (one, two) = (keeps(1, Dtype::Bf16), open(&opens(port, 2, 3, 100.0)));
+    for node in [&first, &one, &two] {
+        assert_eq!(travels_in(node), Dtype::Bf16);
+    }
+    first.shared.state().lines.clear();
+    let refused = outcome(&keeps(2, Dtype::Int8)).expect("an answer");
+    let told = refused.expect_err("another precision");
+    for part in ["node 2 goes on in int8", "in bf16", "without its buffer"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert_eq!(travels_in(&keeps(2, Dtype::Bf16)), Dtype::Bf16);
+}
+
+/// Over the loopback device, as if it were a link: how much it carries is not known, but it is
+/// more than any modem, and what a key keeps secret comes back too.
+#[test]
+fn a_link_is_measured_by_what_comes_back() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key");
+    let mut file = std::fs::File::options();
+    let file = file.create_new(true).write(true).mode(0o600).open(&path);
+    file.expect("a file").write_all(&[7; 32]).expect("written");
+    for key in [None, Some(ClusterKey::read(&path).expect("a key"))] {
+        let port = free_port();
+        let mut at = opens(port, 0, 4, 0.1);
+        // Not the address at which it is seen.
+        at.world.first = "127.0.0.2".into();
+        let first = Meeting::open(at.clone(), key.clone()).expect("a meeting");
+        let guests = [1, 2, 3].map(|rank| {
+            at.world.rank = rank;
+            Meeting::open(at.clone(), key.clone()).expect("a meeting")
+        });
+        for guest in &guests {
+            let rate = measure(&guest.shared).expect("node 0 answers");
+            assert!(rate.expect("it is a link") > 1e5, "{rate:?}");
+        }
+        for node in guests.iter().chain([&first]) {
+            assert_eq!(travels_in(node), Dtype::F32);
+        }
+    }
 }

@@ -116,9 +116,14 @@ impl Loop<'_> {
     fn publish_settled(&mut self, now: u64) {
         let solvers = self.shared.slots().into_iter();
         let solvers = solvers.filter(|slot| slot.role == Role::Solver && slot.alive);
-        let ends = solvers.map(|slot| SolverMeter::Finished.of(&slot.meters));
-        // 0: one of them works.
-        let finished = finished_of(ends);
+        let ends: Vec<u64> = solvers
+            .map(|slot| SolverMeter::Finished.of(&slot.meters))
+            .collect();
+        // Those who have ended since add nothing either.
+        if !ends.is_empty() {
+            self.finished = finished_of(ends.into_iter());
+        }
+        let finished = self.finished;
         let streamer = self.stream.streamer_mut();
         streamer.set_finished(finished);
         let others = streamer.unsettled(now).filter(|node| *node < 64);
