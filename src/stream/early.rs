@@ -54,11 +54,6 @@ impl Early {
             true => lead::chunks(header.held, chunks.len()),
             false => 0,
         };
-        // It answers its own position.
-        let header = &Header {
-            content: 0,
-            ..*header
-        };
         if lead == 0 {
             let sent = common.counters.deltas_sent;
             take(common, narrow, header, pos, ack, out);

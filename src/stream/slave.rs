@@ -198,7 +198,11 @@ impl Slave {
         ack: u8,
         out: &mut impl Outbox,
     ) {
-        let header = &frame.header;
+        // An answer says there how far ahead of its turn it goes: to its own position, not at all.
+        let header = &Header {
+            content: 0,
+            ..frame.header
+        };
         let state = common.state.chunk(header.chunk);
         let joined = state.flags.load(Relaxed) & JOINED != 0;
         let version = state.version.load(Relaxed);
