@@ -55,6 +55,7 @@ mod pieces;
 mod portion;
 mod positions;
 mod pull;
+mod pull_window;
 mod queue;
 mod range;
 mod rate;

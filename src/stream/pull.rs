@@ -2,13 +2,16 @@
 //! the chunks that came.
 //!
 //! Two windows go over the range: blocks that are surveyed, and behind them chunks that are pulled.
-//! What gets lost is asked for again; who falls silent is asked no more.
+//! How many of those may be on the way is the affair of all ranges
+//! ([`pull_window`](super::pull_window)). What gets lost is asked for again; who falls silent is
+//! asked no more.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::epochs::is_later;
 use super::pieces::{all_pieces, send_list, take_newest};
+use super::pull_window::PullWindow;
 use super::{Outbox, To, header};
 use crate::wire::{self, DropReason, Frame};
 
@@ -21,9 +24,8 @@ const AGAIN_NS: u64 = 50_000_000;
 const POLL_NS: u64 = 1_000_000;
 /// A node that was asked so often for a chunk without sending it may not hold it any more.
 const TRIES: u8 = 8;
-/// Blocks that are surveyed, and chunks that are pulled, at a time.
+/// Blocks that are surveyed at a time.
 const BLOCKS: usize = 32;
-const CHUNKS: u32 = 256;
 /// A chunk that was asked for so many chunks before one that came is lost, or its ask is.
 const OVERTAKEN: u32 = 16;
 
@@ -102,6 +104,8 @@ pub(super) struct Going {
     /// Blocks and chunks before these are done.
     surveyed: usize,
     pulled: usize,
+    /// Chunks that were asked for and have not come.
+    waiting: usize,
     /// Per node, chunks that it was asked for, and the latest of them that came.
     asked: Vec<u32>,
     came: Vec<u32>,
@@ -146,17 +150,23 @@ impl Going {
             .is_some_and(|newest| newest.node == node)
     }
 
-    /// Asks for what comes next. True: all is there.
+    /// Frames that were asked for and have not come.
+    pub(super) fn on_the_way(&self, common: &Common<'_>) -> usize {
+        self.waiting * frames_of_a_chunk(common)
+    }
+
+    /// Asks for what comes next, as far as there is room. True: all is there.
     pub(super) fn poll(
         &mut self,
         now_ns: u64,
         common: &mut Common<'_>,
+        (window, room): (&mut PullWindow, &mut usize),
         out: &mut impl Outbox,
     ) -> bool {
         if now_ns >= self.due_ns {
             self.due_ns = now_ns + POLL_NS;
             self.survey(now_ns, common, out);
-            self.pull(now_ns, common, out);
+            self.pull(now_ns, common, (window, room), out);
         }
         self.pulled == self.chunks.len()
     }
@@ -223,20 +233,23 @@ impl Going {
     }
 
     /// Asks for the next chunks, each at the node that holds its newest position.
-    fn pull(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+    fn pull(
+        &mut self,
+        now_ns: u64,
+        common: &mut Common<'_>,
+        (window, room): (&mut PullWindow, &mut usize),
+        out: &mut impl Outbox,
+    ) {
         let surveyed = self.surveyed * wire::BLOCK_CHUNKS as usize;
         let end = surveyed.min(self.chunks.len());
         let mut lists: Vec<(u16, Vec<u32>)> = Vec::new();
-        let mut waiting = 0;
+        let frames = frames_of_a_chunk(common);
         for at in self.pulled..end {
             if self.chunks[at].done {
                 if at == self.pulled {
                     self.pulled += 1;
                 }
                 continue;
-            }
-            if waiting == CHUNKS {
-                break;
             }
             match self.chunks[at].newest {
                 None if self.may_begin_new(now_ns, common) => self.begin_new(at),
@@ -253,9 +266,16 @@ impl Going {
                     self.survey_again(common, at);
                     break;
                 }
+                Some(newest) if self.chunks[at].asked_ns == 0 => {
+                    if *room < frames {
+                        break;
+                    }
+                    *room -= frames;
+                    note(&mut lists, newest.node, at as u32);
+                }
                 Some(newest) => {
-                    waiting += 1;
                     if self.is_due(now_ns, at, newest.node) {
+                        window.note_lost(now_ns, self.chunks[at].asked_ns);
                         note(&mut lists, newest.node, at as u32);
                     }
                 }
@@ -294,6 +314,7 @@ impl Going {
             .iter_mut()
             .zip(start + first as u32..);
         for (one, chunk) in chunks.filter(|(one, _)| !one.done) {
+            self.waiting -= usize::from(one.asked_ns != 0);
             *one = Own::held_here(common, chunk);
         }
     }
@@ -307,7 +328,7 @@ impl Going {
             slowest_ns => 2 * slowest_ns.clamp(AGAIN_NS / 4, 10 * AGAIN_NS),
         };
         let idle = now_ns.saturating_sub(chunk.asked_ns.max(self.came_ns)) > patience_ns;
-        chunk.asked_ns == 0 || overtaken || idle
+        overtaken || idle
     }
 
     fn ask_for(
@@ -329,6 +350,7 @@ impl Going {
                 let asked = &mut self.asked[usize::from(node)];
                 *asked += 1;
                 let chunk = &mut self.chunks[*own as usize];
+                self.waiting += usize::from(chunk.asked_ns == 0);
                 (chunk.asked_ns, chunk.order) = (now_ns.max(1), *asked);
                 chunk.tries = chunk.tries.saturating_add(1);
             }
@@ -340,6 +362,7 @@ impl Going {
         &mut self,
         now_ns: u64,
         common: &mut Common<'_>,
+        window: &mut PullWindow,
         at: usize,
         frame: &Frame<'_>,
     ) -> Result<(), DropReason> {
@@ -364,6 +387,8 @@ impl Going {
         common.counters.restores_taken += 1;
         if own.pieces == all_pieces(&common.config) {
             own.done = true;
+            self.waiting -= 1;
+            window.note_came(now_ns, own.asked_ns, frames_of_a_chunk(common));
             let bytes = std::mem::take(&mut own.bytes);
             self.abandoned += u32::from(take_newest(common, frame, &bytes));
         }
@@ -371,6 +396,11 @@ impl Going {
         self.due_ns = 0;
         Ok(())
     }
+}
+
+/// Pieces that a chunk is sent in.
+fn frames_of_a_chunk(common: &Common<'_>) -> usize {
+    all_pieces(&common.config).count_ones() as usize
 }
 
 fn note(lists: &mut Vec<(u16, Vec<u32>)>, node: u16, own: u32) {

@@ -14,6 +14,7 @@ use super::common::Common;
 use super::epochs::{after, is_later, owner};
 use super::header::Given;
 use super::pull::Going;
+use super::pull_window::PullWindow;
 use super::{Outbox, Report};
 use crate::wire::{self, DropReason, Frame};
 
@@ -21,6 +22,8 @@ use crate::wire::{self, DropReason, Frame};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Restore {
     going: Vec<Going>,
+    /// All that is asked for, of all ranges.
+    window: PullWindow,
 }
 
 impl Restore {
@@ -63,6 +66,12 @@ impl Restore {
 
     #[cold]
     fn poll_asking(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        let on_the_way = self
+            .going
+            .iter()
+            .map(|going| going.on_the_way(common))
+            .sum();
+        let mut room = self.window.room(on_the_way);
         for mut going in std::mem::take(&mut self.going) {
             let (range, epoch) = (going.range, going.epoch);
             if owner(common.promised(range)) != common.config.node {
@@ -75,18 +84,12 @@ impl Restore {
                 if !(others && common.is_alive(now_ns, owner(latest))) {
                     self.begin(common, range, going.told_ns(), after);
                 }
-            } else if going.poll(now_ns, common, out) {
+            } else if going.poll(now_ns, common, (&mut self.window, &mut room), out) {
                 end(common, &going);
             } else {
                 self.going.push(going);
             }
         }
-    }
-
-    fn find(&mut self, range: u16) -> Result<&mut Going, DropReason> {
-        let mut going = self.going.iter_mut();
-        let found = going.find(|going| going.range == range);
-        found.ok_or(DropReason::Late)
     }
 
     /// Takes an offer of what another node holds.
@@ -102,7 +105,7 @@ impl Restore {
             return Err(DropReason::Foreign);
         }
         let start = common.ranges.of(header.range).start;
-        let going = self.find(header.range)?;
+        let going = find(&mut self.going, header.range)?;
         if header.chunk_version != going.epoch {
             // Of an ask that is over: it may have come after one of a later epoch.
             return Err(DropReason::Epoch);
@@ -134,9 +137,22 @@ impl Restore {
             return Err(DropReason::Late);
         }
         let start = common.ranges.of(header.range).start;
-        let going = self.find(header.range)?;
-        going.take(now_ns, common, (header.chunk - start) as usize, frame)
+        let Self { going, window } = self;
+        let going = find(going, header.range)?;
+        going.take(
+            now_ns,
+            common,
+            window,
+            (header.chunk - start) as usize,
+            frame,
+        )
     }
+}
+
+fn find(going: &mut [Going], range: u16) -> Result<&mut Going, DropReason> {
+    let mut going = going.iter_mut();
+    let found = going.find(|going| going.range == range);
+    found.ok_or(DropReason::Late)
 }
 
 /// All chunks are there: the range streams.
