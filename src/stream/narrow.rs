@@ -269,7 +269,7 @@ impl Narrow {
         let (_, last, _) = common.chunk_views(header.chunk);
         values.resize(last.len(), 0.0);
         let known = self.knows_content(common, frame);
-        // Whoever streams it now rounds what is here already.
+        // Another node streams it now, and rounds what is here already.
         let rests = !known && header.part == 0 && self.rests(common, header.chunk);
         if rests || known && self.is_exact(header.chunk) {
             kernels::copy_out(last, values);

@@ -6,10 +6,10 @@
 //! ([`pull_window`](super::pull_window)). What gets lost is asked for again; who falls silent is
 //! asked no more.
 
-use std::sync::atomic::Ordering::Relaxed;
+mod chunk;
 
+use self::chunk::{Newest, Own};
 use super::common::Common;
-use super::epochs::is_later;
 use super::pieces::{all_pieces, send_list, take_newest};
 use super::pull_window::PullWindow;
 use super::{Outbox, To, header};
@@ -44,52 +44,6 @@ impl Block {
 
     fn has_offer(&self, node: u16) -> bool {
         self.offered[usize::from(node) / 64] & 1 << (node % 64) != 0
-    }
-}
-
-/// The newest position of a chunk that was offered.
-#[derive(Clone, Copy, Debug)]
-struct Newest {
-    node: u16,
-    epoch: u32,
-    version: u32,
-}
-
-impl Newest {
-    fn is_older(&self, epoch: u32, version: u32) -> bool {
-        let later = version.wrapping_sub(self.version) as i32 > 0;
-        is_later(epoch, self.epoch) || (epoch == self.epoch && later)
-    }
-}
-
-/// A chunk of the range.
-#[derive(Clone, Debug, Default)]
-struct Own {
-    newest: Option<Newest>,
-    /// Pieces that came, one bit each, and what is in them, until all have.
-    pieces: u8,
-    bytes: Vec<u8>,
-    done: bool,
-    /// When it was asked for, ns (0: not yet), and the how many-th of its node it was.
-    asked_ns: u64,
-    order: u32,
-    /// How often that was.
-    tries: u8,
-}
-
-impl Own {
-    /// What this node itself holds is an offer too.
-    fn held_here(common: &Common<'_>, chunk: u32) -> Self {
-        let state = common.state.chunk(chunk);
-        let newest = Newest {
-            node: common.config.node,
-            epoch: state.epoch.load(Relaxed),
-            version: state.version.load(Relaxed),
-        };
-        Self {
-            newest: common.holds(chunk).then_some(newest),
-            ..Self::default()
-        }
     }
 }
 
