@@ -1,7 +1,8 @@
 //! When a slave answers: at once, or shortly before the next turn of the chunk.
 //!
 //! A position says its [lead](super::lead). If it has one, it calls for the delta of the chunk that
-//! is so far behind it in the turn, and is itself taken without an answer. What an answer does to
+//! is so far behind it in the turn of its master, which may be of another range. It is itself taken
+//! without an answer. What an answer does to
 //! a chunk is the same at any time: it takes the position that is held once more
 //! ([`take`](super::take)).
 //!
@@ -16,6 +17,7 @@ use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::common::chunk_flags::{JOINED, OUTSTANDING};
+use super::lease::Turn;
 use super::narrow::Narrow;
 use super::take::{take, take_and_answer, take_and_answer_narrow, take_unanswered};
 use super::{Outbox, To, header, lead};
@@ -49,45 +51,48 @@ impl Early {
         (pos, ack): (&[u8], u8),
         out: &mut impl Outbox,
     ) {
-        let chunks = common.ranges.of(header.range);
-        let lead = match common.exactly_once() && !common.leaves() {
-            true => lead::chunks(header.held, chunks.len()),
-            false => 0,
-        };
-        if lead == 0 {
+        let early = header.held > 0 && common.exactly_once() && !common.leaves();
+        let turn = early.then(|| Turn::of_node(common, header.sender));
+        let lead = turn
+            .as_ref()
+            .map_or(0, |turn| lead::chunks(header.held, turn.len()));
+        let ahead = turn.and_then(|turn| turn.chunk_ahead(header.chunk, lead));
+        let Some(ahead) = ahead.filter(|_| lead > 0) else {
             let sent = common.counters.deltas_sent;
             take(common, narrow, header, pos, ack, out);
             let went = common.counters.deltas_sent > sent;
             self.answered[header.chunk as usize] = went.then_some(header.chunk_version);
             return;
-        }
+        };
         take_unanswered(common, header, pos, ack);
         let flags = common.state.chunk(header.chunk).flags.load(Relaxed);
         if flags & OUTSTANDING == 0 {
             narrow.note_exact(header.chunk);
         }
-        self.answer_ahead(common, narrow, header, lead, out);
+        self.answer_ahead(common, narrow, header, (ahead, lead), out);
     }
 
-    /// Answers the position that is held of the chunk `lead` behind that of `called`.
+    /// Answers the position that is held of `chunk`, which is `lead` behind that of `called`.
     fn answer_ahead(
         &mut self,
         common: &mut Common<'_>,
         narrow: &mut Narrow,
         called: &Header,
-        lead: u32,
+        (chunk, lead): (u32, u32),
         out: &mut impl Outbox,
     ) {
-        let range = common.ranges.of(called.range);
-        let chunk = range.start + (called.chunk - range.start + lead) % (range.end - range.start);
+        let range = common.ranges.range_of(chunk);
         let state = common.state.chunk(chunk);
         let (flags, version) = (state.flags.load(Relaxed), state.version.load(Relaxed));
         let is_held = flags & JOINED != 0;
         let answered = self.answered[chunk as usize] == Some(version);
-        if !is_held || answered || state.epoch.load(Relaxed) != called.epoch {
+        let epoch = state.epoch.load(Relaxed);
+        if !is_held || answered || epoch != common.promised(range) {
             return;
         }
         let header = Header {
+            range,
+            epoch,
             chunk,
             chunk_version: version,
             content: lead as u16,

@@ -9,11 +9,11 @@
 //! Arithmetic over counts. Invariant: only the time of an answer depends on it, so nothing that is
 //! wrong here can lose or double anything.
 
-/// A range in the unit of frames.
+/// A turn in the unit of frames.
 const WHOLE: u64 = 256;
 /// The longest lead, in that unit. If more is on the way, an answer at once is as good.
 const MOST: u64 = 64;
-/// A lead is so many times what is on the way, and so many chunks more; of a range of few chunks,
+/// A lead is so many times what is on the way, and so many chunks more; in a turn of few chunks,
 /// each of which takes long, that share of them.
 const TIMES: f64 = 3.0;
 const MORE: f64 = 8.0;
@@ -58,7 +58,7 @@ impl Lead {
         self.steps
     }
 
-    /// The lead in a range of `len` chunks, in 256ths of it; 0: answers are to come at once.
+    /// The lead in a turn of `len` chunks, in 256ths of it; 0: answers are to come at once.
     #[inline]
     pub(super) fn of(&self, len: usize) -> u8 {
         #[cfg(test)]
@@ -79,7 +79,7 @@ impl Lead {
     }
 }
 
-/// A lead of a position in chunks of its range of `len`; 0: it is to be answered at once.
+/// A lead of a position in chunks of its turn of `len`; 0: it is to be answered at once.
 #[inline]
 pub(super) fn chunks(lead: u8, len: usize) -> u32 {
     let chunks = (u64::from(lead) * len as u64).div_ceil(WHOLE);

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::common::Common;
+use super::epochs::owner;
 use crate::weights::OWN_RANGES;
 
 /// What is known of a range.
@@ -45,9 +46,24 @@ pub(super) struct Turn {
 impl Turn {
     /// The chunks of all ranges that this node streams.
     pub(super) fn of(common: &Common<'_>) -> Self {
+        Self::over(
+            common
+                .streamed_ranges()
+                .map(|range| common.ranges.of(range)),
+        )
+    }
+
+    /// Those of another node, as far as this one knows.
+    pub(super) fn of_node(common: &Common<'_>, node: u16) -> Self {
+        let ranges = (0..common.config.places())
+            .filter(|range| owner(common.promised(*range)) == node)
+            .map(|range| common.ranges.of(range));
+        Self::over(ranges.filter(|chunks| !chunks.is_empty()))
+    }
+
+    fn over(ranges: impl Iterator<Item = Range<u32>>) -> Self {
         let mut runs: Vec<Range<u32>> = Vec::new();
-        for range in common.streamed_ranges() {
-            let chunks = common.ranges.of(range);
+        for chunks in ranges {
             match runs.last_mut().filter(|last| last.end == chunks.start) {
                 Some(last) => last.end = chunks.end,
                 None => runs.push(chunks),
@@ -79,6 +95,25 @@ impl Turn {
             before += run.end - run.start;
         }
         0
+    }
+
+    /// The chunk at a place; none behind the last.
+    pub(super) fn chunk(&self, place: usize) -> Option<u32> {
+        let mut left = place as u32;
+        for run in &self.runs {
+            let len = run.end - run.start;
+            if left < len {
+                return Some(run.start + left);
+            }
+            left -= len;
+        }
+        None
+    }
+
+    /// The chunk `lead` places behind `chunk`, or at the start again; none: there are none.
+    pub(super) fn chunk_ahead(&self, chunk: u32, lead: u32) -> Option<u32> {
+        let place = self.place(chunk) + lead as usize;
+        self.chunk(place.checked_rem(self.len())?)
     }
 
     /// `chunk` if it is there, else the next; the first after the last. There must be one.

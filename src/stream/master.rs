@@ -216,7 +216,7 @@ impl Master {
         }
         let version = state.version.load(Relaxed).wrapping_add(1);
         let header = Header {
-            held: self.lead_of(common, chunk),
+            held: self.lead(common),
             ..header::position(common, chunk, version)
         };
         let applied = common.state.applied(chunk);
@@ -264,7 +264,7 @@ impl Master {
         let (w, kept, published) = common.chunk_views(chunk);
         let (own, state) = (self.own(chunk), common.state.chunk(chunk));
         let version = state.version.load(Relaxed).wrapping_add(1);
-        let lead = self.lead_of(common, chunk);
+        let lead = self.lead(common);
         let weights = &mut self.values;
         weights.resize(w.len(), 0.0);
         if kernels::copy_out_checked(w, weights.as_mut_bytes()) {
@@ -331,7 +331,7 @@ impl Master {
         if lag >= MAX_DELTA_LAG {
             return Err(DropReason::Late);
         }
-        let reached = self.reached(common, header, lag);
+        let reached = self.reached(header, lag);
         self.lead
             .note_answer(self.window.sent().saturating_sub(reached));
         self.window.note_answer(now_ns, common, header, reached);

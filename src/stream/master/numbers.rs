@@ -12,12 +12,11 @@ impl Master {
     /// How far before its turn the delta of a chunk is wanted. Who skips chunks has no turn to go
     /// by.
     #[inline]
-    pub(super) fn lead_of(&self, common: &Common<'_>, chunk: u32) -> u8 {
+    pub(super) fn lead(&self, common: &Common<'_>) -> u8 {
         if common.config.sparse {
             return 0;
         }
-        let range = common.ranges.range_of(chunk);
-        self.lead.of(common.ranges.of(range).len())
+        self.lead.of(self.turn.len())
     }
 
     /// Moves the weights of a chunk on before their position goes, where turns are long.
@@ -33,28 +32,27 @@ impl Master {
     /// The number of the position that a delta answers: one of its chunk, or the newest of the
     /// chunk that is so far before it.
     #[inline]
-    pub(super) fn reached(&self, common: &Common<'_>, header: &Header, lag: u32) -> u64 {
-        let chunks = common.ranges.of(header.range);
-        match u32::from(header.content) {
-            0 => self.position_number(header.chunk, lag),
+    pub(super) fn reached(&self, header: &Header, lag: u32) -> u64 {
+        let place = self.own(header.chunk);
+        match usize::from(header.content) {
+            0 => self.position_number(place, lag),
             lead => {
-                let len = chunks.end - chunks.start;
-                let place = (header.chunk - chunks.start + len - lead % len) % len;
-                self.position_number(chunks.start + place, 0)
+                let len = self.turn.len();
+                self.position_number((place + len - lead % len) % len, 0)
             }
         }
     }
 
-    /// The number, of all positions that were sent, of the one of `chunk` that is `lag` versions
-    /// old.
+    /// The number, of all positions that were sent, of the one of the chunk at `place` in the turn
+    /// that is `lag` versions old.
     #[inline]
-    fn position_number(&self, chunk: u32, lag: u32) -> u64 {
+    fn position_number(&self, place: usize, lag: u32) -> u64 {
         let len = self.turn.len() as u64;
-        let (position, cursor) = (self.own(chunk) as u64, self.own(self.cursor) as u64);
+        let (position, cursor) = (place as u64, self.own(self.cursor) as u64);
         // Frames sent since that version of this chunk left: chunks go in turn, so the turn tells,
         // and no number has to travel. Those who skip chunks keep the number of the last one.
         let since = (cursor + len - position - 1) % len + u64::from(lag) * len;
-        match self.sparse.went_as(position as usize) {
+        match self.sparse.went_as(place) {
             Some(number) if lag == 0 => number,
             _ => self.window.sent().saturating_sub(since),
         }

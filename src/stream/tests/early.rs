@@ -122,29 +122,53 @@ fn what_a_slave_did_is_in_the_next_position_where_turns_take_steps() {
 /// again: so nothing goes twice that is not known to be lost. The next position does.
 #[test]
 fn no_position_is_answered_twice() {
-    let folder = folder();
     let config = config(Deltas::ExactlyOnce);
-    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let first = Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start;
+    answers_once(&config, first, first + 1);
+}
+
+/// A node may stream several ranges, one after the other in its turn. The last chunks of one call
+/// for the first ones of the next.
+#[test]
+fn a_position_calls_for_a_chunk_of_the_next_range() {
+    let config = Config {
+        later: 13,
+        chunks: 48,
+        ..config(Deltas::ExactlyOnce)
+    };
+    let ranges = Ranges::new(config.chunks, NODES, NODES, config.places());
+    let own = ranges.begun_by(1);
+    let next = (0..config.places()).map(|range| ranges.of(range).start);
+    let next = next.filter(|start| own.contains(start) && *start > own.start);
+    for start in next {
+        answers_once(&config, start - 1, start);
+    }
+    answers_once(&config, own.end - 1, own.start);
+}
+
+/// Position `calling` of node 1 calls for the delta of chunk `called`.
+fn answers_once(config: &Config, calling: u32, called: u32) {
+    let folder = folder();
+    let ranges = Ranges::new(config.chunks, NODES, NODES, config.places());
+    let fleet = Fleet::new(config, folder.path()).unwrap();
     let mut world = World::new(&fleet, Faults::default(), 1);
     wait_ready(&mut world, 1);
     // From here on positions of node 1 come by hand.
     [1, 2].into_iter().for_each(|node| world.kill(node));
     steps(&mut world, 100);
-    let calling = Ranges::new(CHUNKS, NODES, NODES, NODES).of(1).start;
-    let called = calling + 1;
     let mut answers = |chunk: u32, lead: u8| {
         let state = fleet.state(0).chunk(chunk);
         let header = Header {
             kind: Kind::Position,
             dtype: Dtype::F32,
-            acks: NODES as u8,
+            acks: config.places() as u8,
             epoch: state.epoch.load(Relaxed),
-            range: 1,
+            range: ranges.range_of(chunk),
             chunk,
             chunk_version: state.version.load(Relaxed) + 1,
             held: lead,
             payload_len: CHUNK_WEIGHTS * 4,
-            ..Frame::parse(&strangers::hello(&config, 1, |_, _| {}))
+            ..Frame::parse(&strangers::hello(config, 1, |_, _| {}))
                 .unwrap()
                 .header
         };
