@@ -87,7 +87,10 @@ impl Early {
         let is_held = flags & JOINED != 0;
         let answered = self.answered[chunk as usize] == Some(version);
         let epoch = state.epoch.load(Relaxed);
-        if !is_held || answered || epoch != common.promised(range) {
+        // It may be of another range than the position: what its master may not know yet waits.
+        let by_replica = common.leases[usize::from(range)].by_replica;
+        let admits = common.peers[usize::from(called.sender)].admits || !by_replica;
+        if !is_held || answered || !admits || epoch != common.promised(range) {
             return;
         }
         let header = Header {

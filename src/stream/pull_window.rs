@@ -94,7 +94,8 @@ mod tests {
     fn pull(frames: usize, frame_ns: u64, way_ns: u64, most_ns: u64) -> (u64, usize) {
         let mut window = PullWindow::default();
         let (mut now_ns, mut free_ns, mut sent, mut came) = (0, 0, 0, 0);
-        // When each of those on the way comes, and was asked for; lost ones after 50 ms.
+        // When each of those on the way comes, and was asked for. Of a lost one that is known once
+        // 16 that went later have come.
         let mut way: VecDeque<(u64, u64, bool)> = VecDeque::new();
         while came < frames {
             while window.room(way.len()) > 0 && came + way.len() < frames {
@@ -104,7 +105,7 @@ mod tests {
                     free_ns -= frame_ns;
                 }
                 let due_ns = if lost {
-                    now_ns + 50 * MS
+                    free_ns + way_ns + 16 * frame_ns
                 } else {
                     free_ns + way_ns
                 };

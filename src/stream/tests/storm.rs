@@ -268,12 +268,20 @@ impl Run<'_, '_> {
         self.told_lost[usize::from(node)] |= abandoned > 0;
     }
 
-    /// The node's work since all were equal may be gone with it.
+    /// The node's work since all were equal may be gone with it, and what it owes stays twice.
     fn lose(&mut self, node: u16) -> bool {
         if self.lost[usize::from(node)] == LIVES {
             return false;
         }
         self.lost[usize::from(node)] += 1;
+        let now_ns = self.world.now_ns();
+        let streamer = self.world.streamer(node);
+        let owed = streamer.map_or_else(Vec::new, |one| one.remains(now_ns).owed);
+        for other in owed {
+            for i in (usize::from(other)..self.certain.len()).step_by(self.places.into()) {
+                self.possible[i] += self.lately[i];
+            }
+        }
         for i in (usize::from(node)..self.certain.len()).step_by(self.places.into()) {
             self.certain[i] -= self.lately[i];
             self.possible[i] += self.lately[i];
