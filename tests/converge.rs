@@ -139,13 +139,15 @@ fn nodes_learn_from_what_moved_most() {
 #[test]
 #[ignore = "long: whole trainings"]
 fn the_precision_is_chosen_by_the_link() {
-    let chosen = |rate| {
-        let args = ["--nodes", "2", "--iterations", "8", "--precision", "auto"];
-        let summary = train(&[args.as_slice(), &["--rate", rate]].concat());
+    let chosen = |more: &[&str]| {
+        let args = ["--nodes", "2", "--iterations", "8"];
+        let summary = train(&[args.as_slice(), more].concat());
         summary["settings"]["stream"]["precision"].clone()
     };
-    assert_eq!(chosen("1MB"), "int8");
-    assert_eq!(chosen("max"), "f32");
+    assert_eq!(chosen(&["--rate", "1MB"]), "int8");
+    assert_eq!(chosen(&["--pace", "1MB", "--precision", "auto"]), "int8");
+    assert_eq!(chosen(&["--rate", "1MB", "--precision", "bf16"]), "bf16");
+    assert_eq!(chosen(&[]), "f32");
 }
 
 /// Thirty times the rate that LeNet is made for: whether it learns or diverges, the summary says

@@ -216,6 +216,8 @@ fn a_job_over_the_stream_says_all_that_it_was() {
         "1MB",
         "--rate",
         "30MB",
+        "--precision",
+        "f32",
         "--pace",
         "400Mbit",
         "--loss",

@@ -233,7 +233,14 @@ fn a_lab_has_the_rate_that_is_asked_for() {
         return;
     }
     let link = ["--lab", "--transport", "udp", "--lab-rate", "20Mbit"];
-    let job = ["--iterations", "60", "--pace-steps", "10"];
+    let job = [
+        "--iterations",
+        "60",
+        "--pace-steps",
+        "10",
+        "--precision",
+        "f32",
+    ];
     let data = ["--data", "digits:1,train=1000,test=200"];
     let summary = train(&[&link[..], &job, &data].concat());
     assert_eq!(number(&summary["settings"]["lab_rate"]), 2.5e6);
