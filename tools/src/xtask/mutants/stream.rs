@@ -301,7 +301,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an early answer goes to another reign",
         file: "early.rs",
-        old: "state.epoch.load(Relaxed) != called.epoch",
+        old: "epoch != common.promised(range)",
         new: "false",
     },
     Mutant {
@@ -345,5 +345,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "momentum.rs",
         old: "rule.momentum > 0.0 && !self.finished",
         new: "rule.momentum > 0.0",
+    },
+    Mutant {
+        name: "rounded positions count as the bits that all hold",
+        file: "settle.rs",
+        old: "foreign.all(|chunk| slave.has_bits(chunk))",
+        new: "true",
+    },
+    Mutant {
+        name: "what all hold is rounded anew when a node leaves",
+        file: "settle.rs",
+        old: "slave.set_at_rest(self.settled == Settled::Equal)",
+        new: "slave.set_at_rest(false)",
     },
 ];
