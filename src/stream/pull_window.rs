@@ -31,8 +31,8 @@ pub(super) struct PullWindow {
     shrunk_ns: u64,
 }
 
-/// Tests that go through all states print them. This is no part of one: it holds up no chunk of a
-/// range that has a few.
+/// Tests that go through all states print them. This does not belong to one: it holds
+/// up no chunk of a range that has a few.
 impl fmt::Debug for PullWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PullWindow")

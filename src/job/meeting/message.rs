@@ -110,7 +110,7 @@ impl Line {
         let _ = say(&mut self.to, word);
     }
 
-    /// Sends what is no word.
+    /// Sends bytes that are not a word.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.to.write_all(bytes)
     }
