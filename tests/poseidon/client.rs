@@ -415,6 +415,36 @@ fn the_first_error_is_returned_once() {
     assert!(why.contains("out of pictures"), "{why}");
 }
 
+/// A worker that stops before the others ends the run for all, which would wait for it for ever.
+#[test]
+fn who_leaves_too_early_is_named() {
+    for scheme in [Scheme::Ps, Scheme::P2p, Scheme::Sfb] {
+        let job = Job::new(scheme, SGD, u64::MAX);
+        let folder = tempfile::tempdir().expect("a folder");
+        let (ends, server) = run(&job, folder.path(), false, |place| {
+            let client = join(place, First::Zeros);
+            let made = (|| -> Result<(), PoseidonError> {
+                while let Some(turn) = client.begin()? {
+                    if client.index() == 1 && turn.clock == 2 {
+                        client.end()?;
+                        break;
+                    }
+                    client.end()?;
+                }
+                Ok(())
+            })();
+            let closed = client.close().map(drop);
+            made.and(closed).expect_err("one left").to_string()
+        });
+        for told in ends
+            .iter()
+            .chain([&server.expect_err("one left").to_string()])
+        {
+            assert!(told.contains("worker 1 has left"), "{scheme}: {told}");
+        }
+    }
+}
+
 /// One that stood still while the others made all iterations goes to their end, and not beyond it:
 /// the others make no step any more.
 #[test]

@@ -8,7 +8,7 @@ use super::link::LinkError;
 use crate::accumulate::AccumulateError;
 use crate::node::{NetError, SolverError};
 use crate::poseidon::{
-    ModelFileError, ParseError, PlanError, ProtocolViolation, RecordingError, Scheme,
+    Member, ModelFileError, ParseError, PlanError, ProtocolViolation, RecordingError, Scheme,
 };
 use crate::snapshot::LoadError;
 use crate::solver::DeviceNetError;
@@ -136,6 +136,12 @@ pub enum PoseidonError {
         /// The reason in its `Abort`.
         why: String,
     },
+    /// A member has said `Bye` before it has sent what others need.
+    #[error(
+        "{0} has left, and the others wait for its part of a step: give all workers the same number of iterations, or \
+         let the one that is done first end the run for all"
+    )]
+    LeftEarly(Member),
     /// The solver file asks for gradient clipping, which needs all layers at once.
     #[error(
         "clip_gradients needs the gradients of all layers at once, and the reliable path sends each \
@@ -249,6 +255,7 @@ impl PoseidonError {
                 Self::ConnectionLost { .. }
                     | Self::InvalidMessage { .. }
                     | Self::Aborted { .. }
+                    | Self::LeftEarly(_)
                     | Self::ProtocolViolation { .. }
             )
     }

@@ -262,6 +262,7 @@ impl Hub {
                 _ => {}
             }
         });
+        self.links.leaves(from);
     }
 
     /// Gives a message to the syncer of its layer.

@@ -108,6 +108,13 @@ impl Places {
         places.iter().all(gone)
     }
 
+    /// True if that worker has sent `Bye`.
+    pub(super) fn has_left(&self, worker: u16) -> bool {
+        let places = lock(&self.0);
+        let place = places.get(usize::from(worker));
+        place.is_some_and(|place| matches!(place, Place::Left(_)))
+    }
+
     /// Workers that have not connected.
     pub(super) fn absent(&self) -> Vec<u16> {
         let places = lock(&self.0);

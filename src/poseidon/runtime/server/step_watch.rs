@@ -1,8 +1,11 @@
-//! Looks for what a server waits for, so that its log can say it.
+//! Looks for what a server waits for, so that its log can say it, or the run end where it cannot
+//! come.
 
 use std::time::{Duration, Instant};
 
+use super::super::error::PoseidonError;
 use super::Server;
+use crate::poseidon::{Member, MemberRole, Stragglers};
 
 /// Time after which a step that still waits is logged, with the workers it waits for.
 const LATE: Duration = Duration::from_secs(5);
@@ -33,6 +36,14 @@ impl StepWatch {
         }
         let late = server.store.late();
         if let (Some((step, workers)), true) = (&late, late == self.seen) {
+            let left = workers
+                .iter()
+                .find(|worker| server.places.has_left(**worker));
+            if let (Some(index), Stragglers::Wait) = (left, server.cluster.plan.stragglers) {
+                let (role, index) = (MemberRole::Worker, *index);
+                let why = PoseidonError::LeftEarly(Member { role, index });
+                return server.shutdown.fail(why);
+            }
             log::info!("step {step} is waiting for {}", named(workers));
         }
         self.seen = late;

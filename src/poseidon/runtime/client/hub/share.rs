@@ -58,13 +58,10 @@ impl Hub {
     }
 
     /// Workers that have not sent their part of a step that others wait for.
-    pub(super) fn late_in_share(&self) -> Vec<String> {
+    pub(super) fn late_in_share(&self) -> Vec<Member> {
         let late = self.share.as_ref().and_then(|share| share.late());
         let late = late.into_iter().flat_map(|(_, workers)| workers);
-        let late = late.map(|index| Member {
-            role: MemberRole::Worker,
-            index,
-        });
-        late.map(|member| member.to_string()).collect()
+        let role = MemberRole::Worker;
+        late.map(|index| Member { role, index }).collect()
     }
 }

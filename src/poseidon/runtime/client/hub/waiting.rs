@@ -4,12 +4,14 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::super::error::PoseidonError;
 use super::super::super::sync::{lock, wait};
 use super::{Hub, LOOK_UP};
-use crate::poseidon::Syncer;
+use crate::poseidon::{Member, Syncer};
 use crate::weights::WeightsView;
 
-/// Time after which a worker that still waits logs what it waits for.
+/// Time after which a worker that still waits logs what it waits for, and looks whether that can
+/// come.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 impl Hub {
@@ -93,11 +95,15 @@ impl Hub {
             let awaited = syncer.awaited(steps).into_iter();
             let mut from: Vec<_> = awaited
                 .filter(|member| *member != self.own)
-                .map(|member| member.to_string())
                 .chain(self.late_in_share())
                 .collect();
             from.sort_unstable();
             from.dedup();
+            let left = from.iter().find(|member| self.links.has_left(**member));
+            if let (Some(who), false) = (left, self.drop_late) {
+                return self.shutdown.fail(PoseidonError::LeftEarly(*who));
+            }
+            let from: Vec<_> = from.iter().map(Member::to_string).collect();
             let (name, from) = (syncer.name(), from.join(", "));
             log::info!("waiting for step {steps} of {name}, from {from}");
         }
