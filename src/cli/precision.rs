@@ -51,6 +51,10 @@ impl Args {
         if let Some(settled) = settled {
             return Ok(Some(Precision::Settled(settled.precision)));
         }
+        // Others measure their links to node 0, and it has none but theirs.
+        if node == 0 && self.known_rate().is_none() {
+            return Ok(Some(Precision::Open(Load::unlimited())));
+        }
         let (_, spec) = self.choose_model()?;
         Ok(Some(Precision::Open(self.load(&spec, Some(node))?)))
     }

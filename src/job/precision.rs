@@ -6,7 +6,7 @@
 //! is.
 
 use std::sync::atomic::AtomicU32;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,10 @@ use crate::solver::{Phase, SolverSpec};
 use crate::weights::WeightsView;
 use crate::wire::Dtype;
 
-/// Steps that are timed; the quickest counts.
+/// Steps that are timed at most; the quickest counts.
 const STEPS: u32 = 4;
+/// Steps of large models take minutes: after this time what was timed is enough.
+const LONG_ENOUGH: Duration = Duration::from_millis(500);
 
 /// What decides: all of a node, but for the rate that of its link.
 #[derive(Clone, Copy, Debug)]
@@ -33,11 +35,12 @@ pub struct Load {
 }
 
 impl Load {
-    /// Measures a step of the model on these pictures. On this machine `solvers` in all share the
-    /// cores, `per_node` at most on a node, and no solver makes more than `pace_steps` a second.
+    /// Measures a step of the model on pictures of that shape, of which none is read. On this
+    /// machine `solvers` in all share the cores, `per_node` at most on a node, and no solver makes
+    /// more than `pace_steps` a second.
     ///
     /// # Errors
-    /// The pictures cannot be read, or the model does not fit them.
+    /// The model does not fit the pictures.
     pub fn measure(
         spec: &SolverSpec,
         data: &Source,
@@ -45,19 +48,22 @@ impl Load {
         pace_steps: Option<f64>,
         bytes_per_s: Option<f64>,
     ) -> Result<Self> {
-        let train = data.load()?.train;
+        let (shape, classes) = data.shape();
         let batch = train_batch(&spec.net)?;
-        let (mut net, _) = bound_net(&spec.net, Phase::Train, batch, train.shape, train.classes)?;
+        let (mut net, _) = bound_net(&spec.net, Phase::Train, batch, shape, classes)?;
         let weights: Vec<AtomicU32> = (0..net.extent()).map(|_| AtomicU32::new(0)).collect();
         let view = WeightsView::of(&weights);
         net.initialise(view, 1);
         let images = vec![0.0; batch * net.input().iter().product::<usize>()];
         let (labels, mut gradients) = (vec![0; batch], vec![0.0; net.extent()]);
-        let mut quickest = f64::INFINITY;
+        let (mut quickest, begun) = (f64::INFINITY, Instant::now());
         for _ in 0..STEPS {
             let start = Instant::now();
             net.forward_backward(view, &images, &labels, &mut gradients);
             quickest = quickest.min(start.elapsed().as_secs_f64());
+            if begun.elapsed() >= LONG_ENOUGH {
+                break;
+            }
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let crowd = (f64::from(solvers) / cores).max(1.0);
@@ -68,6 +74,15 @@ impl Load {
             step_s: step_s / f64::from(per_node),
             bytes_per_s,
         })
+    }
+
+    /// Of a node that no link limits, whatever it computes.
+    pub fn unlimited() -> Self {
+        Self {
+            weights: 0,
+            step_s: 1.0,
+            bytes_per_s: None,
+        }
     }
 
     /// The same with a link that carries no more than this; none: it is not known.

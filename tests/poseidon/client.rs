@@ -415,6 +415,45 @@ fn the_first_error_is_returned_once() {
     assert!(why.contains("out of pictures"), "{why}");
 }
 
+/// An end may be asked for when another worker is done already and has left.
+#[test]
+fn an_end_is_known_to_those_that_have_left() {
+    let job = Job::new(Scheme::Ps, SGD, 2);
+    let folder = tempfile::tempdir().expect("a folder");
+    let done = AtomicBool::new(false);
+    let (ends, server) = run(&job, folder.path(), false, |place| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asks = place.index == 0;
+        let joined = Client::join(ClientJob::new(place), None, stop.clone()).expect("it joins");
+        let client = joined.expect("nothing stops it");
+        while client.begin().expect("no error").is_some() {
+            client.end().expect("no error");
+        }
+        assert!(client.settle().expect("no error"));
+        if asks {
+            // For the other one's `Bye`. Where it comes after the question, that goes well too.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        std::thread::sleep(std::time::Duration::from_millis(100));
+                        if done.load(std::sync::atomic::Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                });
+                client.finish();
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        client.close().map(drop).expect("a good end");
+        stop.load(std::sync::atomic::Ordering::Relaxed)
+    });
+    server.expect("a good end");
+    assert_eq!(ends, [false, false], "it waited for the one that had left");
+}
+
 /// A worker that stops before the others ends the run for all, which would wait for it for ever.
 #[test]
 fn who_leaves_too_early_is_named() {

@@ -142,10 +142,17 @@ pub fn run_coordinator(job: &CoordinatorJob, stop: &AtomicBool) -> Result<(), Po
 }
 
 fn log_missing_members(members: &Members) {
+    let named = |members: &[Member]| {
+        let names: Vec<String> = members.iter().map(Member::to_string).collect();
+        names.join(", ")
+    };
     let missing = members.core.missing();
     if !missing.is_empty() {
-        let names: Vec<String> = missing.iter().map(Member::to_string).collect();
-        log::info!("waiting for {}", names.join(", "));
+        log::info!("waiting for {}", named(&missing));
+    }
+    if !members.unconfirmed.is_empty() {
+        let silent: Vec<Member> = members.unconfirmed.iter().copied().collect();
+        log::info!("the end of the run is known to all but {}", named(&silent));
     }
 }
 
@@ -221,6 +228,7 @@ fn receive_from_member(
         match message.kind {
             MessageKind::Bye => {
                 members.core.leave(member);
+                members.end_is_known_to(member);
                 members.say_bye_when_finished();
                 return;
             }
@@ -319,13 +327,17 @@ impl Members {
         members.filter(|(member, _)| member.role == MemberRole::Worker)
     }
 
-    /// Sends the clock of the end to all workers, which confirm it.
+    /// Sends the clock of the end to all workers, which confirm it. One that has left is not read
+    /// any more, and passes no clock.
     fn announce_end(&mut self, message: Message) {
         let message = Arc::new(message);
         self.end = Some(message.clone());
         self.workers()
             .for_each(|(_, link)| link.send(message.clone()));
-        self.unconfirmed = self.workers().map(|(member, _)| *member).collect();
+        let there = self.workers().map(|(member, _)| *member);
+        self.unconfirmed = there
+            .filter(|member| !self.core.has_left(*member))
+            .collect();
     }
 
     /// Notes that a worker has confirmed the end. When all have, tells the workers so: until then

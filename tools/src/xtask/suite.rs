@@ -15,8 +15,11 @@ use super::{Step, TEST, root, run};
 
 /// What the test command builds, so that a load meets tests and not the compiler.
 const BUILD: Step = (&[], "cargo test --workspace --no-run");
-/// Where several may fail: a busy machine is asked once for all of them.
+/// Where several may fail: a busy machine, and one that others wait for, is asked once for all.
 const EACH: &str = " --no-fail-fast";
+/// A test that hangs ends its own program and no other one: 25 minutes for each. The longest takes
+/// half of that. Words have no spaces in them.
+const LIMIT: &str = r#"--config=target."cfg(unix)".runner=["timeout","1500"]"#;
 /// Runs tests marked `#[ignore = "long: ..."]` too.
 const LONG: &str = " -- --include-ignored";
 /// What runs behind writes here, in the target folder.
@@ -56,7 +59,7 @@ impl Tests {
     }
 
     fn words(&self) -> String {
-        let each = if self.load > 0 { EACH } else { "" };
+        let each = if self.all || self.load > 0 { EACH } else { "" };
         let long = if self.all { LONG } else { "" };
         format!("{TEST}{each}{long}")
     }
@@ -79,17 +82,16 @@ fn under_load(threads: usize, then: impl FnOnce() -> Result<()>) -> Result<()> {
     })
 }
 
-/// Runs the tests of `words` but for those in virtual time; behind them these, then `others`.
+/// Runs the tests of `words` but for those in virtual time; behind them these, then `others`. Says
+/// which failed once both are done.
 fn with_others_behind(words: &str, others: &[String], path: &Path) -> Result<()> {
     let (front, mut behind) = parts(words);
     behind.extend_from_slice(others);
     let log = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     dogwild_lab::say!("--- tests in virtual time run behind: {}", path.display());
-    let stop = AtomicBool::new(false);
     let (front, behind) = std::thread::scope(|scope| {
-        let behind = scope.spawn(|| run_behind(&behind, &log, &stop));
+        let behind = scope.spawn(|| run_behind(&behind, &log));
         let front = run((&[], &front));
-        stop.store(front.is_err(), Relaxed);
         dogwild_lab::say!("--- waits for what runs behind the tests");
         (front, behind.join().expect("it does not panic"))
     });
@@ -101,17 +103,15 @@ fn with_others_behind(words: &str, others: &[String], path: &Path) -> Result<()>
 /// program takes a test by what it leaves it out by.
 fn parts(words: &str) -> (String, Vec<String>) {
     let skipped = VIRTUAL.map(|name| format!(" --skip {name}")).concat();
+    let limited = words.replacen("--workspace", &format!("{LIMIT} --workspace"), 1);
     let virtual_time = format!("{words} {}", VIRTUAL.join(" "));
-    (format!("{words}{skipped}"), vec![virtual_time])
+    (format!("{limited}{skipped}"), vec![virtual_time])
 }
 
-/// Runs commands one after the other, with the lowest priority, until one fails or `stop` is set.
-/// What they say goes to `log`.
-fn run_behind(commands: &[String], log: &File, stop: &AtomicBool) -> Result<()> {
+/// Runs commands one after the other, with the lowest priority, until one fails. What they say goes
+/// to `log`.
+fn run_behind(commands: &[String], log: &File) -> Result<()> {
     for words in commands {
-        if stop.load(Relaxed) {
-            break;
-        }
         let status = Command::new("nice")
             .args(["-n", "19"])
             .args(words.split_whitespace())
@@ -137,7 +137,9 @@ mod tests {
         let (front, behind) = parts("cargo test --workspace -- --include-ignored");
         assert_eq!(
             front,
-            "cargo test --workspace -- --include-ignored --skip stream::tests:: --skip sim::"
+            format!(
+                "cargo test {LIMIT} --workspace -- --include-ignored --skip stream::tests:: --skip sim::"
+            )
         );
         assert_eq!(
             behind,
@@ -150,9 +152,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(LOG);
         let log = File::create(&path).expect("a file");
-        let stop = AtomicBool::new(false);
         let commands = ["nice", "ls /not/there", "echo never"].map(str::to_owned);
-        let error = run_behind(&commands, &log, &stop).expect_err("the second fails");
+        let error = run_behind(&commands, &log).expect_err("the second fails");
         assert!(
             error.to_string().contains("`ls /not/there` failed"),
             "{error}"
@@ -163,7 +164,5 @@ mod tests {
             "{said}"
         );
         assert!(!said.contains("never"), "{said}");
-        stop.store(true, Relaxed);
-        run_behind(&commands, &log, &stop).expect("nothing is begun");
     }
 }

@@ -370,27 +370,4 @@ impl Hub {
     pub(super) fn to_coordinator(&self, message: Message) {
         self.links.to_coordinator(Arc::new(message));
     }
-
-    /// Ends the sending threads, sends `Bye` on all connections, and waits until the reading
-    /// threads have received the `Bye` of all others.
-    pub(super) fn send_bye_and_wait(&self, worker: u16) {
-        self.done.store(true, Relaxed);
-        if self.shutdown.has_begun() {
-            return;
-        }
-        // `Bye` ends a connection: what waits for the budget must be sent before.
-        while self
-            .budget
-            .as_ref()
-            .is_some_and(|budget| !budget.is_empty())
-            && !self.shutdown.has_begun()
-        {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let bye = Message::bare(MessageKind::Bye, worker, 0);
-        self.links.to_all(&Arc::new(bye));
-        while self.readers() > 0 && !self.shutdown.has_begun() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
 }

@@ -45,6 +45,13 @@ impl Links {
         lock(&self.left).contains(&member)
     }
 
+    /// Members that may still send something.
+    pub(super) fn staying(&self) -> Vec<Member> {
+        let all = read(&self.all);
+        let members = all.members.iter().map(|(member, _)| *member);
+        members.filter(|member| !self.has_left(*member)).collect()
+    }
+
     /// Number of other workers that are connected.
     pub(super) fn peers(&self) -> usize {
         let all = read(&self.all);

@@ -1,13 +1,16 @@
-//! How threads of a client wait: for all layers, or for one.
+//! How threads of a client wait: for all layers, for one, or for the others' ends.
 //!
 //! Locks are taken in this order: syncer, then completion vector.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::super::super::budget::Budget;
 use super::super::super::error::PoseidonError;
 use super::super::super::sync::{lock, wait};
 use super::{Hub, LOOK_UP};
-use crate::poseidon::{Member, Syncer};
+use crate::poseidon::{Member, Message, MessageKind, Syncer};
 use crate::weights::WeightsView;
 
 /// Time after which a worker that still waits logs what it waits for, and looks whether that can
@@ -86,6 +89,33 @@ impl Hub {
                 long = Instant::now() + LONG_WAIT;
                 self.log_missing(&[layer], needed);
             }
+        }
+    }
+
+    /// Ends the sending threads, sends `Bye` on all connections, and waits until the reading
+    /// threads have received the `Bye` of all others.
+    pub(in super::super) fn send_bye_and_wait(&self, worker: u16) {
+        self.done.store(true, Relaxed);
+        if self.shutdown.has_begun() {
+            return;
+        }
+        // `Bye` ends a connection: what waits for the budget must be sent before.
+        let is_sent = || self.budget.as_ref().is_none_or(Budget::is_empty);
+        while !is_sent() && !self.shutdown.has_begun() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let bye = Message::bare(MessageKind::Bye, worker, 0);
+        self.links.to_all(&Arc::new(bye));
+        let mut long = Instant::now() + LONG_WAIT;
+        while self.readers() > 0 && !self.shutdown.has_begun() {
+            if Instant::now() >= long {
+                long = Instant::now() + LONG_WAIT;
+                let staying = self.links.staying();
+                let names = staying.iter().map(Member::to_string);
+                let names: Vec<_> = names.chain(["the coordinator".to_owned()]).collect();
+                log::info!("done; waiting for the others to end: {}", names.join(", "));
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
