@@ -16,10 +16,9 @@ mnist="mnist:${DOGWILD_DATA:-../shared/data}/mnist"
 twin() { "$bin/dogwild-study" twin "$@"; }
 repeat() { "$bin/dogwild-study" repeat "$@"; }
 to_985() { twin --data "$mnist" --test-every 50 --iterations 4000 --target-accuracy 98.5% "$@"; }
-# Four paced nodes, each behind a cable of 100 Mbit/s; solvers alone make 60 steps a second. In f32,
-# as the tables are: left to itself such a job would take int8.
+# Four paced nodes, each behind a cable of 100 Mbit/s; solvers alone make 60 steps a second.
 thin() {
-  repeat --seeds 5 -- --lab --nodes 4 --pace 100Mbit --precision f32 --pace-steps 15 --data "$mnist" \
+  repeat --seeds 5 -- --lab --nodes 4 --pace 100Mbit --pace-steps 15 --data "$mnist" \
     --iterations 4000 --test-every 50 --tester --target-accuracy 98.5% "$@"
 }
 

@@ -2,23 +2,32 @@
 //!
 //! Reads how long threads of local solvers waited for a core (/proc/PID/task/TID/schedstat,
 //! scheduler statistics of the kernel: Documentation/scheduler/sched-stats.rst). While one of them
-//! waits for more than [`WAITS`] of the time, the streamer's share shrinks; else it grows. Naps
-//! keep the streamer within its share: after a nap it takes all frames that have come at once,
-//! which also costs less per frame. Solvers that cannot be seen (another PID namespace, no /proc)
-//! are not taken into account.
+//! waits for more than [`WAITS`] of the time, and no core is [`idle`], the streamer's share
+//! shrinks; else it grows. Naps keep the streamer within its share: after a nap it takes all frames
+//! that have come at once, which also costs less per frame. Solvers that cannot be seen (another
+//! PID namespace, no /proc) are not taken into account.
+//!
+//! Where cores are idle a solver that waits does not wait for the streamer: it has just woken up
+//! (paced solvers do) where another one runs. A streamer that took less for that could not take all
+//! that comes, and the queue in front of it would make weights seconds old.
 //!
 //! Invariant: the share never falls below [`LEAST`], so the stream goes on at any load.
+
+mod idle;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::weights::{Role, SharedWeights};
+use idle::Idle;
 
 /// Share of a core that the streamer takes in any case.
 const LEAST: f64 = 0.03;
 /// Share of the time that solvers may wait for a core before the streamer takes less.
 const WAITS: f64 = 0.03;
+/// With so many cores idle nothing is taken from solvers.
+const IDLE_CORES: f64 = 0.25;
 /// Time between two looks at solvers, ns.
 const LOOK_NS: u64 = 100_000_000;
 /// Time between two looks at which threads they have, ns.
@@ -85,6 +94,7 @@ impl Thread {
 pub(super) struct Budget {
     /// The streamer's own thread; `None`: the kernel keeps no such statistics.
     own: Option<Thread>,
+    idle: Option<Idle>,
     solvers: Vec<Thread>,
     listed_ns: u64,
     looked_ns: u64,
@@ -108,6 +118,7 @@ impl Budget {
         }
         Self {
             own,
+            idle: Idle::of_whole_machine(),
             solvers: Vec::new(),
             listed_ns: 0,
             looked_ns: 0,
@@ -173,7 +184,8 @@ impl Budget {
         });
         self.waits = waited_ns as f64 / passed_ns as f64;
         let was_limited = self.is_limited();
-        self.share = adapt(self.share, self.waits);
+        let idle = self.idle.as_mut().map_or(0.0, |idle| idle.cores(passed_ns));
+        self.share = adapt(self.share, self.waits, idle);
         if self.is_limited() && !was_limited {
             // What was taken before there was a limit is not owed.
             self.own.as_mut().and_then(Thread::advance);
@@ -203,11 +215,12 @@ impl Budget {
     }
 }
 
-/// The share that follows `share` after a look in which a solver waited for `waits` of the time.
-fn adapt(share: f64, waits: f64) -> f64 {
+/// The share that follows `share` after a look in which a solver waited for `waits` of the time and
+/// so many cores were idle.
+fn adapt(share: f64, waits: f64, idle_cores: f64) -> f64 {
     // Down faster than up: solvers get the core back within a few looks. From the least share back
     // to the whole core takes some 2.5 s.
-    if waits > WAITS {
+    if waits > WAITS && idle_cores < IDLE_CORES {
         (share * 0.7).max(LEAST)
     } else {
         (share * 1.15).min(1.0)

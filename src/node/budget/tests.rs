@@ -6,11 +6,22 @@ use super::*;
 fn a_share_falls_to_the_least_and_comes_back() {
     let mut share = 1.0;
     for _ in 0..10 {
-        share = adapt(share, 0.5);
+        share = adapt(share, 0.5, 0.0);
     }
     assert_eq!(share, LEAST);
     for _ in 0..30 {
-        share = adapt(share, 0.0);
+        share = adapt(share, 0.0, 0.0);
+    }
+    assert_eq!(share, 1.0);
+}
+
+/// Paced solvers wait for each other, and leave cores idle.
+#[test]
+fn a_share_falls_only_where_no_core_is_idle() {
+    let mut share = adapt(1.0, 0.1, 0.1);
+    assert!(share < 1.0);
+    for _ in 0..5 {
+        share = adapt(share, 0.1, 0.9);
     }
     assert_eq!(share, 1.0);
 }
