@@ -11,7 +11,7 @@ use dogwild_lab::Lab;
 use super::children::{Component, Ends};
 use super::curves::node_curve;
 use super::plan::{PlanOf, StreamPlan};
-use crate::node::TEST_IMAGES;
+use crate::node::{TEST_IMAGES, Transport};
 use crate::settings::{
     FlowSettings, GpuSettings, Settings, SolverSettings, StreamSettings, TesterSettings, to_json,
 };
@@ -88,11 +88,11 @@ pub(super) fn start_streamer(
     node: u16,
 ) -> Result<Component> {
     let here = plan.own.here.as_ref();
+    // On other transports all nodes are on one link, and its frames find them.
+    let may_ask = plan.own.transport.transport == Transport::Udp;
+    let join = here.filter(|_| may_ask).and_then(|here| here.join.clone());
     let settings = StreamSettings {
-        join: here
-            .and_then(|here| here.join.clone())
-            .into_iter()
-            .collect(),
+        join: join.into_iter().collect(),
         buffer: shared.path().to_owned(),
         node: Some(node),
         nodes: plan.own.nodes,

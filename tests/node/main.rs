@@ -407,6 +407,41 @@ fn four_hosts_without_multicast_by_the_variables_of_torchrun() {
     }
 }
 
+/// Frames of raw Ethernet do not leave their link: nodes meet over TCP, and find each other there.
+#[test]
+fn over_raw_ethernet_nodes_find_each_other() {
+    if !dogwild_lab::enter::privileged() {
+        return skip("hosts need root, or namespaces of ordinary users");
+    }
+    for transport in ["packet_mmap", "af_xdp"] {
+        let more = format!("[transport]\ntransport = \"{transport}\"\niface = \"eth0\"\n");
+        let job = Job::new(300, &more);
+        let lab = Lab::up(&Spec::of(3)).expect("a lab");
+        let first = format!("{}:29500", lab.hosts()[0].ipv4());
+        let start = |host: usize, who: &[&str]| {
+            let mut node = lab.command(host, program());
+            node.arg("node").arg(job.file()).args(["--join", &first]);
+            node.args(who);
+            node.stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            Process::start(&mut node)
+        };
+        let begins = |rank: usize| start(rank, &["--size", "2", "--rank", &rank.to_string()]);
+        let mut nodes = Vec::from([0, 1].map(begins));
+        wait_for("it to train", || job.iterations(1) > 10);
+        nodes[1].kill();
+        fs::remove_file(job.buffer(1)).expect("its buffer");
+        nodes[1] = begins(1);
+        wait_for("it to go on", || job.iterations(1) > 20);
+        nodes.push(start(2, &[]));
+        for said in nodes.into_iter().map(ends_well) {
+            assert!(!said.contains("refuses"), "{transport}: {said}");
+        }
+        job.check(3);
+    }
+}
+
 /// Two hosts, each behind a token bucket. No flag speaks of the link or of the precision.
 #[test]
 fn on_a_thin_link_weights_travel_in_int8() {
