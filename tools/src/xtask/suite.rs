@@ -17,8 +17,8 @@ use super::{Step, TEST, root, run};
 const BUILD: Step = (&[], "cargo test --workspace --no-run");
 /// Where several may fail: a busy machine, and one that others wait for, is asked once for all.
 const EACH: &str = " --no-fail-fast";
-/// A test that hangs ends its own program and no other one: 25 minutes for each. The longest takes
-/// half of that. Words have no spaces in them.
+/// A test in front that hangs ends its own program and no other one: 25 minutes for each. The
+/// longest takes a third of that. Words have no spaces in them.
 const LIMIT: &str = r#"--config=target."cfg(unix)".runner=["timeout","1500"]"#;
 /// Runs tests marked `#[ignore = "long: ..."]` too.
 const LONG: &str = " -- --include-ignored";
