@@ -40,6 +40,7 @@ mod handover;
 mod header;
 mod heal;
 mod hello;
+mod iterations;
 mod kept;
 mod lead;
 mod lease;

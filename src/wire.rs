@@ -1,6 +1,6 @@
 //! What a frame says: bytes only.
 //!
-//! Holds the frame format, version 2 (`docs/reference/stream-protocol.md`), as a checked view over
+//! Holds the frame format, version 3 (`docs/reference/stream-protocol.md`), as a checked view over
 //! received bytes ([`Frame::parse`]) and as headers written into transmit slots ([`Header::emit`]).
 //! Touches no sockets, clocks or weights. `parse` never panics, whatever the bytes, and checks
 //! every length before the payload is read. What needs to know the job (is this my session? is this

@@ -6,8 +6,9 @@
 mod support;
 
 use support::hosts::Hosts;
+use support::job::iterations;
 use support::process::Process;
-use support::wait::wait_for;
+use support::wait::{wait_for, wait_while};
 
 /// Hosts whose streamers run on buffers that were just made.
 fn begin(name: &str, iterations: u64) -> (Hosts, Vec<Process>) {
@@ -87,4 +88,31 @@ fn a_node_that_lost_its_memory_trains_while_another_is_dead() {
     streams[2] = hosts.stream(2);
     hosts.wait_until_equal("equal weights when node 2 is back");
     assert_ne!(hosts.range(2, 1), begun);
+}
+
+/// All three machines are replaced, one after the other. What was made counts on, so the job ends
+/// by its number of iterations, and the rate follows them.
+#[test]
+fn iterations_count_on_where_no_machine_is_left_that_made_them() {
+    let (hosts, mut streams) = begin("count", 60);
+    for mut solver in [0, 1, 2].map(|node| hosts.solver(node)) {
+        assert!(solver.wait().success());
+    }
+    let known = |node| hosts.open(node).globals().iterations();
+    let made: u64 = (0..3).map(|node| iterations(&hosts.buffer(node))).sum();
+    let counted = |what: &str, node: u16| {
+        wait_while(what, || {
+            let known = known(node);
+            (known != made).then(|| format!("node {node} knows {known} of {made}"))
+        });
+    };
+    (0..3).for_each(|node| counted("all iterations", node));
+    for node in [1, 2, 0] {
+        lose(&hosts, &mut streams, node, 60);
+        counted("what was made before the memory was lost", node);
+    }
+    assert_eq!(iterations(&hosts.buffer(0)), 0);
+    let trained = hosts.wait_until_equal("equal weights");
+    assert!(hosts.solver(0).wait().success());
+    assert!(hosts.snapshot(0) == trained, "a job that was over went on");
 }

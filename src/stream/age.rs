@@ -78,15 +78,14 @@ impl AgeSteps {
         let local = common.local_iterations();
         // Nothing is stale before there are steps.
         if chunk.is_multiple_of(self.every) && local > 0 {
-            let cluster = local.saturating_add(common.remote_iterations());
-            self.note(chunk, local, cluster);
+            self.note(chunk, local, common.iterations());
         }
     }
 
     /// Notes that this node streamed `chunks` itself until now.
     pub(super) fn note_streamed(&mut self, chunks: Range<u32>, common: &Common<'_>) {
         let local = common.local_iterations();
-        let cluster = local.saturating_add(common.remote_iterations());
+        let cluster = common.iterations();
         let counted = self.counted(chunks);
         self.taken[counted].fill((local > 0).then_some((local, cluster)));
     }

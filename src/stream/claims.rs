@@ -19,9 +19,9 @@ use super::common::Common;
 const WINDOW_NS: u64 = 20_000_000;
 /// The same for a node that streams no range and so sends no positions: it says hello at least
 /// twice in this time, ns.
-const HELLOS_NS: u64 = 1_200_000_000;
+pub(super) const HELLOS_NS: u64 = 1_200_000_000;
 /// Time in which all solvers of a node together make an iteration at the fastest, ns.
-const ITERATION_NS: u64 = 1_000;
+pub(super) const ITERATION_NS: u64 = 1_000;
 /// Claims of a new life that are lower for so long count on, ns: a node that lives says hello twice
 /// in this time, so one whose claims are forged has denied them.
 const ANEW_NS: u64 = 1_000_000_000;
@@ -91,6 +91,27 @@ impl Claims {
     /// The node says that it begins a new life.
     pub(super) fn begin_anew(&mut self) {
         self.anew = true;
+    }
+
+    /// Others tell what the present life of the node came after. Returns what it has made in all,
+    /// as far as it has claimed that for long enough.
+    pub(super) fn learn_before(&mut self, before: u64) -> u64 {
+        let more = before.saturating_sub(self.before);
+        if more > 0 {
+            for claim in [&mut self.low, &mut self.low_before] {
+                *claim = claim.saturating_add(more);
+            }
+            // Higher by as much, unless there was no claim yet.
+            if self.high > 0 {
+                self.high = self.high.saturating_add(more);
+            }
+            (self.before, self.anew, self.lower_ns) = (before, false, 0);
+        }
+        // One frame, or none, is no window.
+        match self.low_before {
+            u64::MAX => self.before,
+            _ => self.low.min(self.low_before).min(MOST),
+        }
     }
 
     /// Counts on from `believed` where a new life counts from 0.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
 use super::forks::Forks;
+use super::iterations::Told;
 use super::lease::Lease;
 use super::lives::Lives;
 use super::portion::Portion;
@@ -69,6 +70,8 @@ pub struct Peer {
     pub(super) admits: bool,
     /// What its hellos said last, of each range.
     pub(super) told: Vec<Option<NodeSeen>>,
+    /// What they told of each node's iterations.
+    pub(super) told_iterations: Vec<Told>,
     /// In which rhythm it is heard.
     pub(super) rhythm: Rhythm,
 }
@@ -77,6 +80,7 @@ impl Peer {
     fn of(nodes: u16) -> Self {
         Self {
             told: vec![None; nodes.into()],
+            told_iterations: vec![Told::default(); nodes.into()],
             ..Self::default()
         }
     }
@@ -113,6 +117,8 @@ pub(super) struct Common<'a> {
     settled: bool,
     weights: WeightsView<'a>,
     local_iterations: u64,
+    /// Iterations of other nodes that were made long before this node was told.
+    pub(super) leaps: u64,
     portion: Portion,
     /// Whether this node was ready when it last looked: what its frames say.
     was_ready: bool,
@@ -155,6 +161,7 @@ impl<'a> Common<'a> {
             stay: Stay::Stays,
             settled: false,
             local_iterations: 0,
+            leaps: 0,
             portion: Portion::new(config.nodes),
             was_ready: false,
             reports: Reports::default(),
@@ -322,21 +329,8 @@ impl<'a> Common<'a> {
     /// Iterations of this node's solvers, to be carried in the next frames.
     pub(super) fn set_local_iterations(&mut self, iterations: u64) {
         self.local_iterations = iterations;
-        let others = || self.peers.iter().map(|peer| peer.iterations).sum();
-        self.portion.note(iterations, others);
-    }
-
-    /// Iterations of all other nodes' solvers, as far as heard and believed.
-    #[inline]
-    pub(super) fn remote_iterations(&self) -> u64 {
-        let sum = |sum: u64, peer: &Peer| sum.saturating_add(peer.iterations);
-        self.peers.iter().fold(0, sum)
-    }
-
-    /// Iterations of all nodes, as far as they are known here.
-    pub(super) fn iterations(&self) -> u64 {
-        self.local_iterations()
-            .saturating_add(self.remote_iterations())
+        let others = self.iterations_of_others() - self.leaps;
+        self.portion.note(iterations, || others);
     }
 
     /// What this node's deltas are multiplied by, above 0, at most 1.

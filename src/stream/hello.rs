@@ -116,6 +116,7 @@ fn seen(now_ns: u64, common: &Common<'_>, node: u16) -> NodeSeen {
         silent: !common.is_alive(now_ns, node),
         gone: common.is_gone(node),
         by_multicast: common.hears_by_multicast(now_ns, node),
+        iterations: common.iterations_to_tell(now_ns, node),
     }
 }
 
@@ -142,6 +143,7 @@ pub(super) fn handle(
     for (range, told) in (hello.first..).zip(&hello.seen) {
         common.hear_of_range(now_ns, sender, range, *told);
         common.hear_of_gone(now_ns, range, *told);
+        common.hear_of_iterations(now_ns, sender, range, *told);
     }
     Ok(())
 }

@@ -59,8 +59,9 @@ impl Common<'_> {
             self.raise_epochs();
         }
         self.state.forget_partials_of(node);
-        if before != 0 {
-            self.peers[usize::from(node)].claims.begin_anew();
+        let peer = &mut self.peers[usize::from(node)];
+        if before != 0 || peer.iterations > 0 {
+            peer.claims.begin_anew();
         }
         known.store(incarnation, Relaxed);
         self.tell_soon = true;

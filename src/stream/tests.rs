@@ -30,6 +30,7 @@ mod checks;
 mod early;
 mod explore;
 mod finite;
+mod iterations;
 mod joins;
 mod leave;
 mod lives;

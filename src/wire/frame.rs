@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First two bytes of every frame: "DW".
 pub const MAGIC: u16 = u16::from_le_bytes(*b"DW");
 /// Version of the frame format.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 48;
 /// Where in a frame its kind stands.

@@ -22,6 +22,9 @@ pub struct NodeSeen {
     pub gone: bool,
     /// Whether frames of the node reach the sender by multicast.
     pub by_multicast: bool,
+    /// Iterations of its solvers, as far as the sender knows: in former lives of the node, or all
+    /// where it is silent. At most [`u32::MAX`].
+    pub iterations: u32,
 }
 
 /// In `held` on the wire: the node is silent; it has left; it is heard by multicast.
@@ -46,6 +49,7 @@ struct RawSeen {
     life: U32,
     epoch: U32,
     held: U32,
+    iterations: U32,
 }
 
 /// Most nodes that one hello speaks of: with them it fits into the smallest MTU. In larger jobs
@@ -172,6 +176,7 @@ impl Hello {
                 life: seen.life.into(),
                 epoch: seen.epoch.into(),
                 held: seen.held_and_bits().into(),
+                iterations: seen.iterations.into(),
             };
             raw.copy_from_slice(of_node.as_bytes());
         }
@@ -214,6 +219,7 @@ impl From<&RawSeen> for NodeSeen {
             silent: raw.held.get() & SILENT != 0,
             gone: raw.held.get() & GONE != 0,
             by_multicast: raw.held.get() & MULTICAST != 0,
+            iterations: raw.iterations.get(),
         }
     }
 }
@@ -229,15 +235,16 @@ mod tests {
             words in any::<[u64; 4]>(), chunk_weights: u32, chunks: u32, masters: u16, trained_ms: u32,
             first in 0u16..300, more in 0u16..300, later: u8,
             stay in prop_oneof![Just(Stay::Stays), Just(Stay::Leaves), Just(Stay::Gone)], settled: bool,
-            seen in proptest::collection::vec(any::<[u32; 3]>(), 0..=usize::from(SEEN_MAX)),
+            seen in proptest::collection::vec(any::<[u32; 4]>(), 0..=usize::from(SEEN_MAX)),
         ) {
-            let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held]| NodeSeen {
+            let seen: Vec<_> = seen.into_iter().map(|[life, epoch, held, iterations]| NodeSeen {
                 life,
                 epoch,
                 held: held & HELD,
                 silent: held & SILENT != 0,
                 gone: held & GONE != 0,
                 by_multicast: held & MULTICAST != 0,
+                iterations,
             }).collect();
             let [fingerprint, data, first_weights, incarnation] = words;
             let nodes = first + seen.len() as u16 + more;
@@ -262,8 +269,9 @@ mod tests {
                     | u32::from(one.gone) << 30
                     | u32::from(one.by_multicast) << 29;
                 prop_assert!(out[60..64] == (one.held | bits).to_le_bytes());
+                prop_assert!(out[64..68] == one.iterations.to_le_bytes());
             }
-            prop_assert_eq!(out.len(), 52 + 12 * hello.seen.len());
+            prop_assert_eq!(out.len(), 52 + 16 * hello.seen.len());
             prop_assert_eq!(hello.seen_of(first), hello.seen.first().copied());
             prop_assert_eq!(hello.seen_of(first + hello.seen.len() as u16), None);
             prop_assert_eq!(Hello::parse(&out), Some(hello));

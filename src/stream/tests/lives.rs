@@ -6,7 +6,7 @@ use crate::stream::epochs::epoch_of;
 use crate::wire::{Frame, Header, Kind};
 
 /// A fleet whose nodes may each lose their memory so many times.
-fn fleet_with_lives(config: &Config, lives: usize, folder: &Path) -> Fleet {
+pub(super) fn fleet_with_lives(config: &Config, lives: usize, folder: &Path) -> Fleet {
     let mut fleet = Fleet::new(config, folder).unwrap();
     for node in 0..config.nodes {
         for life in 1..=lives {

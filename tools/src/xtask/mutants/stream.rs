@@ -203,6 +203,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "self.seen == common.config.chunks",
     },
     Mutant {
+        name: "a node is not told of its own former lives",
+        file: "iterations.rs",
+        old: "if ours && !told.silent {",
+        new: "if ours && told.silent {",
+    },
+    Mutant {
+        name: "former lives of another life are believed",
+        file: "iterations.rs",
+        old: "told.life == self.life(node) as u32",
+        new: "told.life != 0",
+    },
+    Mutant {
+        name: "the highest number that hellos tell is believed",
+        file: "iterations.rs",
+        old: "self.iterations.min(told.iterations)",
+        new: "self.iterations.max(told.iterations)",
+    },
+    Mutant {
+        name: "what the dead made is not told",
+        file: "iterations.rs",
+        old: "} else if self.is_alive(now_ns, node) {",
+        new: "} else if self.is_alive(now_ns, node) || node < 255 {",
+    },
+    Mutant {
         name: "who leaves answers on",
         file: "take.rs",
         old: "leaves && !repeat",
