@@ -31,6 +31,7 @@ mod balance;
 mod begun;
 mod checks;
 mod claims;
+mod coarse;
 mod common;
 mod counters;
 mod early;

@@ -119,7 +119,7 @@ impl From<Dtype> for PrecisionArg {
         match dtype {
             Dtype::None | Dtype::F32 => Self::F32,
             Dtype::Bf16 => Self::Bf16,
-            Dtype::Int8 => Self::Int8,
+            Dtype::Int8 | Dtype::Int2 => Self::Int8,
         }
     }
 }

@@ -37,6 +37,9 @@ pub enum DtypeName {
     Bf16,
     /// 1 byte, and scales.
     Int8,
+    /// Not written: deltas choose it.
+    #[serde(skip)]
+    Int2,
 }
 
 /// `wfbp`, `none`.

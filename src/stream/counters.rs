@@ -25,6 +25,8 @@ pub struct Counters {
     pub deltas_sent: u64,
     /// Deltas sent again because the position said that they are missing.
     pub deltas_repeated: u64,
+    /// New deltas sent in int2, because turns take steps.
+    pub deltas_coarse: u64,
     /// Positions taken whose delta stayed with us because no transmit slot was free.
     pub deltas_kept: u64,
     /// Deltas applied to the own range.

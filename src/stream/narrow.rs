@@ -10,7 +10,7 @@
 //!
 //! **Deltas.** What leaves is what the payload can say of the delta. The rest stays in `w - last`
 //! and leaves later: `take_rounded` of the kernels. (In a mean, a rest below 2^-100 counts as
-//! sent.)
+//! sent.) In place of int8 it may be [`coarse`](super::coarse).
 //!
 //! Invariants: what was published of a chunk of the own range is in `sent`, which a master does not
 //! need otherwise. `last` of a foreign chunk is what its master sent, exactly, while
@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Config;
+use super::coarse::{COARSER, Coarse};
 use super::common::Common;
 use super::common::chunk_flags::{JOINED, OUTSTANDING};
 use super::pieces::all_pieces;
@@ -168,6 +169,8 @@ pub(super) struct Narrow {
     steps: Vec<f32>,
     /// No node adds anything any more, and all hold the same bits.
     at_rest: bool,
+    /// Whether deltas leave in int2 in place of int8.
+    coarse: Coarse,
 }
 
 impl Narrow {
@@ -183,6 +186,7 @@ impl Narrow {
             goes: vec![0.0; len],
             steps: vec![0.0; len.div_ceil(STEP_BLOCK)],
             at_rest: false,
+            coarse: Coarse::default(),
         }
     }
 
@@ -190,6 +194,12 @@ impl Narrow {
     #[inline]
     pub(super) fn set_at_rest(&mut self, at_rest: bool) {
         self.at_rest = at_rest;
+    }
+
+    /// Takes how many local steps lie between two positions of a chunk, of late.
+    #[inline]
+    pub(super) fn note_age(&mut self, steps: f64) {
+        self.coarse.note_age(steps);
     }
 
     fn seen(&mut self, chunk: u32) -> Option<&mut Seen> {
@@ -229,14 +239,18 @@ impl Narrow {
     ) -> (Dtype, Rounding<'_>, &mut [f32]) {
         kernels::largest_moves(w, last, &mut self.steps);
         self.steps.iter_mut().for_each(|move_| *move_ *= portion);
-        let dtype = dtype_for(precision, &self.steps);
-        if dtype == Dtype::Bf16 {
-            return (dtype, Rounding::Bf16, &mut self.goes);
-        }
+        let (dtype, coarser, most) = match dtype_for(precision, &self.steps) {
+            Dtype::Bf16 => return (Dtype::Bf16, Rounding::Bf16, &mut self.goes),
+            Dtype::Int8 if self.coarse.is_so() && precision == Dtype::Int8 => {
+                (Dtype::Int2, COARSER, 1.0)
+            }
+            dtype => (dtype, 0, wire::Q_MAX),
+        };
         for step in &mut self.steps {
-            *step = wire::power_of_two(wire::scale_exponent(*step).min(EXPONENT_MAX));
+            let exponent = wire::scale_exponent(*step) + coarser;
+            *step = wire::power_of_two(exponent.min(EXPONENT_MAX));
         }
-        (dtype, Rounding::Steps(&self.steps), &mut self.goes)
+        (dtype, Rounding::Steps(&self.steps, most), &mut self.goes)
     }
 
     /// The portion that the outstanding delta of a chunk was multiplied by, where it is known.
@@ -254,7 +268,12 @@ impl Narrow {
     ) -> (Dtype, &[f32]) {
         kernels::copy_out(sent, &mut self.goes);
         self.goes.iter_mut().for_each(|value| *value *= portion);
-        (dtype_for(precision, &self.goes), &self.goes)
+        let dtype = match dtype_for(precision, &self.goes) {
+            // As it left first.
+            Dtype::Int8 if precision == Dtype::Int8 && wire::fits_int2(&self.goes) => Dtype::Int2,
+            dtype => dtype,
+        };
+        (dtype, &self.goes)
     }
 
     /// Puts the position that a frame stands for into `values`, and notes what of its content is

@@ -218,6 +218,8 @@ impl Slave {
             }
             self.note_age(header.chunk, now_ns);
             self.age_steps.note_taken(header.chunk, common);
+            let age = self.age_steps.late(common.local_iterations());
+            self.narrow.note_age(age);
             if !epochs::same_reign(epoch, header.epoch) {
                 common.begin_with(now_ns, header, ack);
             }

@@ -30,7 +30,7 @@ use super::takeover::Takeover;
 use super::unsure::Unsure;
 use super::{Config, Counters, Outbox, PeerCounters, Ranges, Report};
 use crate::weights::{StreamState, WeightsView};
-use crate::wire::{self, DropReason, Frame, Kind, ParseError, Stay};
+use crate::wire::{self, DropReason, Dtype, Frame, Kind, ParseError, Stay};
 
 /// One node's end of the stream. See the module for the order of calls.
 #[cfg_attr(test, derive(Clone))]
@@ -362,10 +362,12 @@ impl<'a> Streamer<'a> {
     /// Whether a position or a delta of this job has so many bytes.
     pub fn is_usual_length(&self, bytes: usize) -> bool {
         let config = &self.common.config;
-        let payload = config.precision.payload_len(config.chunk_weights as usize);
+        let frame = |precision: Dtype| {
+            wire::HEADER_LEN + precision.payload_len(config.chunk_weights as usize)
+        };
+        let delta = frame(config.precision);
         let acks = wire::acks_len(config.places() as u8);
-        let delta = wire::HEADER_LEN + payload;
-        bytes == delta || bytes == delta + acks
+        bytes == delta || bytes == delta + acks || bytes == frame(Dtype::Int2)
     }
 
     /// Time that frames lay in queues of the network of late, ns.

@@ -307,6 +307,7 @@ pub(super) fn take_and_answer_narrow(
         narrow.note_outstanding(header.chunk, portion);
         note_taken(state, version, Some(seq), common.exactly_once());
         common.counters.deltas_sent += 1;
+        common.counters.deltas_coarse += u64::from(dtype == Dtype::Int2);
         common.shares.answer_sent();
     } else {
         journal.begin(JournalOp::Keep, delta.chunk, delta.range, seq, version);

@@ -250,6 +250,8 @@ meters! {
         OtherFirstWeights = "other_first_weights" Mask,
         /// Time that the streamer has run.
         RunNs = "run_ns",
+        /// New deltas sent in int2, because turns take steps.
+        DeltasCoarse = "deltas_coarse",
     }
 }
 

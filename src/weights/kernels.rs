@@ -267,7 +267,7 @@ kernels! {
     /// portion); sent = out / portion; w = pos + d; last = pos + sent`, so that what was left out
     /// stays in `w - last`. Whole blocks.
     fn take_rounded(self, w: WeightsView, last: WeightsView, sent: WeightsView, pos: &[u8], out: &mut [u8], rounding: Rounding, portion: f32, journal: &Journal, writes: Writes) -> Taken {
-        if let Rounding::Steps(steps) = rounding {
+        if let Rounding::Steps(steps, _) = rounding {
             assert_eq!(steps.len(), w.len().div_ceil(STEP_BLOCK), "a step for each block");
         }
         self.take(Take::new(Rounded { rounding, portion }, w, last, Some(sent), pos, Some(out), Some(journal)), writes)

@@ -90,12 +90,14 @@ pub enum Dtype {
     Bf16 = 2,
     /// Bytes with a scale for each block ([`pack`](super::pack())).
     Int8 = 3,
+    /// Two bits with a scale for each block; of deltas alone.
+    Int2 = 4,
 }
 
 impl Dtype {
     #[inline]
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::None, Self::F32, Self::Bf16, Self::Int8]
+        [Self::None, Self::F32, Self::Bf16, Self::Int8, Self::Int2]
             .into_iter()
             .find(|dtype| *dtype as u8 == byte)
     }
@@ -340,7 +342,9 @@ impl RawHeader {
         let whole = match dtype {
             Dtype::None => true,
             Dtype::F32 => payload_len > 0 && payload_len.is_multiple_of(4),
-            Dtype::Bf16 | Dtype::Int8 => payload_len > 0 && payload_len.is_multiple_of(2),
+            Dtype::Bf16 | Dtype::Int8 | Dtype::Int2 => {
+                payload_len > 0 && payload_len.is_multiple_of(2)
+            }
         };
         if payload_len as usize > MAX_PAYLOAD || !whole {
             return Err(ParseError::Payload(payload_len));

@@ -1,4 +1,4 @@
-//! How weights become payload bytes and back: f32, bf16, or int8 with a scale per block.
+//! How weights become payload bytes and back: f32, bf16, int8 or int2 with a scale per block.
 //!
 //! Arithmetic on private memory only. Invariants: what is packed is the nearest finite value of the
 //! format (ties to even), so that packing what was unpacked changes no bit. Every finite weight
@@ -9,19 +9,24 @@
 //! bf16  2 bytes per weight: the upper half of an f32
 //! int8  for each 64 weights (the last block may be shorter): exponent e i16, then a byte q per
 //!       weight; the weight is q * 2^e, q from -127 to 127
+//! int2  the same with four weights in a byte, the first in its lowest two bits: 0, 1, or 2 for -1
 //! ```
 //!
 //! A power of two as scale makes all arithmetic exact. The difference between a weight and what was
 //! packed of it is an f32 again. Packing that next ends at the weight itself, bit for bit.
 
+use std::f32::consts::SQRT_2;
+
 use super::Dtype;
 
-/// Weights that share a scale in [`Dtype::Int8`].
+/// Weights that share a scale in [`Dtype::Int8`] and [`Dtype::Int2`].
 pub const SCALE_BLOCK: usize = 64;
 /// Bytes of a scale.
 const SCALE_BYTES: usize = 2;
 /// Largest magnitude of a packed byte.
-const Q_MAX: f32 = 127.0;
+pub const Q_MAX: f32 = 127.0;
+/// What a product of a power of two and its inverse may be off by.
+const LAST_PLACES: f32 = 1e-6;
 /// Exponents of the least f32, and of the largest scale with which 127 is finite.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -149..=121;
 
@@ -33,16 +38,19 @@ impl Dtype {
             Self::F32 => 4 * weights,
             Self::Bf16 => 2 * weights,
             Self::Int8 => weights + SCALE_BYTES * weights.div_ceil(SCALE_BLOCK),
+            Self::Int2 => weights.div_ceil(4) + SCALE_BYTES * weights.div_ceil(SCALE_BLOCK),
         }
     }
 
-    /// Most weights, in whole blocks of 16 (64 in int8), whose payload has at most `bytes` bytes.
+    /// Most weights, in whole blocks of 16 (64 where they share scales), whose payload has at most
+    /// `bytes` bytes.
     pub const fn weights_in(self, bytes: usize) -> usize {
         match self {
             Self::None => 0,
             Self::F32 => bytes / 64 * 16,
             Self::Bf16 => bytes / 32 * 16,
             Self::Int8 => bytes / (SCALE_BLOCK + SCALE_BYTES) * SCALE_BLOCK,
+            Self::Int2 => bytes / (SCALE_BLOCK / 4 + SCALE_BYTES) * SCALE_BLOCK,
         }
     }
 
@@ -52,6 +60,7 @@ impl Dtype {
             Self::None | Self::F32 => 1,
             Self::Bf16 => 2,
             Self::Int8 => 4,
+            Self::Int2 => 15,
         }
     }
 
@@ -62,6 +71,7 @@ impl Dtype {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Int8 => "int8",
+            Self::Int2 => "int2",
         }
     }
 }
@@ -94,6 +104,12 @@ pub fn pack(dtype: Dtype, values: &[f32], out: &mut [u8]) {
                 pack_block(values, out);
             }
         }
+        Dtype::Int2 => {
+            let blocks = out.chunks_mut(SCALE_BLOCK / 4 + SCALE_BYTES);
+            for (out, values) in blocks.zip(values.chunks(SCALE_BLOCK)) {
+                pack_signs(values, out);
+            }
+        }
     }
 }
 
@@ -108,8 +124,7 @@ fn to_bf16(value: f32) -> u16 {
 
 fn pack_block(values: &[f32], out: &mut [u8]) {
     let (scale, bytes) = out.split_at_mut(SCALE_BYTES);
-    let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-    let exponent = scale_exponent(largest);
+    let exponent = scale_exponent(largest(values));
     scale.copy_from_slice(&(exponent as i16).to_le_bytes());
     // Twice, because the inverse of the smallest scales is not an f32.
     let [half, rest] = [-exponent / 2, -exponent - -exponent / 2].map(power_of_two);
@@ -118,6 +133,38 @@ fn pack_block(values: &[f32], out: &mut [u8]) {
         // Beyond only where no larger scale is finite.
         *byte = q.clamp(-Q_MAX, Q_MAX) as i8 as u8;
     }
+}
+
+/// As [`pack_block`], in int2: the scale is the power of two next to the largest value.
+fn pack_signs(values: &[f32], out: &mut [u8]) {
+    let (scale, bytes) = out.split_at_mut(SCALE_BYTES);
+    let exponent = sign_exponent(largest(values));
+    scale.copy_from_slice(&(exponent as i16).to_le_bytes());
+    let half = power_of_two(exponent) * 0.5;
+    for (byte, values) in bytes.iter_mut().zip(values.chunks(4)) {
+        let code = |x: f32| u8::from(x > half) | u8::from(x < -half) << 1;
+        let codes = values.iter().rev().map(|x| code(*x));
+        *byte = codes.fold(0, |byte, code| byte << 2 | code);
+    }
+}
+
+fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |most, x| most.max(x.abs()))
+}
+
+fn sign_exponent(largest: f32) -> i32 {
+    let (least, most) = (*EXPONENTS.start(), *EXPONENTS.end());
+    exponent_of(largest * SQRT_2).clamp(least, most)
+}
+
+/// Whether int2 says what these `values` are, but for a last place: in each block nothing but
+/// zeros and one power of two.
+pub fn fits_int2(values: &[f32]) -> bool {
+    values.chunks(SCALE_BLOCK).all(|values| {
+        let scale = power_of_two(sign_exponent(largest(values)));
+        let fits = |x: &f32| *x == 0.0 || (x.abs() / scale - 1.0).abs() <= LAST_PLACES;
+        values.iter().all(fits)
+    })
 }
 
 /// The least `e` for which `largest` is at most 127 * 2^e.
@@ -171,6 +218,10 @@ pub fn unpack(dtype: Dtype, payload: &[u8], values: &mut [f32]) -> bool {
             .chunks(SCALE_BLOCK + SCALE_BYTES)
             .zip(values.chunks_mut(SCALE_BLOCK))
             .all(|(payload, values)| unpack_block(payload, values)),
+        Dtype::Int2 => payload
+            .chunks(SCALE_BLOCK / 4 + SCALE_BYTES)
+            .zip(values.chunks_mut(SCALE_BLOCK))
+            .all(|(payload, values)| unpack_signs(payload, values)),
     }
 }
 
@@ -184,14 +235,32 @@ fn finite<B>(values: &mut [f32], from: &[B], value: impl Fn(&B) -> f32) -> bool 
     all
 }
 
-fn unpack_block(payload: &[u8], values: &mut [f32]) -> bool {
+/// The scale of a block, and its bytes; `None`: there is no such scale.
+fn scale_and_bytes(payload: &[u8]) -> Option<(f32, &[u8])> {
     let (scale, bytes) = payload.split_at(SCALE_BYTES);
     let exponent = i32::from(i16::from_le_bytes([scale[0], scale[1]]));
-    if !EXPONENTS.contains(&exponent) {
+    let exists = EXPONENTS.contains(&exponent);
+    exists.then(|| (power_of_two(exponent), bytes))
+}
+
+fn unpack_block(payload: &[u8], values: &mut [f32]) -> bool {
+    scale_and_bytes(payload)
+        .is_some_and(|(scale, bytes)| finite(values, bytes, |byte| f32::from(*byte as i8) * scale))
+}
+
+fn unpack_signs(payload: &[u8], values: &mut [f32]) -> bool {
+    let Some((scale, bytes)) = scale_and_bytes(payload) else {
         return false;
+    };
+    let mut known = true;
+    for (values, byte) in values.chunks_mut(4).zip(bytes) {
+        for (value, at) in values.iter_mut().zip(0..) {
+            let code = byte >> (2 * at) & 3;
+            known &= code < 3;
+            *value = [0.0, scale, -scale, 0.0][usize::from(code)];
+        }
     }
-    let scale = power_of_two(exponent);
-    finite(values, bytes, |byte| f32::from(*byte as i8) * scale)
+    known
 }
 
 #[cfg(test)]
@@ -200,6 +269,7 @@ mod tests {
     use proptest::prelude::*;
 
     const NARROW: [Dtype; 2] = [Dtype::Bf16, Dtype::Int8];
+    const ALL: [Dtype; 4] = [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int2];
 
     fn finite_bits() -> impl Strategy<Value = f32> {
         any::<u32>().prop_map(|bits| {
@@ -236,7 +306,7 @@ mod tests {
 
         #[test]
         fn what_was_rounded_rounds_to_itself(values in weights()) {
-            for dtype in NARROW {
+            for dtype in ALL {
                 let once = round(dtype, &values);
                 prop_assert_eq!(bits(&round(dtype, &once)), bits(&once));
             }
@@ -254,6 +324,24 @@ mod tests {
             for (x, back) in values.iter().zip(round(Dtype::Int8, &values)) {
                 // The scale is below 2 / 127 of the largest.
                 prop_assert!((x - back).abs() <= largest / 127.0);
+            }
+        }
+
+        #[test]
+        fn int2_says_zeros_and_one_power_of_two(
+            signs in prop::collection::vec(-1i8..=1, 1..200), exponent in EXPONENTS, portion in 0.01f32..1.0,
+        ) {
+            let scale = power_of_two(exponent);
+            let values: Vec<f32> = signs.iter().map(|sign| f32::from(*sign) * scale).collect();
+            prop_assert!(fits_int2(&values));
+            prop_assert_eq!(&round(Dtype::Int2, &values), &values);
+            // As of a delta that is sent again.
+            if (-100..100).contains(&exponent) {
+                let again: Vec<f32> = values.iter().map(|x| x * (1.0 / portion) * portion).collect();
+                prop_assert!(fits_int2(&again));
+                prop_assert_eq!(&round(Dtype::Int2, &again), &values);
+                let other: Vec<f32> = values.iter().map(|x| x * 1.25).collect();
+                prop_assert_eq!(fits_int2(&other), values.iter().all(|x| *x == 0.0));
             }
         }
 
@@ -284,6 +372,10 @@ mod tests {
             if unpack(Dtype::Int8, &payload, &mut values) {
                 prop_assert!(values.iter().all(|x| x.is_finite() && x.to_bits() != 1 << 31));
             }
+            let mut values = vec![0.0; 64 * 7];
+            if unpack(Dtype::Int2, &payload[..7 * 18], &mut values) {
+                prop_assert!(values.iter().all(|x| x.is_finite() && x.to_bits() != 1 << 31));
+            }
             let mut values = vec![0.0; 66];
             if unpack(Dtype::Bf16, &payload, &mut values) {
                 prop_assert!(values.iter().all(|x| x.is_finite() && x.to_bits() != 1 << 31));
@@ -297,6 +389,10 @@ mod tests {
             let mut payload = vec![1; 66];
             payload[..2].copy_from_slice(&exponent.to_le_bytes());
             assert!(!unpack(Dtype::Int8, &payload, &mut [0.0; 64]), "{exponent}");
+            assert!(
+                !unpack(Dtype::Int2, &payload[..18], &mut [0.0; 64]),
+                "{exponent}"
+            );
         }
     }
 
@@ -323,7 +419,7 @@ mod tests {
 
     #[test]
     fn as_many_weights_as_fit() {
-        for dtype in [Dtype::F32, Dtype::Bf16, Dtype::Int8] {
+        for dtype in ALL {
             for bytes in [0, 63, 64, 1408, 65_536] {
                 let n = dtype.weights_in(bytes);
                 assert!(n.is_multiple_of(16) && dtype.payload_len(n) <= bytes);

@@ -162,6 +162,7 @@ impl Loop<'_> {
             (StreamMeter::DeltasSent, counters.deltas_sent),
             (StreamMeter::DeltasRepeated, counters.deltas_repeated),
             (StreamMeter::DeltasKept, counters.deltas_kept),
+            (StreamMeter::DeltasCoarse, counters.deltas_coarse),
             (StreamMeter::DeltasApplied, counters.deltas_applied),
             (StreamMeter::HealedWeights, counters.healed_weights),
             (StreamMeter::HellosSent, counters.hellos_sent),

@@ -6,6 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+use crate::sim::Limit;
 use crate::weights::WeightsView;
 use crate::wire::{Frame, Kind};
 
@@ -24,6 +25,7 @@ storms! {
     replicas_end_equal_to_the_bit_in_any_precision: 5 of 30;
     a_master_that_lost_its_weights_gets_the_very_bits_back: 4 of 20;
     sparse_streams_lose_nothing_and_send_what_moves: 5 of 30;
+    deltas_that_change_their_precision_lose_and_double_nothing: 12 of 80;
 }
 
 pub(super) fn nothing_is_lost_or_doubled_in_any_precision(seeds: Range<u64>) {
@@ -66,6 +68,81 @@ pub(super) fn killed_streamers_lose_and_double_nothing_in_any_precision(seeds: R
             settle(&mut world, &fleet, &added, seed);
         }
     }
+}
+
+/// Deltas are coarse now and then, and streamers are killed: a delta that is sent again is the
+/// same, whatever its precision is by then.
+fn deltas_that_change_their_precision_lose_and_double_nothing(seeds: Range<u64>) {
+    for seed in seeds {
+        let folder = folder();
+        let fleet = Fleet::new(&narrow(Dtype::Int8), folder.path()).unwrap();
+        let mut world = World::new(&fleet, storm(seed), seed);
+        wait_ready(&mut world, seed);
+        let mut added = vec![0.0; (CHUNKS * CHUNK_WEIGHTS) as usize];
+        for turn in 0..12 {
+            crate::stream::coarse::force(Some(world.random_below(2) == 0));
+            let victim = world.random_below(2 * NODES as usize) as u16;
+            let dies = victim < NODES && turn % 2 == 0;
+            if dies {
+                world.kill(victim);
+            }
+            let more = add_for_a_while(&mut world, &fleet, 100);
+            added.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+            if dies {
+                world.restart(victim);
+            }
+        }
+        crate::stream::coarse::force(None);
+        settle(&mut world, &fleet, &added, seed);
+    }
+}
+
+/// Turns of several steps make deltas coarse, and solvers that stand make them fine again.
+#[test]
+fn deltas_are_coarse_where_turns_take_steps() {
+    let folder = folder();
+    let fleet = Fleet::new(&narrow(Dtype::Int8), folder.path()).unwrap();
+    let limit = Limit {
+        bytes_per_s: 50_000.0,
+        burst_bytes: 2_000,
+        known_frame_bytes: 128,
+    };
+    let faults = Faults {
+        limit: Some(limit),
+        ..Faults::default()
+    };
+    let mut world = World::new(&fleet, Faults::default(), 1);
+    wait_ready(&mut world, 1);
+    world.set_faults(faults);
+    let mut made = 0;
+    // New deltas in int8, and in int2.
+    let mut pass = |ms: u64, works: bool| {
+        let sent = |world: &World<'_>| {
+            let counters = *world.streamer(0).unwrap().counters();
+            let new = counters.deltas_sent - counters.deltas_repeated;
+            [new - counters.deltas_coarse, counters.deltas_coarse]
+        };
+        let before = sent(&world);
+        for _ in 0..ms {
+            made += u64::from(works);
+            for node in 0..NODES {
+                world.set_iterations(node, made);
+                let w = fleet.weights(node);
+                let i = world.random_below(w.len());
+                w.store(i, w.load(i) + if works { 1.0 } else { 0.0 });
+            }
+            world.step_by(1_000_000);
+        }
+        let now = sent(&world);
+        [now[0] - before[0], now[1] - before[1]]
+    };
+    pass(3_000, true);
+    let [fine, coarse] = pass(3_000, true);
+    assert!(coarse > 0 && fine == 0, "{fine} fine, {coarse} coarse");
+    pass(10_000, false);
+    let [fine, coarse] = pass(3_000, false);
+    assert!(fine > 0 && coarse == 0, "{fine} fine, {coarse} coarse");
+    assert!(fleet.identical());
 }
 
 /// Moves weights by amounts of all sizes, those that bf16 has no bits for among them.

@@ -87,7 +87,7 @@ const POS: fn(usize) -> f32 = |i| 3000.0 + 7.0 * i as f32;
 const D: fn(usize) -> f32 = |i| W(i) - LAST(i);
 /// Leaves out a part of most deltas.
 const ROUNDED: Rounded<'static> = Rounded {
-    rounding: Rounding::Steps(&[8.0]),
+    rounding: Rounding::Steps(&[8.0], 127.0),
     portion: 1.0,
 };
 

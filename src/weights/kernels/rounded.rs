@@ -55,8 +55,8 @@ pub enum Rounding<'a> {
     /// The upper half of an f32.
     Bf16,
     /// For each [`STEP_BLOCK`] weights a power of two, from 2^-149 to 2^104: multiples of it, up to
-    /// 127.
-    Steps(&'a [f32]),
+    /// so many times.
+    Steps(&'a [f32], f32),
 }
 
 /// Weights that share a step in [`Rounding::Steps`].
@@ -67,11 +67,11 @@ impl Rounding<'_> {
     fn of<A: Arith>(&self, i: usize, x: A) -> A {
         match self {
             Self::Bf16 => x.upper_half(),
-            Self::Steps(steps) => {
+            Self::Steps(steps, most) => {
                 let step = steps[i / STEP_BLOCK];
                 // From 2^23 to 2^24 steps an f32 is a whole number of steps: adding rounds.
                 let round = A::splat(step * 12_582_912.0);
-                x.within(A::splat(step * 127.0)).plus(round).minus(round)
+                x.within(A::splat(step * most)).plus(round).minus(round)
             }
         }
     }

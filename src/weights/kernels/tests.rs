@@ -225,11 +225,11 @@ fn check_take(k: Kernels, which: Which, scale: f32, writes: Writes, c: &Case) {
 
 /// What leaves of `x`: said in plain words, in f64.
 fn what_leaves(rounding: Rounding<'_>, i: usize, x: f32) -> f32 {
-    let Rounding::Steps(steps) = rounding else {
+    let Rounding::Steps(steps, most) = rounding else {
         return f32::from_bits(x.to_bits() & 0xffff_0000) + 0.0;
     };
     let step = f64::from(steps[i / STEP_BLOCK]);
-    let most = 127.0 * step;
+    let most = f64::from(most) * step;
     ((f64::from(x).clamp(-most, most) / step).round_ties_even() * step) as f32 + 0.0
 }
 
@@ -314,7 +314,7 @@ proptest! {
         let steps = vec![step; case.w.len().div_ceil(STEP_BLOCK)];
         for k in Kernels::available() {
             for writes in [Writes::Racy, Writes::Atomic] {
-                for rounding in [Rounding::Bf16, Rounding::Steps(&steps)] {
+                for rounding in [Rounding::Bf16, Rounding::Steps(&steps, 127.0), Rounding::Steps(&steps, 1.0)] {
                     check_rounded(k, writes, rounding, portion, &case);
                 }
             }

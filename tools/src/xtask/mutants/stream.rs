@@ -227,6 +227,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "} else if self.is_alive(now_ns, node) || node < 255 {",
     },
     Mutant {
+        name: "a delta that is sent again may be coarser",
+        file: "narrow.rs",
+        old: "wire::fits_int2(&self.goes)",
+        new: "self.goes.len() > 1",
+    },
+    Mutant {
         name: "who leaves answers on",
         file: "take.rs",
         old: "leaves && !repeat",
