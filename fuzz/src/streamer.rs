@@ -23,6 +23,13 @@ pub static FRAMES: AtomicU64 = AtomicU64::new(0);
 /// Frames of each kind that a streamer took as genuine ones.
 pub static TAKEN: [AtomicU64; 10] = [const { AtomicU64::new(0) }; 10];
 
+const DTYPES: [Dtype; 5] = [
+    Dtype::None,
+    Dtype::F32,
+    Dtype::Bf16,
+    Dtype::Int8,
+    Dtype::Int2,
+];
 /// Frames that are kept to be changed.
 const KEPT: usize = 64;
 const PLACES: u16 = 3;
@@ -210,8 +217,7 @@ fn forge(base: &[u8], step: &[u8; STEP]) -> Option<Vec<u8>> {
         header.chunk_version = header.chunk_version.wrapping_add(signed(11));
     }
     if other(7) {
-        header.dtype =
-            [Dtype::None, Dtype::F32, Dtype::Bf16, Dtype::Int8][usize::from(step[12]) % 4];
+        header.dtype = DTYPES[usize::from(step[12]) % DTYPES.len()];
     }
     if other(8) {
         header.part = step[12] / 4 % 8;
