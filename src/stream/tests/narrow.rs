@@ -103,7 +103,7 @@ fn deltas_are_coarse_where_turns_take_steps() {
     let folder = folder();
     let fleet = Fleet::new(&narrow(Dtype::Int8), folder.path()).unwrap();
     let limit = Limit {
-        bytes_per_s: 50_000.0,
+        bytes_per_s: 20_000.0,
         burst_bytes: 2_000,
         known_frame_bytes: 128,
     };
