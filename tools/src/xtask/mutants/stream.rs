@@ -205,8 +205,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a node is not told of its own former lives",
         file: "iterations.rs",
-        old: "if ours && !told.silent {",
-        new: "if ours && told.silent {",
+        old: "ours && !told.silent",
+        new: "ours && told.silent",
     },
     Mutant {
         name: "former lives of another life are believed",
@@ -223,8 +223,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what the dead made is not told",
         file: "iterations.rs",
-        old: "} else if self.is_alive(now_ns, node) {",
-        new: "} else if self.is_alive(now_ns, node) || node < 255 {",
+        old: "self.is_alive(now_ns, node)",
+        new: "true",
     },
     Mutant {
         name: "a delta that is sent again may be coarser",
