@@ -128,6 +128,24 @@ fn who_is_dead_for_good_still_counts(seeds: Range<u64>) {
     }
 }
 
+/// One node knows a new life, and another the former one alone: that is not counted twice there.
+#[test]
+fn what_a_new_life_came_after_is_not_added_to_the_former_one() {
+    with_makers(1, |makers| {
+        makers.pass(500, &[0, 1, 2]);
+        makers.settle(&[0, 1, 2]);
+        makers.lose(1);
+        let cut = Faults {
+            drop: 1.0,
+            ..Faults::default()
+        };
+        makers.world.set_way(1, 0, cut);
+        makers.pass(6_000, &[0, 2]);
+        makers.world.set_way(1, 0, Faults::default());
+        makers.settle(&[0, 1, 2]);
+    });
+}
+
 /// Without a key a host can say anything in the name of another.
 #[test]
 fn forged_iterations_of_former_lives_are_not_believed() {
