@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use dogwild::wire::{Dtype, Header, Kind};
+use dogwild::wire::{Dtype, Header, Hello, Kind, NodeSeen, Stay, VERSION};
 use dogwild_net::{Link, Source, To, capture, memory::Hub, seal};
 
 const DISSECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/wireshark/dogwild.lua");
@@ -14,7 +14,7 @@ const DISSECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/wireshark/do
 const FRAMES: [(Kind, u32, u8); 9] = [
     (Kind::Position, 1408, 2),
     (Kind::Delta, 64, 0),
-    (Kind::Hello, 76, 0),
+    (Kind::Hello, 84, 0),
     (Kind::Restore, 4, 2),
     (Kind::Ask, 8, 0),
     (Kind::Offer, 16, 0),
@@ -22,6 +22,41 @@ const FRAMES: [(Kind, u32, u8); 9] = [
     (Kind::Check, 1408, 0),
     (Kind::Seek, 12, 0),
 ];
+
+/// Node 1 of three, which leaves; two nodes are seen from node 1 on.
+fn hello() -> Hello {
+    let seen = |life, epoch| NodeSeen {
+        life,
+        epoch,
+        held: 40,
+        iterations: 1_000 * life,
+        ..NodeSeen::default()
+    };
+    let silent = NodeSeen {
+        silent: true,
+        ..seen(8, 0x0201)
+    };
+    let by_multicast = NodeSeen {
+        by_multicast: true,
+        ..seen(7, 0x0100)
+    };
+    Hello {
+        fingerprint: 1,
+        data: 2,
+        first_weights: 3,
+        incarnation: 4,
+        chunk_weights: 352,
+        chunks: 1200,
+        nodes: 3,
+        later: 5,
+        stay: Stay::Leaves,
+        settled: true,
+        masters: 2,
+        trained_ms: 60_000,
+        first: 1,
+        seen: vec![by_multicast, silent],
+    }
+}
 
 /// Captures [`FRAMES`] as a node at `local` would send them to `group`.
 fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
@@ -64,6 +99,9 @@ fn record(path: &Path, local: Source, group: Source, key: Option<seal::Key>) {
             let (acks, payload) = header.emit(slot);
             acks.fill(7);
             payload.fill(1);
+            if kind == Kind::Hello {
+                hello().emit(payload);
+            }
         });
         assert!(sent, "{kind:?}");
     }
@@ -182,4 +220,59 @@ fn udp_is_dissected() {
 fn udp_between_other_ports_is_known_by_its_first_bytes() {
     let (local, node) = (socket("10.0.0.1:40000"), socket("10.0.0.2:41000"));
     check(local, node, "eth:ethertype:ip:udp:dogwild", false);
+}
+
+#[test]
+fn hellos_are_dissected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("frames.pcapng");
+    record(
+        &path,
+        socket("10.0.0.1:40000"),
+        socket("239.68.1.2:22345"),
+        None,
+    );
+    let wanted = [
+        ("fingerprint", "0x0000000000000001"),
+        ("data", "0x0000000000000002"),
+        ("first_weights", "0x0000000000000003"),
+        ("incarnation", "0x0000000000000004"),
+        ("chunk_weights", "352"),
+        ("chunks", "1200"),
+        ("nodes", "3"),
+        ("masters", "2"),
+        ("trained_ms", "60000"),
+        ("first", "1"),
+        ("later", "5"),
+        ("stay", "1"),
+        ("settled", "1"),
+        ("seen.node", "1,2"),
+        ("seen.life", "0x00000007,0x00000008"),
+        ("seen.epoch", "256,513"),
+        ("seen.held", "40,40"),
+        ("seen.by_multicast", "1,0"),
+        ("seen.gone", "0,0"),
+        ("seen.silent", "0,1"),
+        ("seen.iterations", "7000,8000"),
+    ];
+    let fields = wanted.map(|(name, _)| format!("dogwild.hello.{name}"));
+    let fields: Vec<_> = fields.iter().map(String::as_str).collect();
+    let Some(lines) = show(&path, &fields) else {
+        return;
+    };
+    let at = FRAMES.iter().position(|(kind, ..)| *kind == Kind::Hello);
+    let shown: Vec<_> = lines[at.expect("a hello")].split('\t').collect();
+    assert_eq!(shown, wanted.map(|(_, value)| value));
+}
+
+/// Without tshark too.
+#[test]
+fn the_dissector_is_of_this_version() {
+    let text = std::fs::read_to_string(DISSECTOR).expect("the dissector");
+    let sizes = format!(
+        "local VERSION, HEADER, SEAL, HELLO, SEEN, SEEK, MAX_PAYLOAD = {VERSION}, 48, 32, {}, {}, ",
+        Hello::len(0),
+        Hello::len(1) - Hello::len(0),
+    );
+    assert!(text.contains(&sizes), "{sizes}");
 }

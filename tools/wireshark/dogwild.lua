@@ -1,4 +1,4 @@
--- Wireshark dissector of dogwild frames, version 2 (docs/reference/stream-protocol.md).
+-- Wireshark dissector of dogwild frames, version 3 (docs/reference/stream-protocol.md).
 --
 -- Use: tshark -X lua_script:tools/wireshark/dogwild.lua -r FILE, or copy it to the folder of
 -- personal Lua plugins (Help > About > Folders). It takes EtherType 0x88B5, the UDP ports of
@@ -9,8 +9,8 @@ local dogwild = Proto("dogwild", "dogwild frame")
 local kinds = { [1] = "position", [2] = "delta", [3] = "hello", [4] = "restore", [5] = "ask",
   [6] = "offer", [7] = "contacts", [8] = "check", [9] = "seek" }
 local stays = { [0] = "stays", [1] = "leaves", [2] = "is gone" }
-local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8" }
-local VERSION, HEADER, SEAL, HELLO, SEEN, SEEK, MAX_PAYLOAD = 2, 48, 32, 52, 12, 12, 65536
+local dtypes = { [0] = "none", [1] = "f32", [2] = "bf16", [3] = "int8", [4] = "int2" }
+local VERSION, HEADER, SEAL, HELLO, SEEN, SEEK, MAX_PAYLOAD = 3, 48, 32, 52, 16, 12, 65536
 
 local f = {
   magic = ProtoField.string("dogwild.magic", "Magic"),
@@ -44,11 +44,21 @@ local f = {
   chunk_weights = ProtoField.uint32("dogwild.hello.chunk_weights", "Weights of a chunk"),
   chunks = ProtoField.uint32("dogwild.hello.chunks", "Chunks"),
   nodes = ProtoField.uint16("dogwild.hello.nodes", "Nodes"),
+  masters = ProtoField.uint16("dogwild.hello.masters", "Nodes that begin with ranges"),
+  trained_ms = ProtoField.uint32("dogwild.hello.trained_ms", "Trained, ms"),
   first = ProtoField.uint16("dogwild.hello.first", "First node seen"),
   later = ProtoField.uint8("dogwild.hello.later", "Places for nodes that join"),
   stay = ProtoField.uint8("dogwild.hello.stay", "Sender", base.DEC, stays, 0x7f),
   settled = ProtoField.bool("dogwild.hello.settled", "Its solvers have finished", 8, nil, 0x80),
-  seen = ProtoField.bytes("dogwild.hello.seen", "Node seen (life, epoch, chunks held, by multicast, gone, silent)"),
+  seen_node = ProtoField.uint16("dogwild.hello.seen.node", "Node"),
+  seen_life = ProtoField.uint32("dogwild.hello.seen.life", "Life", base.HEX),
+  seen_epoch = ProtoField.uint32("dogwild.hello.seen.epoch", "Epoch of its range"),
+  seen_held = ProtoField.uint32("dogwild.hello.seen.held", "Chunks held", base.DEC, nil, 0x1fffffff),
+  by_multicast = ProtoField.bool("dogwild.hello.seen.by_multicast", "Heard by multicast", 32, nil,
+    0x20000000),
+  gone = ProtoField.bool("dogwild.hello.seen.gone", "Has left", 32, nil, 0x40000000),
+  silent = ProtoField.bool("dogwild.hello.seen.silent", "Not heard", 32, nil, 0x80000000),
+  seen_iterations = ProtoField.uint32("dogwild.hello.seen.iterations", "Iterations"),
   seek_first = ProtoField.uint16("dogwild.seek.first", "First node asked for"),
   claimed = ProtoField.uint16("dogwild.seek.claimed", "Claimed number (255: none)"),
   link = ProtoField.uint64("dogwild.seal.link", "Link", base.HEX),
@@ -59,9 +69,19 @@ dogwild.fields = f
 
 local cut = ProtoExpert.new("dogwild.cut", "Frame is cut short", expert.group.MALFORMED,
   expert.severity.ERROR)
-local strange = ProtoExpert.new("dogwild.strange", "Not a frame of version 2",
+local strange = ProtoExpert.new("dogwild.strange", "Not a frame of version " .. VERSION,
   expert.group.MALFORMED, expert.severity.ERROR)
 dogwild.experts = { cut, strange }
+
+local function add_seen(tree, entry, index)
+  local node = tree:add(f.seen_node, entry, index)
+  node:add_le(f.seen_life, entry(0, 4))
+  node:add_le(f.seen_epoch, entry(4, 4))
+  for _, part in ipairs({ f.seen_held, f.by_multicast, f.gone, f.silent }) do
+    node:add_le(part, entry(8, 4))
+  end
+  node:add_le(f.seen_iterations, entry(12, 4))
+end
 
 local function add_hello(tree, payload)
   if payload:len() < HELLO then return end
@@ -72,11 +92,17 @@ local function add_hello(tree, payload)
   tree:add_le(f.chunk_weights, payload(32, 4))
   tree:add_le(f.chunks, payload(36, 4))
   tree:add_le(f.nodes, payload(40, 2))
+  tree:add_le(f.masters, payload(42, 2))
+  tree:add_le(f.trained_ms, payload(44, 4))
   tree:add_le(f.first, payload(48, 2))
   tree:add(f.later, payload(50, 1))
   tree:add(f.stay, payload(51, 1))
   tree:add(f.settled, payload(51, 1))
-  for at = HELLO, payload:len() - SEEN, SEEN do tree:add(f.seen, payload(at, SEEN)) end
+  local index = payload(48, 2):le_uint()
+  for at = HELLO, payload:len() - SEEN, SEEN do
+    add_seen(tree, payload(at, SEEN), index)
+    index = index + 1
+  end
 end
 
 local function add_seek(tree, payload)
