@@ -134,13 +134,17 @@ fn what_a_new_life_came_after_is_not_added_to_the_former_one() {
     with_makers(1, |makers| {
         makers.pass(500, &[0, 1, 2]);
         makers.settle(&[0, 1, 2]);
+        // Others take its range: a new life counts on without it.
+        makers.world.kill(1);
+        makers.pass(2_000, &[0, 2]);
         makers.lose(1);
         let cut = Faults {
             drop: 1.0,
             ..Faults::default()
         };
         makers.world.set_way(1, 0, cut);
-        makers.pass(6_000, &[0, 2]);
+        // Node 2 counts on from the former life first, and then tells so.
+        makers.pass(8_000, &[0, 2]);
         makers.world.set_way(1, 0, Faults::default());
         makers.settle(&[0, 1, 2]);
     });
