@@ -133,7 +133,7 @@ fn go(fleet: &Fleet, steps: &[[u8; STEP]]) {
                 5 => world.pause(node),
                 6 => world.go_on(node),
                 // Time passes, until others are silent.
-                _ => (0..100).for_each(|_| world.step()),
+                _ => (0..8).for_each(|_| world.step_by(SILENCE_NS / 6)),
             },
             2 => {
                 let w = fleet.weights(node);
