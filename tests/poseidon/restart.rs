@@ -50,8 +50,7 @@ fn train(folder: &Path, out: &str, more: &[&str]) -> Process {
             "--test-every",
             "50",
         ])
-        .args(["--data", "digits:1,train=400,test=100", "--iterations"])
-        .arg(ITERATIONS.to_string())
+        .args(["--data", "digits:1,train=400,test=100"])
         .arg("--solver")
         .arg(folder.join("solver.prototxt"))
         .arg("--out")
@@ -59,6 +58,9 @@ fn train(folder: &Path, out: &str, more: &[&str]) -> Process {
         .args(more)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
+    if !more.contains(&"--iterations") {
+        command.args(["--iterations", &ITERATIONS.to_string()]);
+    }
     Process::start(&mut command)
 }
 
@@ -235,13 +237,34 @@ fn a_killed_worker_is_replaced_while_the_others_go_on() {
     );
 }
 
+/// Names of the checkpoints that are whole.
+fn checkpoints(out: &Path) -> Vec<String> {
+    let there = std::fs::read_dir(out.join("checkpoints"))
+        .into_iter()
+        .flatten();
+    let names = there.filter_map(|one| one.ok()?.file_name().into_string().ok());
+    names
+        .filter(|name| name.ends_with(".safetensors"))
+        .collect()
+}
+
 /// The launcher itself is killed, and started again with --resume.
 #[test]
 fn a_killed_launcher_is_resumed() {
     let folder = tempfile::tempdir().expect("a folder");
-    end(train(folder.path(), "unbroken", &[]));
-    let mut broken = train(folder.path(), "broken", &[]);
+    // So many that the run does not end while a slow disk writes the first checkpoints.
+    let many = ["--iterations", "600"];
+    end(train(folder.path(), "unbroken", &many));
+    let mut broken = train(folder.path(), "broken", &many);
     wait_for_steps(&mut broken, 45);
+    wait_while("checkpoints of all members", || {
+        let there = checkpoints(&folder.path().join("broken"));
+        let without = |member: &&str| !there.iter().any(|name| name.starts_with(*member));
+        let members = ["worker0-", "worker1-", "server0-", "server1-"];
+        let lacking: Vec<_> = members.into_iter().filter(without).collect();
+        (!lacking.is_empty()).then(|| format!("none of {lacking:?}"))
+    });
+    assert!(broken.ended().is_none(), "it ended before it was killed");
     let rest = Files(broken.id());
     broken.kill();
     // The checkpoints have what was learnt, so that its workers leave nothing in memory.
@@ -250,7 +273,8 @@ fn a_killed_launcher_is_resumed() {
         (!found.is_empty()).then(|| format!("{found:?}"))
     });
     drop(rest);
-    let said = end(train(folder.path(), "broken", &["--resume"]));
+    let again = [&many[..], &["--resume"]].concat();
+    let said = end(train(folder.path(), "broken", &again));
     let same = weights(folder.path(), "broken") == weights(folder.path(), "unbroken");
     assert!(same, "other weights: {said}");
 }
