@@ -123,7 +123,10 @@ pub(super) fn handle(common: &mut Common<'_>, frame: &Frame<'_>) -> Result<(), D
         } else if common.may_have_passed_on(chunk, header.sender) {
             common.forks.passed_on.insert(chunk);
         } else {
-            common.forks.passed_on.remove(&chunk);
+            if common.forks.passed_on.remove(&chunk) {
+                // It is not asked twice.
+                common.state.chunk(chunk).given.store(0, Relaxed);
+            }
             common.forks.apart.insert(chunk);
         }
     }
@@ -205,6 +208,19 @@ impl Common<'_> {
         self.given(chunk).is_some_and(|heir| heir != master)
     }
 
+    /// Asks the node that asked for a chunk, now that it is heard, how it began that. False: there
+    /// is none, or it has answered.
+    pub(super) fn ask_heir(&mut self, now_ns: u64, chunk: u32) -> bool {
+        let master = owner(self.promised(self.ranges.range_of(chunk)));
+        let heir = self.given(chunk).filter(|heir| *heir != master);
+        let asks = heir.is_some_and(|heir| self.is_alive(now_ns, heir));
+        if asks {
+            self.forks.apart.remove(&chunk);
+            self.forks.passed_on.insert(chunk);
+        }
+        asks
+    }
+
     /// Heirs that are silent are not asked: what this node did may be with them alone.
     fn give_up_heirs(&mut self, now_ns: u64, range: u16) {
         let chunks = self.ranges.of(range);
@@ -223,20 +239,18 @@ impl Common<'_> {
     /// Whether what `node` began a chunk from has what this node streamed last.
     fn was_taken_over(&self, chunk: u32, node: u16, begun: &Held) -> bool {
         match begun.position() {
-            Some(from) => self.has_own(chunk, from),
+            Some(from) => self.is_own(chunk, from),
             // It streamed the chunk in between, and would know.
             None if self.forks.passed_on.contains(&chunk) => false,
             None => self.given(chunk) == Some(node),
         }
     }
 
-    /// Whether a position (epoch, version) of a chunk has what this node streamed last: it is that,
-    /// or of the node to which this one gave it.
-    pub(super) fn has_own(&self, chunk: u32, position: (u32, u32)) -> bool {
+    /// Whether a position (epoch, version) of a chunk is what this node streamed last. One of the
+    /// node that asked this one for it need not have that: the answer may have come too late.
+    pub(super) fn is_own(&self, chunk: u32, position: (u32, u32)) -> bool {
         let state = self.state.chunk(chunk);
-        let own = (state.epoch.load(Relaxed), state.version.load(Relaxed));
-        let given = self.given(chunk) == Some(owner(position.0));
-        position == own || is_later(position.0, own.0) && given
+        position == (state.epoch.load(Relaxed), state.version.load(Relaxed))
     }
 
     /// The next master began from what this node streamed last: it holds that as any slave does.

@@ -28,12 +28,11 @@ use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
 use crate::wire::Header;
 
+/// Time between two looks at what may be forgotten, ns.
+const FORGET_NS: u64 = 1_000_000_000;
 /// Masters of a chunk before the present one for which a slave keeps a delta, and the next master a
 /// base, at most.
 const MASTERS: usize = 4;
-/// What is contested with a master that streams again is kept for so long, ns; and the base of one
-/// that takes part again: those that it gave the chunk to may need it still.
-const KEPT_NS: u64 = 8_000_000_000;
 
 /// What this node keeps for those whose ranges others have begun.
 #[derive(Clone, Debug)]
@@ -48,6 +47,8 @@ pub(super) struct Forks<'a> {
     contested: BTreeMap<u32, Vec<Contested>>,
     owed: BTreeMap<OwedKey, Owed>,
     due_ns: u64,
+    /// When a member was silent last, ns.
+    silent_ns: u64,
     /// Chunks of which this node does not know how their master began them.
     pub(super) unsure: BTreeSet<u32>,
     /// Chunks that this node streamed, and the present master began from something else.
@@ -67,6 +68,7 @@ impl<'a> Forks<'a> {
             contested: BTreeMap::new(),
             owed: BTreeMap::new(),
             due_ns: 0,
+            silent_ns: 0,
             unsure: BTreeSet::new(),
             apart: BTreeSet::new(),
             passed_on: BTreeSet::new(),
@@ -229,17 +231,12 @@ impl<'a> Forks<'a> {
 
     /// Forgets what was contested with masters that stream again for long, and bases of those that
     /// take part again.
-    pub(super) fn forget_old(&mut self, now_ns: u64) {
-        let nothing = self.contested.is_empty() && self.bases.is_empty() && self.former.is_empty();
-        if nothing || now_ns < self.due_ns {
-            return;
-        }
-        self.due_ns = now_ns + KEPT_NS / 8;
+    fn forget_old(&mut self, now_ns: u64) {
+        self.due_ns = now_ns + FORGET_NS;
         self.forget_old_bases(now_ns);
-        let is_old = |one: &Contested| one.back_ns != 0 && now_ns - one.back_ns >= KEPT_NS;
         let all = self.contested.iter();
         let old = all.flat_map(|(chunk, all)| {
-            let old = all.iter().filter(|one| is_old(one));
+            let old = all.iter().filter(|one| one.is_old(now_ns));
             old.map(|one| (*chunk, one.master))
         });
         for (chunk, master) in old.collect::<Vec<_>>() {
@@ -287,7 +284,8 @@ impl<'a> Forks<'a> {
     }
 
     fn forget_old_bases(&mut self, now_ns: u64) {
-        let is_old = |base: &&Base| base.back_ns != 0 && now_ns - base.back_ns >= KEPT_NS;
+        let silent_ns = self.silent_ns;
+        let is_old = |base: &&Base| base.is_old(now_ns, silent_ns);
         let former = self.former.iter();
         let old = former.flat_map(|(chunk, all)| {
             let old = all.iter().filter(is_old);
@@ -312,6 +310,20 @@ impl<'a> Forks<'a> {
 }
 
 impl Common<'_> {
+    /// Forgets what no node needs any more of forks.
+    #[inline]
+    pub(super) fn forget_old_forks(&mut self, now_ns: u64) {
+        let forks = &self.forks;
+        let nothing =
+            forks.contested.is_empty() && forks.bases.is_empty() && forks.former.is_empty();
+        if !nothing && now_ns >= forks.due_ns {
+            if self.silent(now_ns).next().is_some() {
+                self.forks.silent_ns = now_ns;
+            }
+            self.forks.forget_old(now_ns);
+        }
+    }
+
     /// Reports that what must outlive a kill is in memory only, if it is.
     pub(super) fn look_if_kept(&mut self) {
         if let Some(errno) = self.forks.failed.take() {
@@ -359,14 +371,6 @@ impl Common<'_> {
         } else {
             let before = owner(state.epoch.load(Relaxed));
             self.forks.forget_contested(chunk, before);
-        }
-    }
-
-    /// Counts and reports chunks of a range of which what this node did apart is lost.
-    pub(super) fn note_abandoned(&mut self, range: u16, chunks: u32) {
-        if chunks > 0 {
-            self.counters.abandoned_chunks += u64::from(chunks);
-            self.report(Report::Abandoned { range });
         }
     }
 

@@ -189,7 +189,7 @@ pub(super) enum Given {
     Base(u8),
     /// The delta that was under way to the asker when the master changed, or to this node.
     Contested(u8),
-    /// There is nothing of what was asked for; `seq` says what that was.
+    /// There is nothing of what was asked for; `seq` and `chunk_version` say what that was.
     Nothing,
     /// Which position it was begun from; the weights are not there.
     Begun,
@@ -207,10 +207,19 @@ impl Given {
         }
     }
 
-    /// Whether a piece says that there is nothing of what this stands for.
+    /// Whose it is.
+    pub(super) fn whose(self) -> u8 {
+        match self {
+            Self::Base(node) | Self::Contested(node) => node,
+            _ => 0,
+        }
+    }
+
+    /// Whether a piece says that there is nothing of what this stands for. An answer about another
+    /// node, asked for before, may be late.
     pub(super) fn is_nothing(self, header: &Header) -> bool {
-        let asked = u16::from(header.seq) == self.content();
-        header.content == Self::Nothing.content() && asked
+        let asked = (u16::from(header.seq), header.chunk_version);
+        header.content == Self::Nothing.content() && asked == (self.content(), self.whose().into())
     }
 }
 

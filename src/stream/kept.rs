@@ -5,6 +5,12 @@
 use super::epochs::{is_later, owner};
 use crate::weights::{ForkKey, ForkKind, ForkRecord};
 
+/// What is contested with a master that streams again is kept for so long, ns; and the base of one
+/// that takes part again: those that it gave the chunk to may need it still.
+const KEPT_NS: u64 = 8_000_000_000;
+/// Longer, where such a one may be silent: until all were heard for that time, or this is over, ns.
+const SILENT_NS: u64 = 60_000_000_000;
+
 /// What a range was begun from, of one chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
@@ -22,6 +28,12 @@ impl Base {
     pub(super) fn is_later(&self, other: &Self) -> bool {
         let later = self.version.wrapping_sub(other.version) as i32 > 0;
         is_later(self.epoch, other.epoch) || self.epoch == other.epoch && later
+    }
+
+    /// Whether its master takes part again for long, and no member was silent since `silent_ns`.
+    pub(super) fn is_old(&self, now_ns: u64, silent_ns: u64) -> bool {
+        let since_ns = self.back_ns.max(silent_ns.min(self.back_ns + SILENT_NS));
+        self.back_ns != 0 && now_ns.saturating_sub(since_ns) >= KEPT_NS
     }
 
     /// `node` takes part in the chunk again. True: it is the master of then, and that is new.
@@ -89,6 +101,11 @@ pub(super) struct Contested {
 }
 
 impl Contested {
+    /// Whether that master streams again for long.
+    pub(super) fn is_old(&self, now_ns: u64) -> bool {
+        self.back_ns != 0 && now_ns.saturating_sub(self.back_ns) >= KEPT_NS
+    }
+
     pub(super) fn key(chunk: u32, master: u16) -> ForkKey {
         ForkKey {
             kind: ForkKind::Contested,

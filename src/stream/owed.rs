@@ -53,7 +53,7 @@ impl Debts {
     /// Asks slaves that are back for what is owed.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
-        common.forks.forget_old(now_ns);
+        common.forget_old_forks(now_ns);
         if !common.forks.owed().is_empty() && now_ns >= self.due_ns {
             self.due_ns = now_ns + LOOK_NS;
             self.look(now_ns, common, out);
@@ -117,8 +117,9 @@ impl Debts {
         let header = &frame.header;
         let asked = |one: &Asked| (one.chunk, one.node) == (header.chunk, header.sender);
         let at = self.asked.iter().position(asked);
-        let nothing = Given::Contested(0).is_nothing(header);
-        let wanted = nothing || header.content == Given::Contested(0).content();
+        let wanted = Given::Contested(common.config.node as u8);
+        let nothing = wanted.is_nothing(header);
+        let wanted = nothing || header.content == wanted.content();
         let at = at.filter(|_| wanted).ok_or(DropReason::Late)?;
         let one = &mut self.asked[at];
         common.counters.restores_taken += 1;

@@ -25,7 +25,7 @@ use super::epochs::{owner, same_reign};
 use super::header::Given;
 use super::kept::Base;
 use super::pieces::{all_pieces, send_list};
-use super::{Outbox, header};
+use super::{Outbox, Report, header};
 use crate::weights::kernels;
 use crate::wire::{self, DropReason, Frame};
 
@@ -91,6 +91,10 @@ impl Rejoin {
     }
 
     fn look(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        if common.forks.apart.is_empty() {
+            self.asked.clear();
+            return;
+        }
         let forked = |range: &u16| {
             let master = owner(common.promised(*range));
             let lives = master != common.config.node && common.is_alive(now_ns, master);
@@ -209,8 +213,8 @@ impl Rejoin {
         let at = self.asked.iter().position(|one| one.chunk == header.chunk);
         let one = &mut self.asked[at.ok_or(DropReason::Late)?];
         let wanted = match one.base {
-            None => Given::Base(0),
-            Some(_) => Given::Contested(0),
+            None => Given::Base(one.before as u8),
+            Some(_) => Given::Contested(one.before as u8),
         };
         let nothing = wanted.is_nothing(header);
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
@@ -250,8 +254,19 @@ impl Rejoin {
             if forked && done {
                 one.join(common, range);
             }
-            forked && !done
+            // Else the node that may have begun it in order is asked first.
+            forked && common.forks.apart.contains(&one.chunk)
         });
+    }
+}
+
+impl Common<'_> {
+    /// Counts and reports chunks of a range of which what this node did apart is lost.
+    pub(super) fn note_abandoned(&mut self, range: u16, chunks: u32) {
+        if chunks > 0 {
+            self.counters.abandoned_chunks += u64::from(chunks);
+            self.report(Report::Abandoned { range });
+        }
     }
 }
 
@@ -272,7 +287,7 @@ impl Asked {
             (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
         } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
             // All are asked once more.
-        } else if all_live || waited {
+        } else if (all_live || waited) && !common.ask_heir(now_ns, self.chunk) {
             common.forget_half(self.chunk);
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
             common.forks.apart.remove(&self.chunk);

@@ -243,6 +243,7 @@ fn send_piece(
         (Some(base), _) => (base.epoch, base.version),
         (None, Some(contested)) => (contested.epoch, version),
         (None, None) if streams => (streamed, version),
+        (None, None) if given == Given::Nothing => (0, wanted.whose().into()),
         (None, None) => (state.epoch.load(Relaxed), version),
     };
     let (w, ..) = common.chunk_views(chunk);

@@ -19,6 +19,9 @@ use crate::wire::NodeSeen;
 
 /// A node that was not heard at all is waited for so long where others hold the range, ns.
 const GRACE_NS: u64 = 3_000_000_000;
+/// A node that streamed a range once, and has yet to hear how the next master began it, lets so
+/// many others go first: that master may only be cut off from it.
+const FORKED_TURNS: u16 = 120;
 /// Time between two looks, ns.
 const LOOK_NS: u64 = 1_000_000;
 
@@ -161,9 +164,9 @@ impl Takeover {
         let before = common
             .living(now_ns)
             .filter(|node| rank_of(*node) < rank_of(own));
-        // Who has yet to join the range comes last.
+        // Who has yet to join the range comes last, and late: what it did apart would be lost.
         let forked = common.leases[usize::from(range)].forked_chunks > 0;
-        let last = if forked { places } else { 0 };
+        let last = if forked { FORKED_TURNS.max(places) } else { 0 };
         let wait_ns = (before.count() as u64 + u64::from(last)) * common.config.silence_ns / 2;
         let waited = now_ns.saturating_sub(*silent_ns) >= wait_ns;
         others > 0 && all && waited && common.may_stream(range)

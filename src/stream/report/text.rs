@@ -46,7 +46,7 @@ impl Report {
             Self::Abandoned { range } => write!(
                 f,
                 "what this node did to range {range} while another node had it is lost in some chunks: no node knows \
-                 where the two parted (the one that took it over lost its memory)"
+                 where the two parted (one that took it over lost its memory, has left, or was away for a minute)"
             ),
             Self::Doubled { node } => write!(
                 f,
