@@ -246,9 +246,17 @@ impl Common<'_> {
         }
     }
 
+    /// Whether this node takes a chunk back that has what it streamed last: the position (epoch,
+    /// version) is that, or of the node that asked this one for it.
+    pub(super) fn has_own(&self, chunk: u32, position: (u32, u32)) -> bool {
+        let own = self.state.chunk(chunk).epoch.load(Relaxed);
+        let given = self.given(chunk) == Some(owner(position.0));
+        self.is_own(chunk, position) || is_later(position.0, own) && given
+    }
+
     /// Whether a position (epoch, version) of a chunk is what this node streamed last. One of the
     /// node that asked this one for it need not have that: the answer may have come too late.
-    pub(super) fn is_own(&self, chunk: u32, position: (u32, u32)) -> bool {
+    fn is_own(&self, chunk: u32, position: (u32, u32)) -> bool {
         let state = self.state.chunk(chunk);
         position == (state.epoch.load(Relaxed), state.version.load(Relaxed))
     }

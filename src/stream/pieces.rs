@@ -47,7 +47,7 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
     let header = &frame.header;
     let state = common.state.chunk(header.chunk);
     let newest = (header.epoch, header.chunk_version);
-    if state.flags.load(Relaxed) & FORKED != 0 && common.is_own(header.chunk, newest) {
+    if state.flags.load(Relaxed) & FORKED != 0 && common.has_own(header.chunk, newest) {
         common.join_again(header.range, header.chunk);
     }
     let flags = state.flags.load(Relaxed);

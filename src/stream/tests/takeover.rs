@@ -248,6 +248,54 @@ storms! {
     a_node_that_was_cut_off_brings_what_it_did: 4 of 12;
     two_sides_go_on_and_come_together: 3 of 12;
     a_dead_nodes_range_streams_on: 3 of 12;
+    who_was_asked_and_given_up_brings_what_it_did: 4 of 12;
+}
+
+/// A node that is about to give a range back stands still: the next master has asked it, gives it
+/// up, begins from an older replica, and dies. What that one began is no sign that it had all.
+fn who_was_asked_and_given_up_brings_what_it_did(seeds: Range<u64>) {
+    for seed in seeds {
+        with_run(seed, &quick(4, seed), storm(seed % 41), |run| {
+            let home = (seed % 4) as u16;
+            let all: Vec<u16> = (0..4).collect();
+            let without = |away: &[u16]| -> Vec<u16> {
+                all.iter()
+                    .copied()
+                    .filter(|node| !away.contains(node))
+                    .collect()
+            };
+            run.world.pause(home);
+            let others = without(&[home]);
+            run.work(&others, 500);
+            run.wait("taken over", |run| run.is_taken(home, &others));
+            let knows = |run: &Run<'_, '_>, node: u16| {
+                run.world.streamer(node).and_then(|one| one.owner(home))
+            };
+            let asked = knows(run, others[0]).expect("a master");
+            run.world.go_on(home);
+            let gives = (0..8 * SOON).any(|_| {
+                run.work(&all, 1);
+                knows(run, asked) == Some(home)
+            });
+            assert!(gives, "seed {seed}: never given back");
+            run.world.pause(asked);
+            // What is in no replica.
+            run.work(&[asked], 20);
+            let others = without(&[asked]);
+            run.work(&others, 500);
+            run.wait("begun without it", |run| run.is_taken(home, &others));
+            run.work(&others, 500);
+            run.world.kill(home);
+            let rest = without(&[asked, home]);
+            run.work(&rest, 500);
+            run.wait("taken over again", |run| run.is_taken(home, &rest));
+            run.world.go_on(asked);
+            run.work(&without(&[home]), 500);
+            run.world.restart(home);
+            run.work(&all, 500);
+            run.settle();
+        });
+    }
 }
 
 /// A master stands still in the middle of the work of all, which arrives once.
@@ -457,5 +505,6 @@ fn seeds_of_choice() {
         a_node_that_was_cut_off_brings_what_it_did(seed..seed + 1);
         two_sides_go_on_and_come_together(seed..seed + 1);
         a_dead_nodes_range_streams_on(seed..seed + 1);
+        who_was_asked_and_given_up_brings_what_it_did(seed..seed + 1);
     }
 }
