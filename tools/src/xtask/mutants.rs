@@ -19,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 use super::{output, root};
 
 mod device;
+mod forks;
 mod on_standin;
 mod stream;
 mod tests_of_stream;
@@ -42,7 +43,7 @@ pub(crate) fn mutant(number: usize) -> bool {
 struct Set {
     /// Where their files are.
     folder: &'static str,
-    mutants: &'static [Mutant],
+    mutants: Vec<Mutant>,
     /// Of the library.
     features: &'static [&'static str],
     first_failure: FirstFailure,
@@ -65,13 +66,13 @@ impl Of {
         match self {
             Self::Stream => Set {
                 folder: "src/stream",
-                mutants: stream::MUTANTS,
+                mutants: [stream::MUTANTS, forks::MUTANTS].concat(),
                 features: &[],
                 first_failure: tests_of_stream::first_failure,
             },
             Self::Device => Set {
                 folder: "src",
-                mutants: device::MUTANTS,
+                mutants: device::MUTANTS.to_vec(),
                 features: &["cuda", "program"],
                 first_failure: on_standin::first_failure,
             },
@@ -197,7 +198,7 @@ fn build(set: &Set) -> Result<PathBuf> {
     files.dedup();
     for file in files {
         rewrite(&tree.join(set.folder).join(file), |text| {
-            changed(set.mutants, file, text)
+            changed(&set.mutants, file, text)
         })?;
     }
     rewrite(&tree.join("src/lib.rs"), |text| {
@@ -245,7 +246,7 @@ mod tests {
             for (number, mutant) in set.mutants.iter().enumerate() {
                 let path = root().join(set.folder).join(mutant.file);
                 let text = fs::read_to_string(&path).expect("a file of the set");
-                let text = changed(set.mutants, mutant.file, &text);
+                let text = changed(&set.mutants, mutant.file, &text);
                 let text = text.unwrap_or_else(|error| panic!("{error:#}"));
                 let switch = format!("if crate::mutant({number}) {{ {} }}", mutant.new);
                 assert_eq!(text.matches(&switch).count(), 1, "{}", mutant.name);

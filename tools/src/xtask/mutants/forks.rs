@@ -1,0 +1,44 @@
+//! Mutants of what brings work back that masters of one range did apart. Each line that is changed
+//! is one rule of *Forks* in `docs/reference/stream-protocol.md`.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "who asked for a chunk has it",
+        file: "begun.rs",
+        old: "position == (state.epoch.load(Relaxed), state.version.load(Relaxed))",
+        new: "position == (state.epoch.load(Relaxed), state.version.load(Relaxed)) \
+              || self.given(chunk) == Some(owner(position.0))",
+    },
+    Mutant {
+        name: "nothing of another reign is nothing at all",
+        file: "header.rs",
+        old: "(self.content(), self.whose().into())",
+        new: "(self.content(), header.chunk_version)",
+    },
+    Mutant {
+        name: "who is forked takes a range again at once",
+        file: "takeover.rs",
+        old: "FORKED_TURNS.max(places)",
+        new: "places",
+    },
+    Mutant {
+        name: "bases are forgotten while others are silent",
+        file: "kept.rs",
+        old: "self.back_ns.max(silent_ns.min(self.back_ns + SILENT_NS))",
+        new: "self.back_ns.max(silent_ns.min(0))",
+    },
+    Mutant {
+        name: "no base is kept for who began in between",
+        file: "restore.rs",
+        old: "!going.is_from(at, before) || going.has_rivals(before)",
+        new: "!going.is_from(at, before)",
+    },
+    Mutant {
+        name: "an heir that was silent is not asked",
+        file: "rejoin.rs",
+        old: "!common.ask_heir(now_ns, self.chunk)",
+        new: "self.chunk < common.config.chunks",
+    },
+];
