@@ -30,12 +30,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "self.back_ns.max(silent_ns.min(0))",
     },
     Mutant {
-        name: "no base is kept for who began in between",
-        file: "restore.rs",
-        old: "!going.is_from(at, before) || going.has_rivals(before)",
-        new: "!going.is_from(at, before)",
-    },
-    Mutant {
         name: "an heir that was silent is not asked",
         file: "rejoin.rs",
         old: "!common.ask_heir(now_ns, self.chunk)",
