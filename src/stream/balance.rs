@@ -72,19 +72,23 @@ fn next(now_ns: u64, common: &Common<'_>) -> Option<Next> {
     if !common.config.is_master(own) || !common.ready() {
         return None;
     }
-    let streams = common.streamed_by_each();
-    let mine = streams[usize::from(own)];
+    let mine = common.streamed_by(own).count();
     let mut best: Option<(_, Next)> = None;
     for from in common.living(now_ns) {
         let gives_all = common.gives_up(from) || !common.config.is_master(from);
-        let has = streams[usize::from(from)];
+        let has = common.streamed_by(from).count();
         if has == 0 || !gives_all && has < mine + 2 {
             continue;
         }
         let fits = |range: &u16| common.may_stream(*range);
         for range in common.streamed_by(from).filter(fits) {
             let home = common.ranges.home(range) == own;
-            let rank = (!gives_all, u16::MAX - has, !home, !common.is_beside(range));
+            let rank = (
+                !gives_all,
+                usize::MAX - has,
+                !home,
+                !common.is_beside(range),
+            );
             // Of equal ones the last: it is next to what begins on later nodes.
             if best.as_ref().is_none_or(|(before, _)| rank <= *before) {
                 best = Some((rank, Next { range, from }));
@@ -113,20 +117,6 @@ impl Common<'_> {
         ranges.filter(move |range| {
             self.owner(*range) == Some(node) && !self.ranges.of(*range).is_empty()
         })
-    }
-
-    /// How many ranges each node streams, as far as known here.
-    fn streamed_by_each(&self) -> [u16; 256] {
-        let mut streams = [0; 256];
-        for range in 0..self.config.places() {
-            if let Some(owner) = self
-                .owner(range)
-                .filter(|_| !self.ranges.of(range).is_empty())
-            {
-                streams[usize::from(owner)] += 1;
-            }
-        }
-        streams
     }
 
     /// Whether `from` streams a range in the latest epoch that is known.
