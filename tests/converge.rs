@@ -243,12 +243,17 @@ fn no_solver_computes_from_older_weights_than_it_may() {
     let out = folder.path().join("out");
     let bound = ["--iterations", "10", "--max-age", "1"];
     let bound = train_into(&out, &[&slow[..], &bound].concat());
-    let said = std::fs::read_to_string(out.join("node0-solver0.log")).expect("a log");
-    assert!(
-        said.contains("waiting for node 1")
-            && said.contains("and 1 is the most that is allowed (max_age)"),
-        "{said}"
-    );
+    // One that starts late on a busy machine may have no step left to wait for.
+    let said = |node: usize| {
+        let log = out.join(format!("node{node}-solver0.log"));
+        std::fs::read_to_string(log).expect("a log")
+    };
+    let waited = |node: usize| {
+        let said = said(node);
+        said.contains(&format!("waiting for node {}", 1 - node))
+            && said.contains("and 1 is the most that is allowed (max_age)")
+    };
+    assert!(waited(0) || waited(1), "{}\n{}", said(0), said(1));
     // On a machine so busy that a node is not heard for two seconds, it is not waited for.
     let warnings = bound["warnings"].as_array().expect("a list");
     let silent = warnings.iter().any(|w| w["what"] == "silent_node");

@@ -24,6 +24,7 @@ use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{OUTSTANDING, SURE};
 use super::epochs::owner;
+use super::header::Given;
 use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
 use crate::wire::Header;
@@ -200,14 +201,10 @@ impl<'a> Forks<'a> {
         keeps || !self.owed.is_empty()
     }
 
-    /// What of `chunk` was under way to `master` when another began it. Else what was under way to
-    /// `before`, if it did not go to `master` then.
-    pub(super) fn contested(&self, chunk: u32, master: u16, before: u16) -> Option<&Contested> {
-        let all = self.contested.get(&chunk)?;
-        let to_before =
-            |one: &&Contested| one.master == before && one.next != 0 && owner(one.next) != master;
-        let to_master = all.iter().find(|one| one.master == master);
-        to_master.or_else(|| all.iter().find(to_before))
+    /// What of `chunk` was under way to `master` when another began it, or to a master before that
+    /// one, as `given` says.
+    pub(super) fn contested(&self, chunk: u32, master: u16, given: Given) -> Option<&Contested> {
+        Contested::of_given(self.contested.get(&chunk)?, master, given)
     }
 
     fn forget_contested(&mut self, chunk: u32, master: u16) {

@@ -17,6 +17,8 @@ pub(super) const BASE: u8 = 3;
 pub(super) const CONTESTED: u8 = 4;
 pub(super) const BEGUN: u8 = 5;
 pub(super) const BEGUN_BLOCK: u8 = 6;
+/// Send what was contested of these when they went to the one that asks.
+pub(super) const FORMER: u8 = 7;
 
 /// What every frame of this node says. `range`: whose range it is about.
 #[inline(always)]
@@ -132,17 +134,22 @@ pub(super) fn ask_for_begun(common: &Common<'_>, range: u16, chunk: u32, epoch: 
     }
 }
 
-/// An ask for the bases of `chunks` of a range that this node streamed, or `before` did; or for
-/// what is contested of those.
+/// An ask for the bases of `chunks` of a range that this node streamed, or another did; or for what
+/// is contested of those.
 pub(super) fn ask_of_parting(
     common: &Common<'_>,
     range: u16,
     epoch: u32,
     chunks: &[u32],
-    (part, before): (u8, u16),
+    given: Given,
 ) -> Header {
+    let part = match given {
+        Given::Contested(_) => CONTESTED,
+        Given::Former(_) => FORMER,
+        _ => BASE,
+    };
     Header {
-        seq: before as u8,
+        seq: given.whose(),
         ..ask(common, range, epoch, chunks, part)
     }
 }
@@ -187,12 +194,15 @@ pub(super) enum Given {
     Replica,
     /// The position that a range was begun from which the asker had streamed, or this node.
     Base(u8),
-    /// The delta that was under way to the asker when the master changed, or to this node.
+    /// The delta that was under way to the asker when the master changed. Else to this node, if it
+    /// went to another than the asker then.
     Contested(u8),
     /// There is nothing of what was asked for; `seq` and `chunk_version` say what that was.
     Nothing,
     /// Which position it was begun from; the weights are not there.
     Begun,
+    /// The delta that was under way to this node when the asker became the master.
+    Former(u8),
 }
 
 impl Given {
@@ -204,13 +214,14 @@ impl Given {
             Self::Contested(_) => 2,
             Self::Nothing => 3,
             Self::Begun => 4,
+            Self::Former(_) => 5,
         }
     }
 
     /// Whose it is.
     pub(super) fn whose(self) -> u8 {
         match self {
-            Self::Base(node) | Self::Contested(node) => node,
+            Self::Base(node) | Self::Contested(node) | Self::Former(node) => node,
             _ => 0,
         }
     }

@@ -3,6 +3,7 @@
 //! [`forks`](super::forks) has what they are for, and keeps them.
 
 use super::epochs::{is_later, owner};
+use super::header::Given;
 use crate::weights::{ForkKey, ForkKind, ForkRecord};
 
 /// What is contested with a master that streams again is kept for so long, ns; and the base of one
@@ -43,6 +44,12 @@ impl Base {
             self.back_ns = now_ns.max(1);
         }
         new
+    }
+
+    /// Adds a delta that is in the weights of both who went apart here.
+    pub(super) fn add(&mut self, delta: &[f32]) {
+        let weights = self.weights.iter_mut().zip(delta);
+        weights.for_each(|(sum, value)| *sum += value);
     }
 
     /// A chunk has one of the takeover that was last.
@@ -101,6 +108,23 @@ pub(super) struct Contested {
 }
 
 impl Contested {
+    /// The one of `all` that `given` stands for, where `asker` asks.
+    pub(super) fn of_given(all: &[Self], asker: u16, given: Given) -> Option<&Self> {
+        let went = |to_asker: bool, before: u8| {
+            let mut of = all.iter();
+            of.find(move |one| {
+                let known = one.master == u16::from(before) && one.next != 0;
+                known && (owner(one.next) == asker) == to_asker
+            })
+        };
+        let to_asker = || all.iter().find(|one| one.master == asker);
+        match given {
+            Given::Contested(before) => to_asker().or_else(|| went(false, before)),
+            Given::Former(before) => went(true, before),
+            _ => None,
+        }
+    }
+
     /// Whether that master streams again for long.
     pub(super) fn is_old(&self, now_ns: u64) -> bool {
         self.back_ns != 0 && now_ns.saturating_sub(self.back_ns) >= KEPT_NS

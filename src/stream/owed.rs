@@ -98,8 +98,8 @@ impl Debts {
             list.truncate(wire::ASK_MAX);
             let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
             let epoch = common.promised(range);
-            let of = (header::CONTESTED, common.config.node);
-            let header = header::ask_of_parting(common, range, epoch, &chunks, of);
+            let own = Given::Contested(common.config.node as u8);
+            let header = header::ask_of_parting(common, range, epoch, &chunks, own);
             if !send_list(node, &header, &chunks, out) {
                 return;
             }
@@ -255,8 +255,13 @@ impl Common<'_> {
         let lost: Vec<OwedKey> = self.forks.owed().iter().filter_map(lost).collect();
         for key in lost {
             self.forks.settle(key);
-            self.counters.doubled_deltas += 1;
-            self.report(Report::Doubled { node: key.node });
+            self.note_doubled(key.node);
         }
+    }
+
+    /// A delta of `node` may count twice.
+    pub(super) fn note_doubled(&mut self, node: u16) {
+        self.counters.doubled_deltas += 1;
+        self.report(Report::Doubled { node });
     }
 }

@@ -73,17 +73,20 @@ pub(super) struct Going {
     due_ns: u64,
     /// When the first of the others told what it holds, ns.
     told_ns: u64,
+    /// Nodes of the epochs that this one comes after.
+    pub(super) rivals: Vec<u16>,
     /// The epoch turned out to be known to another node.
     pub(super) stale: bool,
 }
 
 impl Going {
-    pub(super) fn new(common: &Common<'_>, range: u16, told_ns: u64) -> Self {
+    pub(super) fn new(common: &Common<'_>, range: u16, (told_ns, rivals): (u64, Vec<u16>)) -> Self {
         let (chunks, nodes) = (common.ranges.of(range), usize::from(common.config.places()));
         Self {
             range,
             epoch: common.promised(range),
             told_ns,
+            rivals,
             blocks: vec![Block::default(); chunks.len().div_ceil(wire::BLOCK_CHUNKS as usize)],
             chunks: chunks.map(|chunk| Own::held_here(common, chunk)).collect(),
             asked: vec![0; nodes],
@@ -102,6 +105,11 @@ impl Going {
         self.chunks[at]
             .newest
             .is_some_and(|newest| newest.node == node)
+    }
+
+    /// Whether another node than `before` and this one was to stream the range.
+    pub(super) fn has_rivals(&self, before: u16) -> bool {
+        self.rivals.iter().any(|rival| *rival != before)
     }
 
     /// Frames that were asked for and have not come.

@@ -3,6 +3,8 @@
 //!
 //! Per chunk: it asks the present master for the base, and others where that has none, then each
 //! slave of which it has applied another delta than the base acknowledges for what is contested.
+//! Where it took the range over from an older position itself, that one is the base. Slaves are
+//! then asked, too, for what the master before had taken after it: they may have sent that to both.
 //! Then
 //!
 //! ```text
@@ -17,57 +19,29 @@
 //! Invariant: until then nothing of the chunk is taken or sent, and `last` is what this node
 //! streamed last.
 
+mod asked;
+
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::common::chunk_flags::{FORKED, SURE, WHOLE};
-use super::common::{Common, note_taken};
-use super::epochs::{owner, same_reign};
-use super::header::Given;
-use super::kept::Base;
+use asked::Asked;
+
+use super::common::Common;
+use super::common::chunk_flags::FORKED;
+use super::epochs::owner;
 use super::pieces::{all_pieces, send_list};
 use super::{Outbox, Report, header};
-use crate::weights::kernels;
 use crate::wire::{self, DropReason, Frame};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 50_000_000;
 /// A slave that does not say for so long what is contested is not waited for, ns.
 const WAIT_NS: u64 = 5_000_000_000;
-/// Versions within which the number of a delta does not come again: each takes one at most.
-const NUMBERS: u32 = 128;
 /// A node that is silent and may have the base is waited for so long, ns.
 const LOST_NS: u64 = 30_000_000_000;
 /// Time between two looks, ns.
 const LOOK_NS: u64 = 1_000_000;
 /// Chunks that are asked for at a time.
 const CHUNKS: usize = 256;
-
-/// A chunk that is asked for.
-#[derive(Clone, Debug)]
-struct Asked {
-    chunk: u32,
-    /// The node that is asked now.
-    node: u16,
-    /// Whose the base may be: this node's, or that of a node before it, where the two went apart
-    /// then.
-    before: u16,
-    /// Whether that is the node that gave this one the chunk.
-    gone_back: bool,
-    /// Nodes that have no base.
-    without: Vec<u16>,
-    asked_ns: u64,
-    since_ns: u64,
-    began_ns: u64,
-    /// Pieces that came, one bit each, of what is asked for.
-    pieces: u8,
-    came: Vec<f32>,
-    /// The base, once it is there, and then with what is contested of it.
-    base: Option<Base>,
-    /// Nodes that are still to be asked for what is contested.
-    others: Vec<u16>,
-    /// Those that did not say.
-    mute: Vec<u16>,
-}
 
 /// The chunks that this node streamed and another has begun.
 #[derive(Clone, Debug, Default)]
@@ -149,6 +123,7 @@ impl Rejoin {
                     base: None,
                     others: Vec::new(),
                     mute: Vec::new(),
+                    newer_acks: Vec::new(),
                 });
             }
         }
@@ -158,20 +133,13 @@ impl Rejoin {
         let mut waiting: Vec<_> = self.asked.iter_mut().collect();
         waiting.retain(|one| one.asked_ns == 0 || now_ns - one.asked_ns >= AGAIN_NS);
         while let Some(first) = waiting.first() {
-            let (node, before, base) = (first.node, first.before, first.base.is_none());
-            let same = |one: &&mut &mut Asked| {
-                (one.node, one.before, one.base.is_none()) == (node, before, base)
-            };
+            let (node, wanted) = (first.node, first.wanted());
+            let same = |one: &&mut &mut Asked| (one.node, one.wanted()) == (node, wanted);
             let mut list: Vec<_> = waiting.iter_mut().filter(same).collect();
             list.truncate(wire::ASK_MAX);
             let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
             let (range, epoch) = (self.range, self.epoch);
-            let part = if base {
-                header::BASE
-            } else {
-                header::CONTESTED
-            };
-            let header = header::ask_of_parting(common, range, epoch, &chunks, (part, before));
+            let header = header::ask_of_parting(common, range, epoch, &chunks, wanted);
             if !send_list(node, &header, &chunks, out) {
                 return;
             }
@@ -194,7 +162,7 @@ impl Rejoin {
                 self.mute.push(one.node);
             }
             if waits && (waited_ns > WAIT_NS || self.mute.contains(&one.node)) {
-                one.mute.push(one.node);
+                one.mute.push((one.node, one.wanted()));
                 one.next(now_ns);
             } else if !waits {
                 one.look_for_base(now_ns, common, self.range);
@@ -212,10 +180,7 @@ impl Rejoin {
         let header = &frame.header;
         let at = self.asked.iter().position(|one| one.chunk == header.chunk);
         let one = &mut self.asked[at.ok_or(DropReason::Late)?];
-        let wanted = match one.base {
-            None => Given::Base(one.before as u8),
-            Some(_) => Given::Contested(one.before as u8),
-        };
+        let wanted = one.wanted();
         let nothing = wanted.is_nothing(header);
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
         if !forked || header.sender != one.node || !nothing && header.content != wanted.content() {
@@ -267,132 +232,5 @@ impl Common<'_> {
             self.counters.abandoned_chunks += u64::from(chunks);
             self.report(Report::Abandoned { range });
         }
-    }
-}
-
-impl Asked {
-    /// Asks the next node that may have the base. If none is left, what this node did apart is
-    /// lost.
-    fn look_for_base(&mut self, now_ns: u64, common: &mut Common<'_>, range: u16) {
-        if common.is_alive(now_ns, self.node) && !self.without.contains(&self.node) {
-            return;
-        }
-        let next = common
-            .living(now_ns)
-            .find(|node| !self.without.contains(node));
-        let all_live = common.members().all(|node| common.is_alive(now_ns, node));
-        let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
-        if let Some(node) = next {
-            self.node = node;
-            (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
-        } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
-            // All are asked once more.
-        } else if (all_live || waited) && !common.ask_heir(now_ns, self.chunk) {
-            common.forget_half(self.chunk);
-            common.state.chunk(self.chunk).flags.store(0, Relaxed);
-            common.forks.apart.remove(&self.chunk);
-            common.leases[usize::from(range)].forked_chunks -= 1;
-            common.note_abandoned(range, 1);
-        }
-    }
-
-    /// No node has gone apart from this one: then from the node that gave this one the chunk. True:
-    /// that one was not asked for yet.
-    fn looks_further_back(&mut self, now_ns: u64, common: &Common<'_>) -> bool {
-        let given = common.begun(self.chunk).map(|begun| owner(begun.0));
-        let Some(given) = given.filter(|given| *given != self.before && !self.gone_back) else {
-            return false;
-        };
-        (self.before, self.gone_back) = (given, true);
-        self.without.clear();
-        self.began_ns = now_ns;
-        true
-    }
-
-    /// The base came: what is contested of it comes next.
-    fn take_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
-        let came = Base {
-            epoch: frame.header.epoch,
-            version: frame.header.chunk_version,
-            acks: frame.acks.to_vec(),
-            weights: self.came.clone(),
-            back_ns: 0,
-        };
-        // Of two nodes that took a range over apart, the one that had the older position counts.
-        let own = common.forks.base_of(self.chunk, &[owner(came.epoch)]);
-        let base = own
-            .filter(|own| came.is_later(own))
-            .cloned()
-            .unwrap_or(came);
-        let applied = common.state.applied(self.chunk);
-        let differs = |node: &u16| {
-            let node = usize::from(*node);
-            applied[node].load(Relaxed) != base.acks[node]
-        };
-        // After as many versions numbers may have come around.
-        let newest = common.state.chunk(self.chunk).version.load(Relaxed);
-        let many = newest.wrapping_sub(base.version) >= NUMBERS;
-        self.others = common
-            .others()
-            .filter(|node| differs(node) || many && common.peers[usize::from(*node)].heard_ns != 0)
-            .collect();
-        self.base = Some(base);
-        self.mute.clear();
-        self.ask_first(now_ns);
-    }
-
-    fn take_contested(
-        &mut self,
-        now_ns: u64,
-        common: &Common<'_>,
-        frame: &Frame<'_>,
-        nothing: bool,
-    ) {
-        // Another number: this node never had it. Of a former reign: that is in the base.
-        let applied = &common.state.applied(self.chunk)[usize::from(self.node)];
-        let epoch = frame.header.epoch;
-        if let Some(base) = &mut self.base
-            && !nothing
-            && (common.is_of_last_reign(self.chunk, epoch) || same_reign(base.epoch, epoch))
-            && frame.header.seq == applied.load(Relaxed)
-        {
-            let contested = base.weights.iter_mut().zip(&self.came);
-            contested.for_each(|(sum, came)| *sum += came);
-        }
-        self.next(now_ns);
-    }
-
-    fn next(&mut self, now_ns: u64) {
-        self.others.retain(|node| *node != self.node);
-        self.ask_first(now_ns);
-    }
-
-    fn ask_first(&mut self, now_ns: u64) {
-        (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
-        self.node = self.others.first().copied().unwrap_or(self.node);
-    }
-
-    fn join(&self, common: &mut Common<'_>, range: u16) {
-        let Some(base) = &self.base else {
-            return;
-        };
-        let (_, last, _) = common.chunk_views(self.chunk);
-        kernels::copy_in(last, &base.weights);
-        common.owe_all(self.chunk, &self.mute);
-        common.owe_half(self.chunk);
-        let applied = common.state.applied(self.chunk);
-        for (kept, ack) in applied.iter().zip(&base.acks) {
-            kept.store(*ack, Relaxed);
-        }
-        let state = common.state.chunk(self.chunk);
-        state.epoch.store(base.epoch, Relaxed);
-        let ack = base.acks[usize::from(common.config.node)];
-        note_taken(state, base.version, Some(ack), false);
-        state.flags.fetch_or(SURE | WHOLE, Relaxed);
-        common.forks.apart.remove(&self.chunk);
-        let lease = &mut common.leases[usize::from(range)];
-        lease.forked_chunks -= 1;
-        lease.joined_chunks += 1;
-        common.counters.forks_joined += 1;
     }
 }

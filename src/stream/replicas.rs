@@ -75,6 +75,7 @@ impl Replicas {
             header::CONTESTED => {
                 return self.note_wanted(common, frame, Given::Contested(header.seq));
             }
+            header::FORMER => return self.note_wanted(common, frame, Given::Former(header.seq)),
             _ => return Err(DropReason::NotReady),
         }
         if epochs::owner(header.epoch) != header.sender {
@@ -120,7 +121,7 @@ impl Replicas {
                 }
                 Given::Replica => common.holds(chunk),
                 // Before this node takes positions of that epoch nothing is contested yet.
-                Given::Contested(_) => follows(common, header, chunk),
+                Given::Contested(_) | Given::Former(_) => follows(common, header, chunk),
                 _ => true,
             };
             let wanted = (header.sender, chunk, given);
@@ -229,10 +230,7 @@ fn send_piece(
         Given::Begun => common.forks.base(chunk),
         _ => None,
     };
-    let contested = match wanted {
-        Given::Contested(before) => common.forks.contested(chunk, to, before.into()),
-        _ => None,
-    };
+    let contested = common.forks.contested(chunk, to, wanted);
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };
     let version = state.version.load(Relaxed);

@@ -151,7 +151,7 @@ pub enum Report {
         /// Which range.
         range: u16,
     },
-    /// Deltas of a node that lost its memory may count twice.
+    /// Deltas of a node that lost its memory, or did not say what it had sent, may count twice.
     Doubled {
         /// That node.
         node: u16,

@@ -46,13 +46,18 @@ impl Restore {
         told_ns: u64,
         next: fn(u32, u16) -> u32,
     ) {
-        self.going.retain(|going| going.range != range);
+        let same = self.going.extract_if(.., |going| going.range == range);
+        let mut rivals: Vec<u16> = same.flat_map(|going| going.rivals).collect();
         let (latest, own) = (common.latest_told(range), common.config.node);
+        if latest != 0 && owner(latest) != own {
+            rivals.push(owner(latest));
+        }
         // Kept: should this life end before the range streams, the next one goes beyond it.
         common.promise(range, next(latest, own));
         let promised = common.promised(range);
         if owner(promised) == own && !common.streams(range) {
-            self.going.push(Going::new(common, range, told_ns));
+            self.going
+                .push(Going::new(common, range, (told_ns, rivals)));
         }
     }
 
@@ -82,7 +87,9 @@ impl Restore {
             if going.stale || is_later(latest, epoch) {
                 let others = owner(latest) != common.config.node;
                 if !(others && common.is_alive(now_ns, owner(latest))) {
-                    self.begin(common, range, going.told_ns(), after);
+                    let told_ns = going.told_ns();
+                    self.going.push(going);
+                    self.begin(common, range, told_ns, after);
                 }
             } else if going.poll(now_ns, common, (&mut self.window, &mut room), out) {
                 end(common, &going);
@@ -162,8 +169,9 @@ fn end(common: &mut Common<'_>, going: &Going) {
     for (at, chunk) in chunks.clone().enumerate() {
         let before = common.master_before(chunk);
         common.note_begun(chunk);
-        // What a node streamed last, and gave itself, has not forked.
-        if before.is_some_and(|before| !going.is_from(at, before)) {
+        // What a node streamed last, and gave itself, has not forked: unless another has begun it
+        // in between, and may have gone on from there.
+        if before.is_some_and(|before| !going.is_from(at, before) || going.has_rivals(before)) {
             common.keep_base(chunk);
         } else {
             common.forks.begin_whole(chunk, before);

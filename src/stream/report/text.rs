@@ -50,7 +50,8 @@ impl Report {
             ),
             Self::Doubled { node } => write!(
                 f,
-                "node {node} lost its memory: deltas of it that two masters of a range had may count twice"
+                "node {node} lost its memory, or did not say what it had sent: deltas of it that two masters of a \
+                 range had may count twice"
             ),
             Self::NotKept { errno } => write!(
                 f,

@@ -96,7 +96,7 @@ const THINNEST: Tempo = Tempo {
     step_ns: 5 * THIN.step_ns,
     soon_ns: 2 * THIN.soon_ns,
     // Nodes are apart five times as long, and more die meanwhile.
-    may_lose: (2, 20),
+    may_lose: (2, 40),
     ..THIN
 };
 

@@ -249,6 +249,48 @@ storms! {
     two_sides_go_on_and_come_together: 3 of 12;
     a_dead_nodes_range_streams_on: 3 of 12;
     who_was_asked_and_given_up_brings_what_it_did: 4 of 12;
+    what_was_taken_before_an_older_beginning_counts_once: 4 of 12;
+}
+
+/// A master hears the others, and they do not hear it. So what it takes of them is in no replica.
+/// The next one begins from an older position and is killed, and then a third from what the master
+/// has. Deltas that were on their way are with the master, and with the one that was killed.
+fn what_was_taken_before_an_older_beginning_counts_once(seeds: Range<u64>) {
+    for seed in seeds {
+        let faults = storm(seed % 41);
+        with_run(seed, &quick(4, seed), faults, |run| {
+            let home = (seed % 4) as u16;
+            let all: Vec<u16> = (0..4).collect();
+            let others: Vec<u16> = (0..4).filter(|node| *node != home).collect();
+            run.work(&all, 500);
+            let nothing = Faults {
+                drop: 1.0,
+                ..faults
+            };
+            for other in &others {
+                run.world.set_way(home, *other, nothing);
+            }
+            let streams = |run: &Run<'_, '_>, node: u16| {
+                let streamed = &run.fleet.state(node).node(home).streamed;
+                streamed.load(std::sync::atomic::Ordering::Relaxed) != 0
+            };
+            run.work(&all, 30);
+            let begins = (0..8 * SOON).find_map(|_| {
+                run.world.step();
+                others.iter().copied().find(|node| streams(run, *node))
+            });
+            let heir = begins.expect("one that takes over");
+            run.world.kill(heir);
+            run.world.set_faults(faults);
+            let rest: Vec<u16> = (0..4).filter(|node| *node != heir).collect();
+            run.work(&rest, 500);
+            run.wait("taken over again", |run| run.is_taken(home, &rest));
+            run.world.restart(heir);
+            run.work(&all, 500);
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
 }
 
 /// A node that is about to give a range back stands still: the next master has asked it, gives it
@@ -506,5 +548,6 @@ fn seeds_of_choice() {
         two_sides_go_on_and_come_together(seed..seed + 1);
         a_dead_nodes_range_streams_on(seed..seed + 1);
         who_was_asked_and_given_up_brings_what_it_did(seed..seed + 1);
+        what_was_taken_before_an_older_beginning_counts_once(seed..seed + 1);
     }
 }

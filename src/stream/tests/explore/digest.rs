@@ -30,6 +30,7 @@ use super::state::{BEGIN_NS, Flight, Node, ROUND_NS, State};
 use crate::stream::Streamer;
 use crate::stream::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
 use crate::stream::epochs::owner;
+use crate::stream::header::Given;
 use crate::wire::{Frame, HEADER_LEN, Kind};
 
 /// Longest time that is told apart: beyond it are only waits for nodes that are away for good.
@@ -328,7 +329,7 @@ fn tell_forks(state: &State, node: &Node, bases: &[Base], told: &mut Told) {
         }
         let own = usize::from(streamer.node());
         for master in 0..streamer.places() {
-            if let Some(kept) = forks.contested(at, master, master) {
+            if let Some(kept) = forks.contested(at, master, Given::Contested(master as u8)) {
                 let seq = kept.seq.wrapping_sub(base.seq[own]);
                 let next = owner(kept.next);
                 let values = &kept.weights[..4];

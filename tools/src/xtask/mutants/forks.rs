@@ -31,8 +31,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "an heir that was silent is not asked",
-        file: "rejoin.rs",
+        file: "rejoin/asked.rs",
         old: "!common.ask_heir(now_ns, self.chunk)",
         new: "self.chunk < common.config.chunks",
+    },
+    Mutant {
+        name: "own work that both masters took counts twice",
+        file: "rejoin/asked.rs",
+        old: "base.add(&sent.weights);",
+        new: "let _ = &sent.weights;",
+    },
+    Mutant {
+        name: "work of a slave that both masters took counts twice",
+        file: "rejoin/asked.rs",
+        old: "self.others.extend(both.map(|node| (node, former)));",
+        new: "self.others.extend(both.take(0).map(|node| (node, former)));",
+    },
+    Mutant {
+        name: "a base that a third node needs is not kept",
+        file: "restore.rs",
+        old: "!going.is_from(at, before) || going.has_rivals(before)",
+        new: "!going.is_from(at, before)",
     },
 ];

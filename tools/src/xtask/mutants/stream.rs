@@ -114,7 +114,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no base is sought further back",
-        file: "rejoin.rs",
+        file: "rejoin/asked.rs",
         old: "(self.before, self.gone_back) = (given, true);",
         new: "return false;",
     },
@@ -126,8 +126,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "what is contested is not left out",
-        file: "rejoin.rs",
-        old: "contested.for_each(|(sum, came)| *sum += came);",
+        file: "rejoin/asked.rs",
+        old: "base.add(&self.came);",
         new: "",
     },
     Mutant {
@@ -259,7 +259,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what a silent slave has is not owed",
         file: "rejoin.rs",
-        old: "one.mute.push(one.node);",
+        old: "one.mute.push((one.node, one.wanted()));",
         new: "",
     },
     Mutant {

@@ -1,0 +1,209 @@
+//! A chunk that its node streamed, and is asked for: of whom, and what has come.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::common::chunk_flags::{SURE, WHOLE};
+use super::super::common::{Common, note_taken};
+use super::super::epochs::{owner, same_reign};
+use super::super::header::Given;
+use super::super::kept::Base;
+use super::LOST_NS;
+use crate::weights::kernels;
+use crate::wire::Frame;
+
+/// Versions within which the number of a delta does not come again: each takes one at most.
+const NUMBERS: u32 = 128;
+
+/// A chunk that is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) chunk: u32,
+    /// The node that is asked now.
+    pub(super) node: u16,
+    /// Whose the base may be: this node's, or that of a node before it, where the two went apart
+    /// then.
+    pub(super) before: u16,
+    /// Whether that is the node that gave this one the chunk.
+    pub(super) gone_back: bool,
+    /// Nodes that have no base.
+    pub(super) without: Vec<u16>,
+    pub(super) asked_ns: u64,
+    pub(super) since_ns: u64,
+    pub(super) began_ns: u64,
+    /// Pieces that came, one bit each, of what is asked for.
+    pub(super) pieces: u8,
+    pub(super) came: Vec<f32>,
+    /// The base, once it is there, and then with what is contested of it.
+    pub(super) base: Option<Base>,
+    /// Nodes that are still to be asked for what is contested, and of when.
+    pub(super) others: Vec<(u16, Given)>,
+    /// Those that did not say.
+    pub(super) mute: Vec<(u16, Given)>,
+    /// Acknowledgements of the base that came, where this node's own is older.
+    pub(super) newer_acks: Vec<u8>,
+}
+
+impl Asked {
+    /// Asks the next node that may have the base. If none is left, what this node did apart is
+    /// lost.
+    pub(super) fn look_for_base(&mut self, now_ns: u64, common: &mut Common<'_>, range: u16) {
+        if common.is_alive(now_ns, self.node) && !self.without.contains(&self.node) {
+            return;
+        }
+        let next = common
+            .living(now_ns)
+            .find(|node| !self.without.contains(node));
+        let all_live = common.members().all(|node| common.is_alive(now_ns, node));
+        let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
+        if let Some(node) = next {
+            self.node = node;
+            (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
+        } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
+            // All are asked once more.
+        } else if (all_live || waited) && !common.ask_heir(now_ns, self.chunk) {
+            common.forget_half(self.chunk);
+            common.state.chunk(self.chunk).flags.store(0, Relaxed);
+            common.forks.apart.remove(&self.chunk);
+            common.leases[usize::from(range)].forked_chunks -= 1;
+            common.note_abandoned(range, 1);
+        }
+    }
+
+    /// No node has gone apart from this one: then from the node that gave this one the chunk. True:
+    /// that one was not asked for yet.
+    fn looks_further_back(&mut self, now_ns: u64, common: &Common<'_>) -> bool {
+        let given = common.begun(self.chunk).map(|begun| owner(begun.0));
+        let Some(given) = given.filter(|given| *given != self.before && !self.gone_back) else {
+            return false;
+        };
+        (self.before, self.gone_back) = (given, true);
+        self.without.clear();
+        self.began_ns = now_ns;
+        true
+    }
+
+    /// What is asked for now.
+    pub(super) fn wanted(&self) -> Given {
+        let first = self.others.first();
+        first.map_or(Given::Base(self.before as u8), |(_, given)| *given)
+    }
+
+    /// The base came: what is contested of it comes next.
+    pub(super) fn take_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
+        let came = Base {
+            epoch: frame.header.epoch,
+            version: frame.header.chunk_version,
+            acks: frame.acks.to_vec(),
+            weights: self.came.clone(),
+            back_ns: 0,
+        };
+        // Of two nodes that took a range over apart, the one that had the older position counts.
+        let own = common.forks.base_of(self.chunk, &[owner(came.epoch)]);
+        let own = own.filter(|own| came.is_later(own)).cloned();
+        let newer = own.as_ref().map(|_| came.acks.clone());
+        let mut base = own.unwrap_or(came);
+        let applied = common.state.applied(self.chunk);
+        let applied = |node: u16| applied[usize::from(node)].load(Relaxed);
+        let differs = |node: &u16| applied(*node) != base.acks[usize::from(*node)];
+        // After as many versions numbers may have come around.
+        let newest = common.state.chunk(self.chunk).version.load(Relaxed);
+        let many = newest.wrapping_sub(base.version) >= NUMBERS;
+        let others = common.others();
+        let contested = others
+            .filter(|node| differs(node) || many && common.peers[usize::from(*node)].heard_ns != 0)
+            .map(|node| (node, Given::Contested(self.before as u8)));
+        self.others = contested.collect();
+        if let Some(newer) = newer {
+            // What the master before had taken after this node's base is with the present one. What
+            // of that came to this node too is in both.
+            let former = Given::Former(owner(base.epoch) as u8);
+            let is_newer = |node: u16| newer[usize::from(node)] != base.acks[usize::from(node)];
+            let both = common
+                .others()
+                .filter(|node| is_newer(*node) && differs(node));
+            self.others.extend(both.map(|node| (node, former)));
+            let own = common.config.node;
+            let sent = common.forks.contested(self.chunk, own, former);
+            let is_newest = |seq: u8| seq == newer[usize::from(own)];
+            if let Some(sent) = sent.filter(|sent| is_newest(sent.seq))
+                && same_reign(base.epoch, sent.epoch)
+            {
+                base.add(&sent.weights);
+            }
+            self.newer_acks = newer;
+        }
+        self.base = Some(base);
+        self.mute.clear();
+        self.ask_first(now_ns);
+    }
+
+    pub(super) fn take_contested(
+        &mut self,
+        now_ns: u64,
+        common: &Common<'_>,
+        frame: &Frame<'_>,
+        nothing: bool,
+    ) {
+        let node = usize::from(self.node);
+        let (epoch, seq) = (frame.header.epoch, frame.header.seq);
+        let applied = common.state.applied(self.chunk)[node].load(Relaxed);
+        let wanted = self.wanted();
+        if let Some(base) = &mut self.base
+            && !nothing
+        {
+            let of_base = same_reign(base.epoch, epoch);
+            // Another number: this node never had it. Of a former reign: that is in the base.
+            let is_in_both = match wanted {
+                Given::Former(_) => of_base && seq == self.newer_acks[node],
+                _ => seq == applied && (of_base || common.is_of_last_reign(self.chunk, epoch)),
+            };
+            if is_in_both {
+                base.add(&self.came);
+            }
+        }
+        self.next(now_ns);
+    }
+
+    /// Asks the next one.
+    pub(super) fn next(&mut self, now_ns: u64) {
+        self.others.remove(0);
+        self.ask_first(now_ns);
+    }
+
+    fn ask_first(&mut self, now_ns: u64) {
+        (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
+        self.node = self.others.first().map_or(self.node, |(node, _)| *node);
+    }
+
+    pub(super) fn join(&self, common: &mut Common<'_>, range: u16) {
+        let Some(base) = &self.base else {
+            return;
+        };
+        let (_, last, _) = common.chunk_views(self.chunk);
+        kernels::copy_in(last, &base.weights);
+        let mut mute = Vec::new();
+        for (node, given) in &self.mute {
+            match given {
+                // That is not asked for again.
+                Given::Former(_) => common.note_doubled(*node),
+                _ => mute.push(*node),
+            }
+        }
+        common.owe_all(self.chunk, &mute);
+        common.owe_half(self.chunk);
+        let applied = common.state.applied(self.chunk);
+        for (kept, ack) in applied.iter().zip(&base.acks) {
+            kept.store(*ack, Relaxed);
+        }
+        let state = common.state.chunk(self.chunk);
+        state.epoch.store(base.epoch, Relaxed);
+        let ack = base.acks[usize::from(common.config.node)];
+        note_taken(state, base.version, Some(ack), false);
+        state.flags.fetch_or(SURE | WHOLE, Relaxed);
+        common.forks.apart.remove(&self.chunk);
+        let lease = &mut common.leases[usize::from(range)];
+        lease.forked_chunks -= 1;
+        lease.joined_chunks += 1;
+        common.counters.forks_joined += 1;
+    }
+}
