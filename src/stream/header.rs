@@ -255,3 +255,46 @@ pub(super) fn restore(
         ..of_kind(common, Kind::Restore, common.ranges.range_of(chunk))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer to an ask before, about another node, may be late.
+    #[test]
+    fn nothing_is_so_of_one_kind_and_one_node() {
+        let says_nothing_of = |given: Given| Header {
+            kind: Kind::Restore,
+            flags: 0,
+            dtype: Dtype::F32,
+            acks: 2,
+            seq: given.content() as u8,
+            session: 1,
+            epoch: 0,
+            sender: 1,
+            range: 0,
+            chunk: 0,
+            chunk_version: given.whose().into(),
+            iterations: 0,
+            payload_len: 64,
+            content: Given::Nothing.content(),
+            part: 0,
+            held: 0,
+        };
+        let all = [
+            Given::Base(1),
+            Given::Base(2),
+            Given::Contested(2),
+            Given::Former(2),
+        ];
+        for (asked, said) in all.iter().flat_map(|asked| all.map(|said| (*asked, said))) {
+            let is_nothing = asked.is_nothing(&says_nothing_of(said));
+            assert_eq!(is_nothing, asked == said, "{asked:?}, {said:?}");
+        }
+        let given = Header {
+            content: Given::Base(1).content(),
+            ..says_nothing_of(Given::Base(1))
+        };
+        assert!(!Given::Base(1).is_nothing(&given));
+    }
+}

@@ -250,6 +250,45 @@ storms! {
     a_dead_nodes_range_streams_on: 3 of 12;
     who_was_asked_and_given_up_brings_what_it_did: 4 of 12;
     what_was_taken_before_an_older_beginning_counts_once: 4 of 12;
+    what_slaves_sent_to_both_sides_counts_once: 4 of 12;
+}
+
+/// Two nodes hear the others no more, which hear them for a while yet: what they send is taken, and
+/// they send it again on their own side. Each side takes the range over from another position.
+fn what_slaves_sent_to_both_sides_counts_once(seeds: Range<u64>) {
+    for seed in seeds {
+        let faults = storm(seed % 41);
+        with_run(seed, &quick(5, seed), faults, |run| {
+            // The last one is on the side that wins.
+            let (all, here, there) = ([0, 1, 2, 3, 4], [0, 3, 4], [1, 2]);
+            let nothing = Faults {
+                drop: 1.0,
+                ..faults
+            };
+            run.work(&all, 500);
+            for (a, b) in here.iter().flat_map(|a| there.map(|b| (*a, b))) {
+                run.world.set_way(a, b, nothing);
+            }
+            run.work(&all, 30);
+            steps(run.world, 300);
+            for (a, b) in here.iter().flat_map(|a| there.map(|b| (*a, b))) {
+                run.world.set_way(b, a, nothing);
+            }
+            run.world.kill(0);
+            run.living = vec![1, 2, 3, 4];
+            run.work(&[1, 2, 3, 4], 500);
+            run.wait("taken over twice", |run| {
+                run.is_taken(0, &there) && run.is_taken(0, &[3, 4])
+            });
+            run.work(&[1, 2, 3, 4], 500);
+            run.world.set_faults(faults);
+            run.world.restart(0);
+            run.living = all.to_vec();
+            run.work(&all, 500);
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
 }
 
 /// A master hears the others, and they do not hear it. So what it takes of them is in no replica.
@@ -549,5 +588,6 @@ fn seeds_of_choice() {
         a_dead_nodes_range_streams_on(seed..seed + 1);
         who_was_asked_and_given_up_brings_what_it_did(seed..seed + 1);
         what_was_taken_before_an_older_beginning_counts_once(seed..seed + 1);
+        what_slaves_sent_to_both_sides_counts_once(seed..seed + 1);
     }
 }
