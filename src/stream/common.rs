@@ -333,6 +333,13 @@ impl<'a> Common<'a> {
         self.portion.note(iterations, || others);
     }
 
+    /// So many nodes are there now, this one too: more than the job began with, maybe.
+    pub(super) fn share_among(&mut self, nodes: u16) {
+        let nodes = nodes.max(self.config.nodes);
+        self.portion.share_among(nodes);
+        self.shares.share_with(nodes - 1);
+    }
+
     /// What this node's deltas are multiplied by, above 0, at most 1.
     #[inline]
     pub(super) fn portion(&self) -> f32 {

@@ -38,6 +38,8 @@ impl Hellos {
         if now_ns < self.due_ns {
             return false;
         }
+        let there = 1 + common.living(now_ns).count() as u16;
+        common.share_among(there);
         let settled = common.ready()
             && !common.leaves()
             // Others wait for the news.

@@ -36,6 +36,11 @@ impl Portion {
         }
     }
 
+    /// As many nodes are there now: each of them may make its part.
+    pub(super) fn share_among(&mut self, nodes: u16) {
+        self.least = 1.0 / f64::from(nodes.max(1));
+    }
+
     /// The portion, above 0, at most 1.
     pub(super) fn value(&self) -> f32 {
         (self.own / self.all).max(self.least) as f32
@@ -83,6 +88,16 @@ mod tests {
             portion.note(own, || others);
         }
         assert!(portion.value() > 0.99, "{}", portion.value());
+    }
+
+    /// A job that two nodes began, and six came later: eighths make one mean, and halves four.
+    #[test]
+    fn nodes_that_came_later_have_their_part() {
+        let mut portion = Portion::new(2);
+        run(&mut portion, 1..1000, 7);
+        assert_eq!(portion.value(), 0.5);
+        portion.share_among(8);
+        assert!((portion.value() - 0.125).abs() < 1e-3);
     }
 
     #[test]

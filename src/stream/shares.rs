@@ -35,6 +35,11 @@ impl Shares {
         }
     }
 
+    /// As many others are there now: nodes come.
+    pub(super) fn share_with(&mut self, others: u16) {
+        self.answers_per_position = i64::from(others.max(1));
+    }
+
     fn most(&self) -> i64 {
         SLACK * self.answers_per_position
     }
