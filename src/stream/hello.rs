@@ -2,6 +2,7 @@
 //!
 //! Each node says which life of each node it knows, which epoch of its range, and how much of it it
 //! holds. [`epochs`](super::epochs) and [`takeover`](super::takeover) have what follows from that.
+//! As many nodes as are heard when one goes share the mean and the rate.
 
 use super::common::Common;
 use super::strangers;

@@ -1,8 +1,8 @@
 //! The portion of the cluster's iterations that this node makes: what its deltas count for in a
 //! mean.
 //!
-//! Arithmetic over counts. Invariants: above 0 and at most 1; not below 1 / nodes, so that a slow
-//! node's solvers, which step by up to 1 / portion, take no wild steps.
+//! Arithmetic over counts. Invariants: above 0 and at most 1; not below 1 / nodes (that are there),
+//! so that a slow node's solvers, which step by up to 1 / portion, take no wild steps.
 //!
 //! The deltas of all nodes, each times its portion, make one mean. A node whose solvers step by
 //! 1 / portion walks as fast as the whole cluster will, and is put right when the others' work
