@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::Claims;
 use super::forks::Forks;
-use super::iterations::Told;
+use super::iterations::{Steps, Told};
 use super::lease::Lease;
 use super::lives::Lives;
 use super::portion::Portion;
@@ -119,7 +119,8 @@ pub(super) struct Common<'a> {
     local_iterations: u64,
     /// Iterations of other nodes that were made long before this node was told.
     pub(super) leaps: u64,
-    portion: Portion,
+    pub(super) portion: Portion,
+    pub(super) steps: Steps,
     /// Whether this node was ready when it last looked: what its frames say.
     was_ready: bool,
     reports: Reports,
@@ -163,6 +164,7 @@ impl<'a> Common<'a> {
             local_iterations: 0,
             leaps: 0,
             portion: Portion::new(config.nodes),
+            steps: Steps::new(config.nodes),
             was_ready: false,
             reports: Reports::default(),
             config,
@@ -331,13 +333,6 @@ impl<'a> Common<'a> {
         self.local_iterations = iterations;
         let others = self.iterations_of_others() - self.leaps;
         self.portion.note(iterations, || others);
-    }
-
-    /// So many nodes are there now, this one too: more than the job began with, maybe.
-    pub(super) fn share_among(&mut self, nodes: u16) {
-        let nodes = nodes.max(self.config.nodes);
-        self.portion.share_among(nodes);
-        self.shares.share_with(nodes - 1);
     }
 
     /// What this node's deltas are multiplied by, above 0, at most 1.

@@ -10,6 +10,10 @@
 //! is not known to be lost. If a chunk was not called for, or there was no room for its answer,
 //! that waits for the next turn: at once it would be as late, and would keep back what comes after
 //! it.
+//!
+//! Where a lead begins, all that is called for in that turn was answered at once in the one before.
+//! It is answered a second time: without, a whole turn would go by in silence, and the master's
+//! flow window lets next to nothing go then.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,10 +28,10 @@ use super::{Outbox, To, header, lead};
 use crate::weights::kernels;
 use crate::wire::{self, Dtype, Header};
 
-/// What was answered of each chunk, by one slave.
+/// What was answered early of each chunk, by one slave.
 #[cfg_attr(test, derive(Clone, Debug))]
 pub(super) struct Early {
-    /// Version of the position that was answered last.
+    /// Version of the position that was answered last, when another called for it.
     answered: Vec<Option<u32>>,
     /// The position of a chunk that is held.
     held: Vec<f32>,
@@ -58,10 +62,7 @@ impl Early {
             .map_or(0, |turn| lead::chunks(header.held, turn.len()));
         let ahead = turn.and_then(|turn| turn.chunk_ahead(header.chunk, lead));
         let Some(ahead) = ahead.filter(|_| lead > 0) else {
-            let sent = common.counters.deltas_sent;
             take(common, narrow, header, pos, ack, out);
-            let went = common.counters.deltas_sent > sent;
-            self.answered[header.chunk as usize] = went.then_some(header.chunk_version);
             return;
         };
         take_unanswered(common, header, pos, ack);

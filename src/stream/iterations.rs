@@ -49,7 +49,58 @@ impl Told {
     }
 }
 
+/// Steps that each node has made: iterations, divided by the nodes that were there then.
+///
+/// Invariant: what was counted stays so, as many nodes as there are later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    nodes: u16,
+    /// Iterations of all and steps of each when there were another number of nodes, last.
+    iterations: u64,
+    steps: f64,
+}
+
+impl Steps {
+    pub(super) fn new(nodes: u16) -> Self {
+        Self {
+            nodes: nodes.max(1),
+            iterations: 0,
+            steps: 0.0,
+        }
+    }
+
+    /// Steps of each node when all have made so many iterations.
+    fn at(&self, iterations: u64) -> f64 {
+        let made = iterations.saturating_sub(self.iterations);
+        self.steps + made as f64 / f64::from(self.nodes)
+    }
+
+    /// As many nodes share the work from now on, when all have made so many iterations.
+    fn share_among(&mut self, nodes: u16, iterations: u64) {
+        if self.nodes != nodes {
+            self.steps = self.at(iterations);
+            self.iterations = iterations;
+            self.nodes = nodes.max(1);
+        }
+    }
+}
+
 impl Common<'_> {
+    /// So many nodes are there now, this one too: more than the job began with, maybe.
+    pub(super) fn share_among(&mut self, nodes: u16) {
+        let nodes = nodes.max(self.config.nodes);
+        let iterations = self.iterations();
+        self.steps.share_among(nodes, iterations);
+        self.portion.share_among(nodes);
+        self.shares.share_with(nodes - 1);
+    }
+
+    /// Steps that each node has made: a count that grows with [`iterations`](Self::iterations).
+    #[inline]
+    pub(super) fn steps(&self) -> f64 {
+        self.steps.at(self.iterations())
+    }
+
     pub(super) fn iterations_of_others(&self) -> u64 {
         let sum = |sum: u64, peer: &Peer| sum.saturating_add(peer.iterations);
         self.peers.iter().fold(0, sum)
@@ -146,6 +197,19 @@ impl Common<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Turns of a job that two nodes began and six joined: no leap where they come or go.
+    #[test]
+    fn steps_are_of_the_nodes_that_were_there() {
+        let mut steps = Steps::new(2);
+        assert_eq!(steps.at(100), 50.0);
+        steps.share_among(8, 100);
+        assert_eq!((steps.at(100), steps.at(180)), (50.0, 60.0));
+        steps.share_among(8, 140);
+        assert_eq!(steps.at(180), 60.0);
+        steps.share_among(4, 180);
+        assert_eq!((steps.at(180), steps.at(220)), (60.0, 70.0));
+    }
 
     #[test]
     fn what_all_hellos_tell_for_long_enough_counts() {

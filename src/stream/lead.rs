@@ -20,6 +20,9 @@ const MORE: f64 = 8.0;
 const MORE_SHARE: f64 = 1.0 / 16.0;
 /// Where that is too much, so many times is enough.
 const LEAST_TIMES: f64 = 1.5;
+/// Steps in a turn of a master that has a lead, at least. Less than for a first one: where one
+/// begins, a turn of answers goes twice.
+const STAYS: f64 = 0.5;
 /// Share of what is known that the newest answer replaces.
 const SMOOTHING: f64 = 1.0 / 32.0;
 
@@ -28,8 +31,8 @@ const SMOOTHING: f64 = 1.0 / 32.0;
 pub(super) struct Lead {
     /// Positions on the way when an answer comes, smoothed.
     flying: f64,
-    /// Iterations of all nodes when the turn began.
-    iterations: u64,
+    /// Steps that each node had made when the turn began.
+    began: f64,
     /// Steps of each node in the last turn.
     steps: f64,
     /// What was on the way when this turn began; none: answers are to come at once.
@@ -43,14 +46,18 @@ impl Lead {
         self.flying += SMOOTHING * (flying as f64 - self.flying);
     }
 
-    /// A turn begins, when all of `nodes` together have made so many iterations.
-    pub(super) fn begin_turn(&mut self, iterations: u64, nodes: u16) {
-        let made = iterations.saturating_sub(self.iterations);
-        self.iterations = iterations;
+    /// A turn begins, when each node has made so many steps, ever.
+    pub(super) fn begin_turn(&mut self, steps: f64) {
         // Nothing is won in a turn that is shorter than a step, and two passes over a chunk cost
         // more than one.
-        self.steps = made as f64 / f64::from(nodes.max(1));
-        self.on_the_way = (self.steps >= 1.0).then_some(self.flying);
+        self.steps = (steps - self.began).max(0.0);
+        self.began = steps;
+        let least = if self.on_the_way.is_some() {
+            STAYS
+        } else {
+            1.0
+        };
+        self.on_the_way = (self.steps >= least).then_some(self.flying);
     }
 
     /// Steps of each node in the last turn.
@@ -107,9 +114,11 @@ mod tests {
 
     fn lead(flying: u64, made: u64) -> Lead {
         let mut lead = Lead::default();
-        lead.begin_turn(1000, 4);
+        lead.begin_turn(250.0);
         (0..1000).for_each(|_| lead.note_answer(flying));
-        lead.begin_turn(1000 + made, 4);
+        // Without a step: there is no lead before.
+        lead.begin_turn(250.0);
+        lead.begin_turn(250.0 + made as f64 / 4.0);
         lead
     }
 
@@ -133,6 +142,19 @@ mod tests {
             assert!((least..=most).contains(&chunks), "{len}: {chunks}");
         }
         assert_eq!(u64::from(lead(10, 4).of(140)), MOST, "a quarter is enough");
+    }
+
+    #[test]
+    fn it_stays_where_a_turn_takes_about_a_step() {
+        let mut lead = lead(10, 4);
+        let mut begun = 251.0;
+        let mut of = |steps: f64| {
+            begun += steps;
+            lead.begin_turn(begun);
+            lead.of(1000) > 0
+        };
+        let leads = [0.9, 0.6, 0.4, 0.6, 0.9, 1.1, 0.9].map(&mut of);
+        assert_eq!(leads, [true, true, false, false, false, true, true]);
     }
 
     #[test]

@@ -175,8 +175,7 @@ impl Master {
         if self.cursor <= before {
             common.counters.cycles += 1;
             self.keeping.begin_pass(now_ns);
-            self.lead
-                .begin_turn(common.iterations(), common.config.nodes);
+            self.lead.begin_turn(common.steps());
             let nodes =
                 (common.config.merge == Merge::Mean).then(|| 1.0 / f64::from(common.portion()));
             self.momentum

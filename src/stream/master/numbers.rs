@@ -24,8 +24,8 @@ impl Master {
     pub(super) fn move_on(&mut self, common: &Common<'_>, chunk: u32, w: WeightsView<'_>) {
         let place = self.own(chunk);
         if self.momentum.moves(place) {
-            let steps = common.iterations() as f64 / f64::from(common.config.nodes);
-            self.momentum.move_on(place, steps, w, common.writes());
+            self.momentum
+                .move_on(place, common.steps(), w, common.writes());
         }
     }
 
