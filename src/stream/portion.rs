@@ -23,6 +23,8 @@ pub(super) struct Portion {
     least: f64,
     /// Iterations of this node, and of all, when the window began.
     began: Option<(u64, u64)>,
+    /// Whether a window has ended.
+    measured: bool,
 }
 
 impl Portion {
@@ -33,12 +35,18 @@ impl Portion {
             all: WINDOW as f64 * f64::from(nodes),
             least: 1.0 / f64::from(nodes),
             began: None,
+            measured: false,
         }
     }
 
-    /// As many nodes are there now: each of them may make its part.
+    /// As many nodes are there now: each of them may make its part. As long as nothing is measured
+    /// they are taken to be alike.
     pub(super) fn share_among(&mut self, nodes: u16) {
-        self.least = 1.0 / f64::from(nodes.max(1));
+        let nodes = f64::from(nodes.max(1));
+        self.least = 1.0 / nodes;
+        if !self.measured {
+            self.all = self.own * nodes;
+        }
     }
 
     /// The portion, above 0, at most 1.
@@ -59,6 +67,7 @@ impl Portion {
         if let Some((own_before, all_before)) = self.began.replace((own, all)) {
             let made = (own - own_before) as f64;
             let by_all = (all.saturating_sub(all_before) as f64).max(made);
+            self.measured = true;
             self.own += SMOOTHING * (made - self.own);
             self.all += SMOOTHING * (by_all - self.all);
         }
@@ -98,6 +107,21 @@ mod tests {
         assert_eq!(portion.value(), 0.5);
         portion.share_among(8);
         assert!((portion.value() - 0.125).abs() < 1e-3);
+    }
+
+    /// Who comes later begins as one of those who are there, not as one of the first.
+    #[test]
+    fn who_comes_later_begins_as_one_of_all() {
+        let mut portion = Portion::new(2);
+        portion.share_among(8);
+        assert_eq!(portion.value(), 0.125);
+        portion.note(1, || 7);
+        portion.share_among(4);
+        assert_eq!(portion.value(), 0.25);
+        run(&mut portion, 2..1000, 3);
+        // It is measured now: who comes changes it as work comes.
+        portion.share_among(8);
+        assert!((portion.value() - 0.25).abs() < 1e-3);
     }
 
     #[test]

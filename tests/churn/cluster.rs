@@ -334,6 +334,12 @@ impl Cluster {
         let of = |node| self.hosts.meter(node, "abandoned_chunks");
         (0..NODES).map(of).sum()
     }
+
+    /// What all nodes' work counts for in the mean: about 1.
+    pub(crate) fn portions(&self) -> f64 {
+        let of = |node| self.hosts.meter(node, "portion_millionths") as f64 / 1e6;
+        (0..NODES).map(of).sum()
+    }
 }
 
 pub(crate) fn seconds(otherwise: u64) -> Duration {

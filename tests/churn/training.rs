@@ -102,6 +102,7 @@ fn train(name: &str, unicast: bool, sealed: bool) -> f64 {
         (made < enough).then(|| format!("{made} of {enough}"))
     });
     let made = all_iterations(&cluster);
+    let portions = cluster.portions();
     let accuracy = finish(&mut cluster, &data);
     let said = |node| cluster.hosts.log(&format!("solver-log{node}"));
     let halved: usize = (0..NODES)
@@ -109,12 +110,14 @@ fn train(name: &str, unicast: bool, sealed: bool) -> f64 {
         .sum();
     eprintln!(
         "{name}, seed {}: accuracy {accuracy:.4} after {made} iterations, {} events, steps halved \
-         {halved} times, {} chunks abandoned\n{}",
+         {halved} times, {} chunks abandoned, portions {portions:.2}\n{}",
         seed(),
         cluster.events.len(),
         cluster.abandoned(),
         told(&sampler.steps(), &cluster.events, from, to)
     );
+    // Each of the eight counted at least as one of the four that the job begins with: that makes 2.
+    assert!((0.7..1.8).contains(&portions), "portions {portions}");
     clear(cluster);
     accuracy
 }
