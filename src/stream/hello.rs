@@ -39,8 +39,7 @@ impl Hellos {
         if now_ns < self.due_ns {
             return false;
         }
-        let there = 1 + common.living(now_ns).count() as u16;
-        common.share_among(there);
+        common.count_nodes(now_ns);
         let settled = common.ready()
             && !common.leaves()
             // Others wait for the news.

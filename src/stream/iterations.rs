@@ -49,7 +49,7 @@ impl Told {
     }
 }
 
-/// Steps that each node has made: iterations, divided by the nodes that were there then.
+/// Steps that each node has made: iterations, divided by the nodes that learnt then.
 ///
 /// Invariant: what was counted stays so, as many nodes as there are later.
 #[derive(Clone, Copy, Debug)]
@@ -86,13 +86,30 @@ impl Steps {
 }
 
 impl Common<'_> {
-    /// So many nodes are there now, this one too: more than the job began with, maybe.
-    pub(super) fn share_among(&mut self, nodes: u16) {
-        let nodes = nodes.max(self.config.nodes);
-        let iterations = self.iterations();
-        self.steps.share_among(nodes, iterations);
+    /// Looks who is there, more than the job began with maybe, and who of them learns.
+    pub(super) fn count_nodes(&mut self, now_ns: u64) {
+        let there = 1 + self.living(now_ns).count() as u16;
+        let nodes = there.max(self.config.nodes);
         self.portion.share_among(nodes);
         self.shares.share_with(nodes - 1);
+        let learns = |node: &u16| self.peers[usize::from(*node)].iterations > 0;
+        let others = self.living(now_ns).filter(learns).count() as u16;
+        let learning = match others + u16::from(self.local_iterations() > 0) {
+            // All of them are about to begin, as far as is known.
+            0 => nodes,
+            learning => learning,
+        };
+        let iterations = self.iterations();
+        self.steps.share_among(learning, iterations);
+    }
+
+    /// Nodes whose work makes one mean: by this node's part of it, or, if it does none, as many as
+    /// are there and learn.
+    pub(super) fn nodes_that_learn(&self) -> f64 {
+        match self.local_iterations() {
+            0 => self.steps.nodes.into(),
+            _ => 1.0 / f64::from(self.portion()),
+        }
     }
 
     /// Steps that each node has made: a count that grows with [`iterations`](Self::iterations).

@@ -176,8 +176,7 @@ impl Master {
             common.counters.cycles += 1;
             self.keeping.begin_pass(now_ns);
             self.lead.begin_turn(common.steps());
-            let nodes =
-                (common.config.merge == Merge::Mean).then(|| 1.0 / f64::from(common.portion()));
+            let nodes = (common.config.merge == Merge::Mean).then(|| common.nodes_that_learn());
             self.momentum
                 .begin_turn(self.turn.len(), self.lead.steps(), nodes);
             self.checks.begin_pass(now_ns, &common.config, &self.turn);

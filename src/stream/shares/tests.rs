@@ -64,6 +64,31 @@ fn faults(limit: Limit) -> Faults {
     }
 }
 
+/// Of nodes that come later each answers too: so many more answers go to an own frame.
+#[test]
+fn who_comes_later_has_its_share_of_answers() {
+    let room = Some(super::Room { now: 1, most: 8 });
+    let answers = |shares: &mut super::Shares| {
+        let mut went = 0;
+        // Own frames always want to go.
+        for _ in 0..800 {
+            match shares.own_frames(1, room) {
+                0 => {
+                    shares.answer_sent();
+                    went += 1;
+                }
+                _ => shares.own_sent(),
+            }
+        }
+        went
+    };
+    let mut shares = super::Shares::new(2);
+    assert_eq!(answers(&mut shares), 400);
+    shares.share_with(7);
+    let went = answers(&mut shares);
+    assert!((690..=710).contains(&went), "{went}");
+}
+
 fn run(world: &mut World<'_>, ms: u64) {
     for _ in 0..ms * 1_000_000 / STEP_NS {
         world.step();

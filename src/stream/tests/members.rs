@@ -100,6 +100,40 @@ pub(super) fn who_joins_and_leaves_loses_nothing(seeds: Range<u64>) {
     }
 }
 
+/// Nodes that learn make so many steps each.
+fn learn(run: &mut Run<'_, '_>, made: &mut [u64; 4], learning: &[u16], steps: u64) {
+    for _ in 0..steps {
+        for node in learning {
+            made[usize::from(*node)] += 1;
+            run.world.set_iterations(*node, made[usize::from(*node)]);
+        }
+        run.world.step_by(10_000_000);
+    }
+}
+
+/// Two nodes begin a job, of which one learns, and two more that learn join it. Then three make one
+/// mean, and a step is one of each of the three.
+#[test]
+fn work_counts_by_who_is_there_and_learns() {
+    with_run(1, &open(2, 0), Faults::default(), |run| {
+        let mut made = [0; 4];
+        let steps = |run: &Run<'_, '_>| run.world.streamer(0).unwrap().common.steps();
+        let learning = |run: &Run<'_, '_>| run.world.streamer(0).unwrap().common.nodes_that_learn();
+        learn(run, &mut made, &[1], 200);
+        assert_eq!(learning(run), 1.0);
+        let began = steps(run);
+        [2, 3].into_iter().for_each(|node| join(run, node));
+        learn(run, &mut made, &[1, 2, 3], 600);
+        assert_eq!(learning(run), 3.0);
+        let each = steps(run) - began;
+        assert!((550.0..650.0).contains(&each), "{each} steps");
+        for node in 1..4 {
+            let portion = run.world.streamer(node).unwrap().common.portion.value();
+            assert!((0.30..0.37).contains(&portion), "node {node}: {portion}");
+        }
+    });
+}
+
 /// The same while a node is paused, so that ranges of silent masters move at the same time.
 fn members_come_and_go_while_others_die(seeds: Range<u64>) {
     for seed in seeds {
