@@ -1,4 +1,4 @@
-//! How many iterations the job has made, as far as this node knows.
+//! How many iterations the job has made, as far as this node knows, and how many steps each node.
 //!
 //! A node hears of each living node what that made in its present life
 //! ([`claims`](super::claims)). What was made in former lives, its own too, others may know alone;

@@ -116,7 +116,7 @@ mod tests {
         let mut lead = Lead::default();
         lead.begin_turn(250.0);
         (0..1000).for_each(|_| lead.note_answer(flying));
-        // Without a step: there is no lead before.
+        // No step was made: there is no lead yet.
         lead.begin_turn(250.0);
         lead.begin_turn(250.0 + made as f64 / 4.0);
         lead
