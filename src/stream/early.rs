@@ -2,14 +2,13 @@
 //!
 //! A position says its [lead](super::lead). If it has one, it calls for the delta of the chunk that
 //! is so far behind it in the turn of its master, which may be of another range. It is itself taken
-//! without an answer. What an answer does to
-//! a chunk is the same at any time: it takes the position that is held once more
-//! ([`take`](super::take)).
+//! without an answer. What an answer does to a chunk is the same at any time: it takes the position
+//! that is held once more ([`take`](super::take)).
 //!
-//! Invariant: each position that is taken is answered once at most, so that nothing goes twice that
-//! is not known to be lost. If a chunk was not called for, or there was no room for its answer,
-//! that waits for the next turn: at once it would be as late, and would keep back what comes after
-//! it.
+//! Invariant: each position that is taken is answered early once at most, so that nothing goes
+//! again and again that is not known to be lost. If a chunk was not called for, or there was no
+//! room for its answer, that waits for the next turn: at once it would be as late, and would keep
+//! back what comes after it.
 //!
 //! Where a lead begins, all that is called for in that turn was answered at once in the one before.
 //! It is answered a second time: without, a whole turn would go by in silence, and the master's

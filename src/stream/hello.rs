@@ -2,7 +2,8 @@
 //!
 //! Each node says which life of each node it knows, which epoch of its range, and how much of it it
 //! holds. [`epochs`](super::epochs) and [`takeover`](super::takeover) have what follows from that.
-//! As many nodes as are heard when one goes share the mean and the rate.
+//! As many nodes as are heard when one goes share the mean and the rate. Turns of masters count
+//! those that learn.
 
 use super::common::Common;
 use super::strangers;
