@@ -137,7 +137,9 @@ def train(args: argparse.Namespace) -> None:
             "before": before,
             "loss": test(),
         }
-        print(json.dumps(result), flush=True)
+        # In one write, unlike `print` of a Python without buffers: two processes say it at once.
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
 
 
 def both() -> int:

@@ -27,11 +27,11 @@ def end_with_the_tests():
     LIBC.prctl(1, signal.SIGKILL)
 
 
-def start(*options, environ=None, example="mnist_share"):
+def start(*options, environ=None, example="mnist_share", stdout=subprocess.PIPE):
     command = [sys.executable, "-W", "ignore", f"{EXAMPLES}/{example}.py", *options]
     return subprocess.Popen(
         command,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environ or {})},
@@ -294,10 +294,17 @@ class LiveBuffer(Job):
 
 def both_nodes(test, example, *options):
     """What the two nodes say that an example starts; they must end equal."""
-    process = start(*options, example=example)
-    out, log = process.communicate()
+    # Each read gives what one write has written (`O_DIRECT` in pipe(2)), and a Python without
+    # buffers writes all at once, or it mixes the lines of the two.
+    reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    process = start(*options, environ={"PYTHONUNBUFFERED": "1"}, example=example, stdout=writer)
+    os.close(writer)
+    _, log = process.communicate()
+    with open(reader, "rb", buffering=0) as pipe:
+        lines = list(iter(lambda: pipe.read(65536), b""))
     test.assertEqual(process.returncode, 0, log)
-    found = [json.loads(line) for line in out.splitlines()]
+    found = [json.loads(line) for line in lines]
+    test.assertTrue(all(line.endswith(b"\n") for line in lines), lines)
     test.assertEqual(sorted(one["node"] for one in found), [0, 1], log)
     test.assertTrue(all(one["equal"] for one in found), log)
     test.assertEqual(len({one["digest"] for one in found}), 1)
