@@ -230,7 +230,7 @@ impl<'a> World<'a> {
 
     /// A step of another length. A longer one costs no more.
     pub fn step_by(&mut self, ns: u64) {
-        self.network.now_ns += ns;
+        self.network.step(ns);
         let now = self.network.now_ns;
         self.network.read(self.fleet);
         while let Some((to, bytes)) = self.network.next_due() {

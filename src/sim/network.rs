@@ -188,6 +188,12 @@ impl Network {
         usize::from(from) * usize::from(self.nodes) + usize::from(to)
     }
 
+    /// The clock goes on.
+    pub(super) fn step(&mut self, ns: u64) {
+        self.now_ns += ns;
+        self.on_the_way.note_step(ns);
+    }
+
     /// A frame that has arrived, and at whom; `None`: no more at this time.
     pub(super) fn next_due(&mut self) -> Option<(u16, Bytes)> {
         loop {

@@ -48,7 +48,7 @@ impl Outbox for Port<'_> {
         if !self.network.admit(self.from, len) {
             return false;
         }
-        let mut bytes: Bytes = vec![0; len].into();
+        let mut bytes: Bytes = std::iter::repeat_n(0, len).collect();
         fill(Arc::make_mut(&mut bytes));
         match to {
             // Hosts without a number are not simulated.

@@ -7,8 +7,10 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Length of an interval, ns.
+/// Shortest interval, ns.
 const INTERVAL_NS: u64 = 1 << 16;
+/// Empty lists that are kept for intervals to come.
+const SPARE: usize = 64;
 
 /// When something is due, ns; of two at one time the one that was pushed first comes first.
 type Key = (u64, u64);
@@ -47,8 +49,11 @@ pub(super) struct Queue<T> {
     pushed: BinaryHeap<Entry<T>>,
     /// End of the present interval, ns.
     end_ns: u64,
+    /// Length of an interval, ns.
+    interval_ns: u64,
     /// By interval.
     later: BTreeMap<u64, Vec<Entry<T>>>,
+    spare: Vec<Vec<Entry<T>>>,
     /// How many were pushed.
     order: u64,
     len: usize,
@@ -60,7 +65,9 @@ impl<T> Queue<T> {
             present: Vec::new(),
             pushed: BinaryHeap::new(),
             end_ns: 0,
+            interval_ns: INTERVAL_NS,
             later: BTreeMap::new(),
+            spare: Vec::new(),
             order: 0,
             len: 0,
         }
@@ -80,8 +87,28 @@ impl<T> Queue<T> {
         if due_ns < self.end_ns {
             self.pushed.push(entry);
         } else {
-            let interval = self.later.entry(due_ns / INTERVAL_NS);
-            interval.or_default().push(entry);
+            self.put_later(entry);
+        }
+    }
+
+    fn put_later(&mut self, entry: Entry<T>) {
+        let interval = self.later.entry(entry.key.0 / self.interval_ns);
+        let spare = &mut self.spare;
+        let entries = interval.or_insert_with(|| spare.pop().unwrap_or_default());
+        entries.push(entry);
+    }
+
+    /// The clock goes on by `step_ns` at once: what comes within a step need not be told apart
+    /// before, so intervals are as long from now on.
+    pub(super) fn note_step(&mut self, step_ns: u64) {
+        if step_ns <= self.interval_ns {
+            return;
+        }
+        self.interval_ns = step_ns;
+        for (_, entries) in std::mem::take(&mut self.later) {
+            for entry in entries {
+                self.put_later(entry);
+            }
         }
     }
 
@@ -89,8 +116,11 @@ impl<T> Queue<T> {
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<(u64, T)> {
         if self.present.is_empty() && self.pushed.is_empty() {
             let (interval, entries) = self.later.pop_first()?;
-            self.end_ns = (interval + 1) * INTERVAL_NS;
-            self.present = entries;
+            self.end_ns = (interval + 1) * self.interval_ns;
+            let empty = std::mem::replace(&mut self.present, entries);
+            if self.spare.len() < SPARE {
+                self.spare.push(empty);
+            }
             self.present.sort_unstable();
         }
         let first = self.present.last().max(self.pushed.peek())?;
@@ -122,6 +152,9 @@ mod tests {
         let mut list: Vec<(u64, u64)> = Vec::new();
         let mut number = 0;
         for now_ns in (0..100 * INTERVAL_NS).step_by(INTERVAL_NS as usize / 7) {
+            if now_ns > 50 * INTERVAL_NS {
+                queue.note_step(INTERVAL_NS * 5 / 3);
+            }
             for _ in 0..random.random_range(0..8) {
                 let due_ns = now_ns + random.random_range(0..4 * INTERVAL_NS);
                 number += 1;

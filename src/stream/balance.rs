@@ -72,11 +72,12 @@ fn next(now_ns: u64, common: &Common<'_>) -> Option<Next> {
     if !common.config.is_master(own) || !common.ready() {
         return None;
     }
-    let mine = common.streamed_by(own).count();
+    let streamed = common.streamed_by_each();
+    let mine = streamed[usize::from(own)];
     let mut best: Option<(_, Next)> = None;
     for from in common.living(now_ns) {
         let gives_all = common.gives_up(from) || !common.config.is_master(from);
-        let has = common.streamed_by(from).count();
+        let has = streamed[usize::from(from)];
         if has == 0 || !gives_all && has < mine + 2 {
             continue;
         }
@@ -117,6 +118,18 @@ impl Common<'_> {
         ranges.filter(move |range| {
             self.owner(*range) == Some(node) && !self.ranges.of(*range).is_empty()
         })
+    }
+
+    /// How many ranges each node streams, or is about to.
+    fn streamed_by_each(&self) -> Vec<usize> {
+        let mut streamed = vec![0; usize::from(self.config.places())];
+        let ranges = (0..self.config.places()).filter(|range| !self.ranges.of(*range).is_empty());
+        for owner in ranges.filter_map(|range| self.owner(range)) {
+            if let Some(ranges) = streamed.get_mut(usize::from(owner)) {
+                *ranges += 1;
+            }
+        }
+        streamed
     }
 
     /// Whether `from` streams a range in the latest epoch that is known.
