@@ -147,7 +147,7 @@ impl Replicas {
                 if !send_piece(common, wanted, self.piece, out) {
                     break;
                 }
-                common.shares.own_sent();
+                common.shares.restore_sent();
                 sent += 1;
             }
             self.piece += 1;

@@ -232,16 +232,15 @@ impl<'a> Streamer<'a> {
         self.master.look_at_turns(common);
         self.slave.look_at_turns(now_ns, common);
         let positions = self.master.positions_wanted(now_ns).min(max);
-        let asked = self.replicas.wait();
-        let wanted = if asked { max } else { positions };
-        let may = common.shares.own_frames(wanted, out.room());
-        let restored = if asked {
-            let restores = common.shares.restores(may, positions);
-            self.replicas.poll(common, restores, out)
+        let restored = if self.replicas.wait() {
+            let may = common.shares.restores(max, positions, out.room());
+            self.replicas.poll(common, may, out)
         } else {
+            common.shares.no_restores();
             0
         };
-        let positions = positions.min(may - restored);
+        let positions = positions.min(max - restored);
+        let positions = common.shares.own_frames(positions, out.room());
         self.master.poll(now_ns, common, positions, out)
     }
 

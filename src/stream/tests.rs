@@ -43,6 +43,7 @@ mod owed;
 mod partial;
 mod search;
 mod settle;
+mod share;
 mod storm;
 mod strangers;
 mod takeover;

@@ -89,6 +89,46 @@ fn who_comes_later_has_its_share_of_answers() {
     assert!((690..=710).contains(&went), "{went}");
 }
 
+/// Who asks for a range holds it up until it has it: half of all frames are for that, however many
+/// nodes answer. What the others leave goes to restores.
+#[test]
+fn half_of_the_frames_are_restores_where_any_are_wanted() {
+    for nodes in [2, 3, 8] {
+        let mut shares = super::Shares::new(nodes);
+        // A frame at a time; answers come first, as they do in the streamer.
+        let room = super::Room { now: 1, most: 8 };
+        let none = super::Room { now: 0, ..room };
+        let [mut answers, mut restores, mut own] = [0; 3];
+        for _ in 0..700 {
+            shares.restores(1, 1, Some(none));
+            shares.own_frames(1, Some(none));
+            if shares.may_answer() {
+                shares.answer_sent();
+                answers += 1;
+            } else if shares.restores(1, 1, Some(room)) > 0 {
+                shares.restore_sent();
+                restores += 1;
+            } else if shares.own_frames(1, Some(room)) > 0 {
+                shares.own_sent();
+                own += 1;
+            }
+        }
+        let each = 350 / i32::from(nodes);
+        assert!((330..370).contains(&restores), "{nodes} nodes: {restores}");
+        assert!(
+            (each - 20..each + 20).contains(&own),
+            "{nodes} nodes: {own}"
+        );
+        assert!(answers + restores + own > 690, "{nodes} nodes");
+    }
+    let mut ahead = super::Shares::new(2);
+    (0..8).for_each(|_| ahead.restore_sent());
+    for (now, may) in [(6, 0), (7, 1), (8, 2)] {
+        let room = Some(super::Room { now, most: 8 });
+        assert_eq!(ahead.restores(8, 1, room), may, "others leave {now} frames");
+    }
+}
+
 fn run(world: &mut World<'_>, ms: u64) {
     for _ in 0..ms * 1_000_000 / STEP_NS {
         world.step();
