@@ -75,9 +75,13 @@ impl Reading {
         meter.of(&self.meters) - meter.of(&earlier.meters)
     }
 
-    /// Increase per second.
+    /// Increase per second, by the clock of the streamer: it publishes the time with its counters,
+    /// on a busy machine long before they are read.
     pub(crate) fn per_s(&self, earlier: &Reading, meter: StreamMeter) -> f64 {
-        self.since(earlier, meter) as f64 / (self.at - earlier.at).as_secs_f64()
+        match self.since(earlier, StreamMeter::RunNs) {
+            0 => 0.0,
+            ns => self.since(earlier, meter) as f64 / ns as f64 * 1e9,
+        }
     }
 
     /// The present value.
@@ -360,5 +364,33 @@ impl Drop for Fleet {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Counters of a second that are read half a second after they were published.
+    #[test]
+    fn rates_go_by_the_time_that_is_published_with_the_counters() {
+        let at = Instant::now();
+        let reading = |after_ms, run_ns, sent| {
+            let meters: [AtomicU64; METERS] = std::array::from_fn(|_| AtomicU64::new(0));
+            StreamMeter::RunNs.set(&meters, run_ns);
+            StreamMeter::FramesSent.set(&meters, sent);
+            Reading {
+                at: at + Duration::from_millis(after_ms),
+                meters: meters.map(AtomicU64::into_inner),
+            }
+        };
+        let before = reading(0, 2_000_000_000, 100);
+        let late = reading(1_500, 3_000_000_000, 400);
+        assert_eq!(late.per_s(&before, StreamMeter::FramesSent), 300.0);
+        let again = reading(1_600, 3_000_000_000, 400);
+        assert_eq!(again.per_s(&late, StreamMeter::FramesSent), 0.0);
     }
 }
