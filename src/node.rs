@@ -57,7 +57,7 @@ cfg_if::cfg_if! {
         mod transport;
 
         pub use gpu::{DeviceSolverJob, GpuError, GpuJob, ipc_beside, run_gpu};
-        pub(crate) use health::{SolverWatch, What, since_unix};
+        pub(crate) use health::{SMALLER_MTU, SolverWatch, What, since_unix};
         pub(crate) use line::LINE_EVERY_ENV;
         #[cfg(feature = "metrics")]
         pub(crate) use privileges::drop_privileges;

@@ -75,13 +75,19 @@ fn of_nodes(nodes: &[Node], of: &Nodes) -> String {
             .zip(of.here.clone())
             .find(|(node, _)| !node.ready);
         if let Some((node, k)) = behind {
-            let mask = node
-                .slot(Role::Stream)
-                .map_or(0, |slot| StreamMeter::UnseenRanges.of(&slot.meters));
-            let unseen = list((0..of.all.min(64)).filter(|j| mask >> j & 1 == 1));
-            return match unseen {
-                Some(unseen) => format!("node {k} to receive the range of node {unseen}"),
-                None => format!("the streamer of node {k} to begin its own range"),
+            let nodes_in = |meter: StreamMeter| {
+                let mask = node
+                    .slot(Role::Stream)
+                    .map_or(0, |slot| meter.of(&slot.meters));
+                list((0..of.all.min(64)).filter(|j| mask >> j & 1 == 1))
+            };
+            let Some(unseen) = nodes_in(StreamMeter::UnseenRanges) else {
+                return format!("the streamer of node {k} to begin its own range");
+            };
+            let waits = format!("node {k} to receive the range of node {unseen}");
+            return match nodes_in(StreamMeter::LongFramesLost) {
+                None => waits,
+                Some(short) => format!("{waits} (MTU? no long frame of node {short} comes)"),
             };
         }
     }
@@ -118,6 +124,8 @@ mod tests {
     fn slot(role: Role, unseen: u64) -> SlotInfo {
         let mut meters = [0; METERS];
         meters[StreamMeter::UnseenRanges as usize] = unseen;
+        // Node 2 is behind a switch that carries no long frames.
+        meters[StreamMeter::LongFramesLost as usize] = unseen & 0b100;
         SlotInfo {
             role,
             index: 0,
@@ -146,7 +154,11 @@ mod tests {
         let said = of(ready(), node(&[Solver], 0, false), node(&[], 0, false));
         assert_eq!(said, "the streamer of node 1 and 2 to open its transport");
         let said = of(ready(), node(&both, 0b101, false), ready());
-        assert_eq!(said, "node 1 to receive the range of node 0 and 2");
+        let beyond = "(MTU? no long frame of node 2 comes)";
+        let waits = format!("node 1 to receive the range of node 0 and 2 {beyond}");
+        assert_eq!(said, waits);
+        let said = of(ready(), node(&both, 0b1, false), ready());
+        assert_eq!(said, "node 1 to receive the range of node 0");
         let said = of(ready(), ready(), node(&[Stream], 0, true));
         assert_eq!(said, "the solver of node 2 to read its data");
         let said = of(ready(), ready(), ready());
@@ -157,7 +169,10 @@ mod tests {
         // The others run elsewhere.
         let second = Nodes { all: 3, here: 1..2 };
         let said = of_nodes(&[node(&both, 0b100, false)], &second);
-        assert_eq!(said, "node 1 to receive the range of node 2");
+        assert_eq!(
+            said,
+            format!("node 1 to receive the range of node 2 {beyond}")
+        );
         let said = of_workers(&[node(&[Solver], 0, true), node(&[], 0, true)]);
         assert!(said.starts_with("worker 1 to read its data"), "{said}");
     }

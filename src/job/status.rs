@@ -369,6 +369,10 @@ fn missing(
         };
         add(StreamMeter::SilentNodes, "nothing is heard of node(s)");
         add(
+            StreamMeter::LongFramesLost,
+            "short frames come, but none as long as the MTU allows (does the path carry it?), of node(s)",
+        );
+        add(
             StreamMeter::OldRanges,
             "positions do not come of the range of node(s)",
         );

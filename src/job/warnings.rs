@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::settle::Settled;
-use crate::node::{SolverWatch, What};
+use crate::node::{SMALLER_MTU, SolverWatch, What};
 use crate::watch::{SolverMeter, StreamMeter};
 use crate::weights::{Role, SharedWeights, SlotInfo};
 
@@ -17,9 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// One thing that went wrong.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
-    /// What: `silent_node`, `old_range`, `solvers_stand_still`, `solver_stopped`,
-    /// `solver_stands_still`, `no_quorum`, `replicas_differ`, `streamer_stands_still`, `loss_rose`,
-    /// `not_settled`.
+    /// What: `silent_node`, `long_frames_lost`, `old_range`, `solvers_stand_still`,
+    /// `solver_stopped`, `solver_stands_still`, `no_quorum`, `replicas_differ`,
+    /// `streamer_stands_still`, `loss_rose`, `not_settled`.
     pub what: &'static str,
     /// Whose: the node that was silent, that masters the range, whose solver it is, whose replica
     /// differs.
@@ -103,13 +103,17 @@ impl Warnings {
             };
             let masks = [
                 (StreamMeter::SilentNodes, What::Silent),
+                (StreamMeter::LongFramesLost, What::LongFramesLost),
                 (StreamMeter::OldRanges, What::OldRange),
                 (StreamMeter::StillNodes, What::StillNode),
             ];
             for (meter, what) in masks {
                 let mask = meter.of(&slot.meters);
                 for who in (0..64u16).filter(|who| mask & 1 << who != 0) {
-                    let text = format!("{}, says node {node}", what.name_of(who));
+                    let mut text = format!("{}, says node {node}", what.name_of(who));
+                    if what == What::LongFramesLost {
+                        text += &format!(": {SMALLER_MTU}");
+                    }
                     self.add(what.name(), who, text, 0);
                 }
             }

@@ -28,6 +28,10 @@ const STILL_BUSY_NS: u64 = 120_000_000_000;
 /// A solver that the kernel does not run (stopped) is named after this time, ns.
 const STOPPED_NS: u64 = 2_000_000_000;
 
+/// What to look at where short frames pass and long ones do not.
+pub(crate) const SMALLER_MTU: &str = "look whether the path between the hosts carries a smaller MTU than their \
+                                      interfaces have; if so, give that to the job, on all nodes, or to the interfaces";
+
 /// What is wrong, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trouble {
@@ -42,6 +46,9 @@ pub(crate) struct Trouble {
 pub(crate) enum What {
     /// A node sends nothing.
     Silent,
+    /// Of a node that masters a range short frames come, and none that is as long as the MTU
+    /// allows.
+    LongFramesLost,
     /// A node sends frames, but no positions of its range.
     NoPositions,
     /// A part of a node's range does not come.
@@ -59,6 +66,7 @@ impl What {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Silent => "silent_node",
+            Self::LongFramesLost => "long_frames_lost",
             Self::NoPositions => "no_positions",
             Self::OldRange => "old_range",
             Self::StillNode => "solvers_stand_still",
@@ -73,6 +81,7 @@ impl What {
     pub(crate) fn name_of(self, who: u16) -> String {
         match self {
             Self::Silent => format!("node {who} silent"),
+            Self::LongFramesLost => format!("no long frame of node {who}"),
             Self::NoPositions => format!("no positions of node {who}"),
             Self::OldRange => format!("range {who} old"),
             Self::StillNode => format!("solvers of node {who} still"),
@@ -89,6 +98,11 @@ impl fmt::Display for Trouble {
             What::Silent => write!(
                 f,
                 "nothing heard of node {who} for {seconds} s; streaming goes on without it"
+            ),
+            What::LongFramesLost => write!(
+                f,
+                "node {who} is heard, but none of its long frames came for {seconds} s, and weights are in those: \
+                 {SMALLER_MTU}"
             ),
             What::NoPositions => write!(
                 f,
@@ -212,9 +226,12 @@ impl Peers {
                 .map(|range| streamer.range_age_ns(range, now_ns));
             // Of a range that this node began just now, others sent positions before.
             if let Some(oldest) = oldest.max().filter(|oldest| *oldest > old_ns) {
-                match streamer.position_age_ns(node, now_ns) {
-                    newest if newest > old_ns => add(What::NoPositions, newest),
-                    _ => add(What::OldRange, oldest),
+                let newest = streamer.position_age_ns(node, now_ns);
+                let longest = streamer.long_frame_age_ns(node, now_ns);
+                match newest > old_ns {
+                    true if longest > old_ns => add(What::LongFramesLost, longest),
+                    true => add(What::NoPositions, newest),
+                    false => add(What::OldRange, oldest),
                 }
             }
             let still = self.iterations[usize::from(node)].too_long_ns(now_ns);

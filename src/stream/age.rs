@@ -142,6 +142,12 @@ impl Streamer<'_> {
     pub fn position_age_ns(&self, node: u16, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.peer(node).streamed_ns)
     }
+
+    /// Time since the last frame of `node` came that has weights in it, ns; since the start if none
+    /// did. Those frames are as long as the MTU allows, and all others are short.
+    pub fn long_frame_age_ns(&self, node: u16, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.peer(node).long_ns)
+    }
 }
 
 #[cfg(test)]

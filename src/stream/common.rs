@@ -60,6 +60,8 @@ pub struct Peer {
     pub(super) multicast_ns: u64,
     /// When its last position was taken, ns; 0: never.
     pub(super) streamed_ns: u64,
+    /// When its last frame with weights came, ns; 0: never. Those are long, and others are short.
+    pub(super) long_ns: u64,
     /// The iterations that its frames claim.
     pub(super) claims: Claims,
     /// Who it says it is.

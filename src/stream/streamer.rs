@@ -128,6 +128,9 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Own);
         }
         let weights = header.kind.has_weights();
+        if weights {
+            self.common.peers[sender as usize].long_ns = now_ns;
+        }
         if weights && frame.payload.len() != self.common.config.payload_len(header)
             || header.kind != Kind::Hello && self.common.peers[sender as usize].life.refused
         {

@@ -252,6 +252,9 @@ meters! {
         RunNs = "run_ns",
         /// New deltas sent in int2, because turns take steps.
         DeltasCoarse = "deltas_coarse",
+        /// Nodes of which short frames come and none that is as long as the MTU allows, as a bit
+        /// mask of the first 64.
+        LongFramesLost = "long_frames_lost" Mask,
     }
 }
 

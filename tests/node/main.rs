@@ -4,6 +4,7 @@
 #![cfg(feature = "program")]
 
 mod join;
+mod path;
 mod reliable;
 mod slurm;
 #[path = "../support/mod.rs"]

@@ -14,6 +14,7 @@ use super::super::precision::{Load, Wish};
 use super::guest::CONNECT;
 use super::message::{Connection, Hello, Says, Word, hear, resolve};
 use super::{Shared, State};
+use crate::node::SMALLER_MTU;
 use crate::wire::Dtype;
 
 /// Bytes of the first measurement; each one after it has twice as many.
@@ -130,10 +131,20 @@ pub(super) fn measure(shared: &Shared) -> io::Result<Option<f64>> {
     let (mut bytes, mut rate) = (FIRST_BYTES, None);
     loop {
         let start = Instant::now();
-        let done = bounce(&mut connection, bytes);
+        let mut left = bytes;
+        let done = bounce(&mut connection, bytes, &mut left);
         let took = start.elapsed();
         match done {
             Ok(()) => rate = Some(bytes as f64 / took.as_secs_f64()),
+            // Not thin: it carried what was said before.
+            Err(ref error) if is_late(error) && rate.is_none() && left == bytes => {
+                log::warn!(
+                    "node 0 answers, but nothing of {} KiB came back from it within {} s: {SMALLER_MTU}",
+                    bytes >> 10,
+                    ALL_WITHIN.as_secs(),
+                );
+                return Ok(None);
+            }
             // As much as that is known of a link that is too thin for the first.
             Err(ref error) if is_late(error) => {
                 rate = rate.or(Some(bytes as f64 / took.as_secs_f64()))
@@ -154,16 +165,16 @@ fn is_late(error: &io::Error) -> bool {
     )
 }
 
-/// Sends so many bytes to who sends them back.
-fn bounce(connection: &mut Connection, bytes: usize) -> io::Result<()> {
+/// Sends so many bytes to who sends them back; `left` of them have not come.
+fn bounce(connection: &mut Connection, bytes: usize, left: &mut usize) -> io::Result<()> {
     let Connection { from, line, .. } = connection;
     thread::scope(|scope| {
         let sends = scope.spawn(move || line.send(&vec![b' '; bytes]));
-        let (mut left, mut buffer) = (bytes, [0; PIECE]);
-        while left > 0 {
-            match from.read(&mut buffer[..left.min(PIECE)])? {
+        let mut buffer = [0; PIECE];
+        while *left > 0 {
+            match from.read(&mut buffer[..(*left).min(PIECE)])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                more => left -= more,
+                more => *left -= more,
             }
         }
         sends.join().unwrap_or(Ok(()))

@@ -277,6 +277,7 @@ impl Loop<'_> {
         StreamMeter::UnseenRanges.set(self.meters, unseen);
         set(StreamMeter::SilentNodes, &[What::Silent]);
         set(StreamMeter::OldRanges, &[What::NoPositions, What::OldRange]);
+        set(StreamMeter::LongFramesLost, &[What::LongFramesLost]);
         set(StreamMeter::StillNodes, &[What::StillNode]);
         set(
             StreamMeter::StillSolvers,
