@@ -213,9 +213,10 @@ impl Component {
         };
         self.restart_at = Some(now + pause);
         log::warn!(
-            "{} ended with {status}; starting it again in {} ms",
+            "{} ended with {status}; starting it again in {} ms{}",
             self.name,
-            pause.as_millis()
+            pause.as_millis(),
+            reason(&self.last_words())
         );
         Ok(())
     }
@@ -227,6 +228,13 @@ impl Component {
         let tail = &lines[lines.len().saturating_sub(12)..];
         tail.iter().map(|line| format!("    {line}\n")).collect()
     }
+}
+
+/// What the end of a log says of why its program ended, behind what is said of that.
+pub(super) fn reason(words: &str) -> String {
+    let last = words.lines().next_back().unwrap_or_default().trim();
+    let said = last.strip_prefix("dogwild: ");
+    said.map_or(String::new(), |said| format!("; it said: {said}"))
 }
 
 /// Asks all to end, waits a moment, ends the rest by force. Takes well under a second.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boards::Boards;
 use super::buffers::{Buffers, node_buffer, session_name};
-use super::children::{Gone, LOOK_EVERY, stop_all};
+use super::children::{Gone, LOOK_EVERY, reason, stop_all};
 use super::conclude::{End, Ended, conclude};
 use super::earlier::wait_for_earlier;
 use super::fleet::{Dead, Fleet};
@@ -361,7 +361,8 @@ impl Watched<'_> {
             "the beginning, as there is no checkpoint yet".to_owned(),
             |steps| format!("the checkpoint after {steps} steps"),
         );
-        log::warn!("{name} ended with {status}; starting all again from {from}");
+        let why = reason(words);
+        log::warn!("{name} ended with {status}; starting all again from {from}{why}");
         Ok(())
     }
 }

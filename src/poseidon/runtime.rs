@@ -24,6 +24,7 @@ mod shutdown;
 mod step;
 mod sync;
 mod traffic;
+mod unacknowledged;
 mod worker;
 
 pub use checkpoint::{CheckpointError, CheckpointFolder, common_clocks};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::super::boards::Boards;
-use super::super::children::{Gone, LOOK_EVERY, stop_all};
+use super::super::children::{Gone, LOOK_EVERY, reason, stop_all};
 use super::super::fleet::Fleet;
 use super::super::meeting::Round;
 use super::super::plan::Here;
@@ -146,9 +146,10 @@ impl Watched<'_> {
                     return Err(gone.into());
                 }
                 log::warn!(
-                    "{} ended with {}; all members start again",
+                    "{} ended with {}; all members start again{}",
                     first.name,
-                    first.status
+                    first.status,
+                    reason(&first.words)
                 );
                 return Ok(stop.load(Relaxed));
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::queue::{Next, Queue, Queued};
 use super::secure::{ClusterKey, DecryptingReader, EncryptingWriter, HandshakeError, handshake};
 use super::sync::lock;
+use super::unacknowledged::unacknowledged;
 use crate::poseidon::{HEADER_LEN, Header, Member, Message, MessageKind, ParseError, Pool, Sizes};
 
 /// A peer that sends nothing for this time counts as dead.
@@ -33,8 +34,8 @@ pub enum LinkError {
     #[error("it has another key, or none: give all members the same key file")]
     Key,
     /// It ended without `Bye`.
-    #[error("it closed the connection without a Bye message")]
-    Closed,
+    #[error("it closed the connection without a Bye message{}", .0.told())]
+    Closed(NotArrived),
     /// It did not send its first message in time.
     #[error("it did not say in time who it is")]
     NoGreeting,
@@ -45,8 +46,8 @@ pub enum LinkError {
     #[error("no connection within {} s: the host is down, or a filter drops packets", SILENCE.as_secs())]
     Unreachable,
     /// Nothing arrived for [`SILENCE`].
-    #[error("it has been silent for {} s", SILENCE.as_secs())]
-    Silent,
+    #[error("it has been silent for {} s{}", SILENCE.as_secs(), .0.told())]
+    Silent(NotArrived),
     /// Bytes that are not a message.
     #[error("it does not speak the protocol: {0}")]
     Parse(#[from] ParseError),
@@ -66,12 +67,14 @@ pub enum LinkError {
 
 impl From<io::Error> for LinkError {
     fn from(error: io::Error) -> Self {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let lacks = inner.copied().unwrap_or_default();
         match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Silent,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Silent(lacks),
             ErrorKind::UnexpectedEof
             | ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
-            | ErrorKind::BrokenPipe => Self::Closed,
+            | ErrorKind::BrokenPipe => Self::Closed(lacks),
             _ => Self::Io(error),
         }
     }
@@ -82,6 +85,24 @@ impl From<HandshakeError> for LinkError {
         match error {
             HandshakeError::Key => Self::Key,
             HandshakeError::Io(error) => error.into(),
+        }
+    }
+}
+
+/// Bytes that were sent again and again, and that the host at the other end did not acknowledge.
+#[derive(Clone, Copy, Debug, Default, thiserror::Error)]
+#[error("{0} bytes did not arrive")]
+pub struct NotArrived(u64);
+
+impl NotArrived {
+    /// What to look at, behind what became of the connection; empty: nothing is known.
+    fn told(self) -> String {
+        match self {
+            Self(0) => String::new(),
+            lacks => format!(
+                ", and {lacks}: its host is down, or the path to it carries a smaller MTU than the interfaces \
+                 of the hosts have"
+            ),
         }
     }
 }
@@ -138,7 +159,16 @@ impl TimeoutSocket {
 
 impl Read for TimeoutSocket {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        Self::retry_until_silent(|| self.stream.read(to))
+        let read = Self::retry_until_silent(|| self.stream.read(to));
+        let kind = match &read {
+            Ok(0) => ErrorKind::UnexpectedEof,
+            Err(error) => error.kind(),
+            Ok(_) => return read,
+        };
+        match unacknowledged(&self.stream) {
+            0 => read,
+            bytes => Err(io::Error::new(kind, NotArrived(bytes))),
+        }
     }
 }
 

@@ -227,4 +227,12 @@ fn answers_once(config: &Config, calling: u32, called: u32) {
     assert_eq!(answers(calling, LEAD), 0, "answered at once and early");
     answers(called, LEAD);
     assert_eq!(answers(calling, LEAD), 1);
+    let range = ranges.range_of(called);
+    if ranges.range_of(calling) != range {
+        answers(called, LEAD);
+        // Node 1 is to begin that range anew: it takes no answer to what it streamed before.
+        let promised = &fleet.state(0).node(range).promised;
+        promised.fetch_add(1 << 8, Relaxed);
+        assert_eq!(answers(calling, LEAD), 0, "of the reign before");
+    }
 }

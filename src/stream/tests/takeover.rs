@@ -576,6 +576,54 @@ fn one_deaf_ear_moves_no_range() {
     });
 }
 
+/// A node is cut off, and another one takes its range over, hears no question how, and dies. The
+/// first one takes the range back from a third, which cannot tell whether what the first did apart
+/// is in it: that is lost, and counted.
+#[test]
+fn what_a_node_did_apart_is_counted_where_none_has_it() {
+    let faults = Faults {
+        delay_ns: 50_000,
+        ..Faults::default()
+    };
+    with_run(3, &quick(3, 0), faults, |run| {
+        run.work(&[0, 1, 2], 500);
+        run.settle();
+        let nothing = Faults {
+            drop: 1.0,
+            ..faults
+        };
+        for other in [1, 2] {
+            run.world.set_way(0, other, nothing);
+            run.world.set_way(other, 0, nothing);
+        }
+        run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+        let heir = run.world.streamer(1).and_then(|one| one.owner(0));
+        let heir = heir.expect("a master");
+        let third = 3 - heir;
+        run.work(&[0], 500);
+        run.world.set_way(heir, 0, faults);
+        run.wait("told", |run| {
+            run.world.streamer(0).and_then(|one| one.owner(0)) == Some(heir)
+        });
+        for dead in [heir, third] {
+            run.world.kill(dead);
+        }
+        run.living = vec![0];
+        // So long it lets others go first.
+        let until_ns = run.world.now_ns() + 100 * SILENCE_NS;
+        while run.world.now_ns() < until_ns {
+            run.world.step_by(STRIDE_NS);
+        }
+        assert_eq!(run.counts(|one| one.abandoned_chunks), 0);
+        run.world.set_way(0, third, faults);
+        run.world.set_way(third, 0, faults);
+        run.world.restart(third);
+        run.living.push(third);
+        run.wait("taken back", |run| run.is_taken(0, &[0]));
+        assert!(run.counts(|one| one.abandoned_chunks) > 0);
+    });
+}
+
 /// `DOGWILD_STORM_SEEDS=100..200` of all of these: for a night, or one seed that failed.
 #[test]
 #[ignore = "long: as many seeds as it is told"]
