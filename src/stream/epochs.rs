@@ -201,13 +201,14 @@ impl Common<'_> {
     }
 
     /// Takes that others know a later epoch of a range that this node streams: it goes to the node
-    /// that begins that one, if it lives, or on in a still later one.
+    /// that begins that one, if that lives, or on in a still later one. Where two masters do not
+    /// hear each other, and a third node hears both, they would go on so for ever.
     #[cold]
     fn hear_of_later(&mut self, now_ns: u64, range: u16, epoch: u32) {
         let (own, streamed) = (self.config.node, self.streamed(range));
         let by = steps(epoch, streamed).min(FOLLOW_MAX);
         let another = owner(epoch) != own && by <= STEPS_MAX;
-        if another && self.is_alive(now_ns, owner(epoch)) {
+        if another && self.is_heard(now_ns, owner(epoch)) {
             self.promise(range, epoch);
             return;
         }
@@ -224,6 +225,13 @@ impl Common<'_> {
         let same = owner(epoch) == own && steps(epoch, streamed) == by;
         let to = if same { by } else { by + 1 };
         self.go_on_in(range, later(streamed, to, own));
+    }
+
+    /// Whether this node hears `node`, or hears one that does.
+    fn is_heard(&self, now_ns: u64, node: u16) -> bool {
+        let hears = |told: NodeSeen| told.life != 0 && !told.silent && !told.gone;
+        let mut living = self.living(now_ns);
+        self.is_alive(now_ns, node) || living.any(|other| self.told(other, node).is_some_and(hears))
     }
 
     /// The latest epoch of a range that any node has told of, this one included.

@@ -624,6 +624,49 @@ fn what_a_node_did_apart_is_counted_where_none_has_it() {
     });
 }
 
+/// Two masters of a range do not hear each other, and a third node hears both. It follows the later
+/// one, and the other gives the range up: they do not take it from each other again and again.
+#[test]
+fn a_master_that_only_a_third_node_hears_keeps_its_range() {
+    let faults = Faults {
+        delay_ns: 50_000,
+        ..Faults::default()
+    };
+    for seed in 0..5 {
+        with_run(seed, &quick(3, seed), faults, |run| {
+            run.work(&[0, 1, 2], 500);
+            run.settle();
+            let nothing = Faults {
+                drop: 1.0,
+                ..faults
+            };
+            for other in [1, 2] {
+                run.world.set_way(0, other, nothing);
+                run.world.set_way(other, 0, nothing);
+            }
+            run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+            let heir = run.world.streamer(1).and_then(|one| one.owner(0));
+            let third = 3 - heir.expect("a master");
+            run.work(&[0, 1, 2], 500);
+            run.world.set_way(third, 0, faults);
+            run.world.set_way(0, third, faults);
+            run.work(&[0, 1, 2], 20_000);
+            let maps = |run: &Run<'_, '_>| {
+                let epochs = |node| (0..3).map(move |range| (node, range));
+                let all = [0, 1, 2].into_iter().flat_map(epochs);
+                let epoch = |(node, range)| run.world.streamer(node).map(|one| one.epoch(range));
+                all.map(epoch).collect::<Vec<_>>()
+            };
+            let before = maps(run);
+            run.work(&[0, 1, 2], 20_000);
+            assert_eq!(maps(run), before, "seed {seed}: ranges move");
+            run.world.set_faults(faults);
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
+}
+
 /// `DOGWILD_STORM_SEEDS=100..200` of all of these: for a night, or one seed that failed.
 #[test]
 #[ignore = "long: as many seeds as it is told"]

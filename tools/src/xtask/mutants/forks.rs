@@ -53,4 +53,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "!going.is_from(at, before) || going.has_rivals(before)",
         new: "!going.is_from(at, before)",
     },
+    Mutant {
+        name: "a master that a third node hears counts as silent",
+        file: "epochs.rs",
+        old: "another && self.is_heard(now_ns, owner(epoch))",
+        new: "another && self.is_alive(now_ns, owner(epoch))",
+    },
 ];
