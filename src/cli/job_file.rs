@@ -105,8 +105,12 @@ impl JobFile {
             }
         }
         words.extend(flags.iter().cloned());
-        if !self.problems.is_empty() {
-            return Err(self.problems(self.problems.clone()));
+        let used = self.given.iter().filter(|one| !by_flag.contains(&one.id));
+        let mut problems = self.problems.clone();
+        problems.extend(used.filter_map(Given::lack));
+        if !problems.is_empty() {
+            problems.sort_by_key(|problem| problem.line);
+            return Err(self.problems(problems));
         }
         let matches = match command().try_get_matches_from(words) {
             Ok(matches) => matches,

@@ -21,6 +21,8 @@ pub(super) struct Given {
     off: bool,
     /// Variables of the environment in its value.
     pub(super) variables: Vec<String>,
+    /// Those of them that the environment does not have: a flag may say the whole.
+    lacking: Vec<String>,
 }
 
 impl Given {
@@ -41,8 +43,18 @@ impl Given {
         words.into_iter()
     }
 
+    /// What the environment lacks for its value.
+    pub(super) fn lack(&self) -> Option<Problem> {
+        let (id, name) = (&self.id, self.lacking.first()?);
+        let lack = format!("{id}: the environment has no {name}, which `${{{name}}}` asks for");
+        Some(Problem::at(self.line, lack))
+    }
+
     /// Why the argument refuses a value, if it does by itself.
     pub(super) fn refusal(&self, command: &Command) -> Option<Problem> {
+        if !self.lacking.is_empty() {
+            return None;
+        }
         let error = command.clone().try_get_matches_from(self.words()).err()?;
         // What it wants of others is told with the whole.
         let alone = matches!(
@@ -135,6 +147,7 @@ impl Reader<'_> {
             values: Vec::new(),
             off: false,
             variables: Vec::new(),
+            lacking: Vec::new(),
         };
         let id = &field.id;
         match value {
@@ -142,7 +155,7 @@ impl Reader<'_> {
             _ if field.switch => return Err(format!("{id} is true or false")),
             DeValue::Array(several) => {
                 for one in several.iter() {
-                    let one = self.scalar(id, one.get_ref(), &mut given.variables)?;
+                    let one = self.scalar(id, one.get_ref(), &mut given)?;
                     given.values.push(one);
                 }
                 if !field.repeats {
@@ -150,19 +163,14 @@ impl Reader<'_> {
                 }
                 given.off = given.values.is_empty();
             }
-            one => given.values = vec![self.scalar(id, one, &mut given.variables)?],
+            one => given.values = vec![self.scalar(id, one, &mut given)?],
         }
         Ok(given)
     }
 
-    fn scalar(
-        &self,
-        id: &str,
-        value: &DeValue<'_>,
-        variables: &mut Vec<String>,
-    ) -> Result<String, String> {
+    fn scalar(&self, id: &str, value: &DeValue<'_>, of: &mut Given) -> Result<String, String> {
         match value {
-            DeValue::String(text) => self.expand(id, text, variables),
+            DeValue::String(text) => self.expand(id, text, of),
             DeValue::Integer(number) => Ok(number.to_string()),
             DeValue::Float(number) => Ok(number.as_str().to_owned()),
             other => Err(format!(
@@ -173,18 +181,18 @@ impl Reader<'_> {
     }
 
     /// `text` with the environment's value for each `${NAME}` in it.
-    fn expand(&self, id: &str, text: &str, variables: &mut Vec<String>) -> Result<String, String> {
+    fn expand(&self, id: &str, text: &str, of: &mut Given) -> Result<String, String> {
         let mut parts = text.split("${");
         let mut whole = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let (name, rest) = part
                 .split_once('}')
                 .ok_or_else(|| format!("{id}: `${{` without `}}`"))?;
-            let value = (self.environment)(name).ok_or_else(|| {
-                format!("{id}: the environment has no {name}, which `${{{name}}}` asks for")
-            })?;
-            whole += &(value + rest);
-            variables.push(name.to_owned());
+            match (self.environment)(name) {
+                Some(value) => whole += &(value + rest),
+                None => of.lacking.push(name.to_owned()),
+            }
+            of.variables.push(name.to_owned());
         }
         Ok(whole)
     }

@@ -95,6 +95,16 @@ fn comes_back(text: &str) {
     assert!(again.contains("is there already"), "{again}");
 }
 
+/// A flag says the whole of a field, so nothing asks for its variables.
+#[test]
+fn a_flag_needs_no_variable_of_what_it_replaces() {
+    let text = "data = \"mnist:${NOWHERE}/${DIR}\"\n";
+    let by_flag = job(text, &["--data", "digits"]).expect("a job");
+    assert_eq!(by_flag.origin("data"), Origin::Flag);
+    let lacks = "j.toml:1: data: the environment has no NOWHERE, which `${NOWHERE}` asks for";
+    assert_eq!(job(text, &["--nodes", "2"]).err().as_deref(), Some(lacks));
+}
+
 #[test]
 fn everything_that_is_wrong_is_told_at_once_with_its_line() {
     let text = "\
