@@ -18,6 +18,9 @@ use support::shm::shm_folder;
 use support::wait::{wait_for_or, wait_while};
 use tempfile::TempDir;
 
+use dogwild::watch::StreamMeter;
+use dogwild::weights::{Expect, Role, SharedWeights};
+
 const DATA: &str = "digits:1,train=2000,test=200";
 
 /// Two nodes on loopback, each with a buffer and logs in a folder under /dev/shm.
@@ -220,4 +223,29 @@ fn a_key_on_one_side_only_is_said_on_both() {
     let log = hosts.log("stream", "0");
     let lines = log.lines().filter(|line| line.contains("bad tag")).count();
     assert!(lines <= 2, "{log}");
+}
+
+/// What a streamer that was killed had last said is not told again once another one runs.
+#[test]
+fn a_new_streamer_says_nothing_of_what_is_over() {
+    let hosts = Hosts::new("over");
+    {
+        let shared = SharedWeights::open(&hosts.buffer("0"), &Expect::default()).expect("a buffer");
+        let slot = shared.claim_slot(Role::Stream, 0).expect("a slot");
+        StreamMeter::SilentNodes.set(slot.meters(), 0b10);
+        StreamMeter::OldRanges.set(slot.meters(), 0b10);
+    }
+    let stream = hosts.start("stream", "0", &["--rate", "2MB"]);
+    let shared = SharedWeights::open(&hosts.buffer("0"), &Expect::default()).expect("a buffer");
+    let slot = || {
+        shared
+            .slots()
+            .into_iter()
+            .find(|slot| slot.pid == stream.id())
+    };
+    let is_at_work = || slot().is_some_and(|slot| StreamMeter::FrameBytes.of(&slot.meters) > 0);
+    wait_for_or("its streamer", is_at_work, || hosts.log("stream", "0"));
+    let meters = slot().expect("its slot").meters;
+    assert_eq!(StreamMeter::SilentNodes.of(&meters), 0);
+    assert_eq!(StreamMeter::OldRanges.of(&meters), 0);
 }

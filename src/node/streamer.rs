@@ -27,7 +27,7 @@ use super::privileges::{drop_privileges_after_opening, drop_privileges_before_op
 use super::stream_loop::StreamLoop;
 use super::transport::{Transport, TransportSpec, open_link};
 use crate::stream::{Config, Deltas, Merge, SILENCE_NS, Streamer, chunk_weights_for};
-use crate::watch::StreamMeter;
+use crate::watch::{Kind, StreamMeter};
 use crate::weights::{Expect, METERS, Role, SharedWeights, StreamState, Writes};
 use crate::wire::Dtype;
 
@@ -116,6 +116,12 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
     let slot = shared.claim_slot(Role::Stream, u32::from(node))?;
     let chunk_weights = config.chunk_weights;
+    // What a former streamer said of other nodes may be over.
+    for meter in StreamMeter::ALL {
+        if meter.described().kind == Kind::Mask {
+            meter.set(slot.meters(), 0);
+        }
+    }
     StreamMeter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
     StreamMeter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
     StreamMeter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
