@@ -116,12 +116,7 @@ pub fn run_streamer(job: &StreamJob, stop: &AtomicBool) -> Result<(), StreamerEr
         StreamState::open_or_create(&StreamState::path_beside(&job.buffer), &spec)?;
     let slot = shared.claim_slot(Role::Stream, u32::from(node))?;
     let chunk_weights = config.chunk_weights;
-    // What a former streamer said of other nodes may be over.
-    for meter in StreamMeter::ALL {
-        if meter.described().kind == Kind::Mask {
-            meter.set(slot.meters(), 0);
-        }
-    }
+    forget_troubles(slot.meters());
     StreamMeter::LinkMtu.set(slot.meters(), transport.link_mtu().unwrap_or(0) as u64);
     StreamMeter::FrameBytes.set(slot.meters(), link.tx.mtu() as u64);
     StreamMeter::ChunkWeights.set(slot.meters(), u64::from(chunk_weights));
@@ -183,6 +178,13 @@ fn tell_own_ranges(shared: &SharedWeights, streamer: &Streamer<'_>, node: u16) {
         .globals()
         .portion_bits
         .store(streamer.portion().to_bits(), Relaxed);
+}
+
+/// What a former streamer said of other nodes may be over.
+fn forget_troubles(meters: &[AtomicU64; METERS]) {
+    let masks = StreamMeter::ALL.iter();
+    let masks = masks.filter(|meter| meter.described().kind == Kind::Mask);
+    masks.for_each(|meter| meter.set(meters, 0));
 }
 
 /// The first line of the log.

@@ -47,9 +47,9 @@ impl Path {
     }
 
     /// Long frames pass from now on.
-    fn mend(&self) {
-        let mend = "delete table inet path";
-        (0..2).for_each(|host| drop(succeeds(self.lab.command(host, "nft").arg(mend))));
+    fn repair(&self) {
+        let rules = "delete table inet path";
+        (0..2).for_each(|host| drop(succeeds(self.lab.command(host, "nft").arg(rules))));
     }
 
     fn says(&self, rank: usize, what: &str) -> bool {
@@ -72,7 +72,7 @@ fn who_gets_no_long_frames_says_so() {
         wait_for(&says, || path.says(rank, &says));
     }
     assert!(path.says(1, "node 0 answers, but nothing of 64 KiB came back"));
-    path.mend();
+    path.repair();
     for node in nodes {
         ends_well(node);
     }
@@ -89,7 +89,7 @@ fn a_connection_that_carries_nothing_long_says_so() {
     let nodes = [0, 1].map(|rank| path.start(rank));
     let says = "bytes did not arrive: its host is down, or the path to it carries a smaller MTU";
     wait_for(says, || path.says(0, says));
-    path.mend();
+    path.repair();
     for node in nodes {
         ends_well(node);
     }

@@ -576,6 +576,22 @@ fn one_deaf_ear_moves_no_range() {
     });
 }
 
+/// Cuts node 0 of three off, until one of the others has taken its range: that one, and the third.
+fn cut_off(run: &mut Run<'_, '_>, faults: Faults) -> (u16, u16) {
+    let nothing = Faults {
+        drop: 1.0,
+        ..faults
+    };
+    for other in [1, 2] {
+        run.world.set_way(0, other, nothing);
+        run.world.set_way(other, 0, nothing);
+    }
+    run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+    let heir = run.world.streamer(1).and_then(|one| one.owner(0));
+    let heir = heir.expect("a master");
+    (heir, 3 - heir)
+}
+
 /// A node is cut off, and another one takes its range over, hears no question how, and dies. The
 /// first one takes the range back from a third, which cannot tell whether what the first did apart
 /// is in it: that is lost, and counted.
@@ -588,18 +604,7 @@ fn what_a_node_did_apart_is_counted_where_none_has_it() {
     with_run(3, &quick(3, 0), faults, |run| {
         run.work(&[0, 1, 2], 500);
         run.settle();
-        let nothing = Faults {
-            drop: 1.0,
-            ..faults
-        };
-        for other in [1, 2] {
-            run.world.set_way(0, other, nothing);
-            run.world.set_way(other, 0, nothing);
-        }
-        run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
-        let heir = run.world.streamer(1).and_then(|one| one.owner(0));
-        let heir = heir.expect("a master");
-        let third = 3 - heir;
+        let (heir, third) = cut_off(run, faults);
         run.work(&[0], 500);
         run.world.set_way(heir, 0, faults);
         run.wait("told", |run| {
@@ -636,17 +641,7 @@ fn a_master_that_only_a_third_node_hears_keeps_its_range() {
         with_run(seed, &quick(3, seed), faults, |run| {
             run.work(&[0, 1, 2], 500);
             run.settle();
-            let nothing = Faults {
-                drop: 1.0,
-                ..faults
-            };
-            for other in [1, 2] {
-                run.world.set_way(0, other, nothing);
-                run.world.set_way(other, 0, nothing);
-            }
-            run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
-            let heir = run.world.streamer(1).and_then(|one| one.owner(0));
-            let third = 3 - heir.expect("a master");
+            let (_, third) = cut_off(run, faults);
             run.work(&[0, 1, 2], 500);
             run.world.set_way(third, 0, faults);
             run.world.set_way(0, third, faults);
