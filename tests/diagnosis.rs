@@ -10,6 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use dogwild::watch::StreamMeter;
+use dogwild::weights::{Expect, Role, SharedWeights};
 use serde_json::Value;
 use support::output::succeeds;
 use support::process::Process;
@@ -17,9 +19,6 @@ use support::program::dogwild;
 use support::shm::shm_folder;
 use support::wait::{wait_for_or, wait_while};
 use tempfile::TempDir;
-
-use dogwild::watch::StreamMeter;
-use dogwild::weights::{Expect, Role, SharedWeights};
 
 const DATA: &str = "digits:1,train=2000,test=200";
 

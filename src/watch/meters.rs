@@ -200,7 +200,8 @@ meters! {
         HeldBack = "held_back",
         /// Age of the oldest foreign chunk at present, ms.
         OldestMs = "oldest_ms" Gauge,
-        /// Nodes whose range does not come or grows old, as a bit mask of the first 64.
+        /// Nodes whose range does not come or grows old, as a bit mask of the first 64; but for
+        /// those of which no long frame comes.
         OldRanges = "old_ranges" Mask,
         /// Nodes whose solvers stand still while others go on, as a bit mask of the first 64.
         StillNodes = "still_nodes" Mask,

@@ -1,7 +1,8 @@
 //! One TCP connection: a half that reads, and a half that writes through a thread of its own.
 //!
 //! A message's size is checked before anything is allocated for it. A peer that sends nothing for
-//! [`SILENCE`] counts as dead, so writers send `Alive` when they have nothing else to send.
+//! [`SILENCE`] counts as dead, so writers send `Alive` when they have nothing else to send. Where a
+//! connection ends, it tells what the peer may lack ([`unacknowledged`](super::unacknowledged)).
 
 use std::io::{self, BufReader, BufWriter, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
