@@ -33,6 +33,6 @@ pub use frame::{
     ParseError, VERSION, acks_len, flags, of_any_version,
 };
 pub use hello::{Hello, NodeSeen, SEEN_MAX, Stay};
-pub use pack::{Q_MAX, SCALE_BLOCK, fits_int2, pack, power_of_two, scale_exponent, unpack};
+pub use pack::{Q_MAX, SCALE_BLOCK, fits_int2, pack, power_of_two, round, scale_exponent, unpack};
 pub use restore::{ASK_MAX, BLOCK_CHUNKS, Held, emit_chunks, parse_chunks, parse_offer};
 pub use seek::{NO_NODE, Seek};

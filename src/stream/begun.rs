@@ -21,10 +21,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
-use super::common::chunk_flags::{FORKED, JOINED};
+use super::common::chunk_flags::{FORKED, JOINED, WHOLE};
 use super::epochs::{is_later, owner, same_reign};
 use super::{Outbox, To, header};
-use crate::wire::{self, DropReason, Frame, Held};
+use crate::wire::{self, DropReason, Dtype, Frame, Held};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 50_000_000;
@@ -247,11 +247,13 @@ impl Common<'_> {
     }
 
     /// Whether this node takes a chunk back that has what it streamed last: the position (epoch,
-    /// version) is that, or of the node that asked this one for it.
-    pub(super) fn has_own(&self, chunk: u32, position: (u32, u32)) -> bool {
-        let own = self.state.chunk(chunk).epoch.load(Relaxed);
-        let given = self.given(chunk) == Some(owner(position.0));
-        self.is_own(chunk, position) || is_later(position.0, own) && given
+    /// version) is that, or a later one that acknowledges its number, `ack`. Another node asked for
+    /// it then.
+    pub(super) fn has_own(&self, chunk: u32, position: (u32, u32), ack: u8) -> bool {
+        let own = self.state.chunk(chunk);
+        let later = is_later(position.0, own.epoch.load(Relaxed));
+        let acknowledged = self.given(chunk).is_some() && ack == own.seq.load(Relaxed);
+        self.is_own(chunk, position) || later && acknowledged
     }
 
     /// Whether a position (epoch, version) of a chunk is what this node streamed last. One of the
@@ -265,7 +267,12 @@ impl Common<'_> {
     pub(super) fn join_again(&mut self, range: u16, chunk: u32) {
         self.owe_half(chunk);
         let state = self.state.chunk(chunk);
-        state.flags.store(JOINED, Relaxed);
+        // What a narrow payload could not say of it counts as the rest did.
+        let rest = match self.config.precision {
+            Dtype::F32 => 0,
+            _ => WHOLE,
+        };
+        state.flags.store(JOINED | rest, Relaxed);
         state.given.store(0, Relaxed);
         let lease = &mut self.leases[usize::from(range)];
         lease.forked_chunks -= 1;

@@ -3,9 +3,11 @@
 //! *From slave to master:* what this node has under way and what it added since goes into the
 //! weights that it streams. The acknowledgements are those of the position that it held. *From
 //! master to slave:* the weights at that moment are the position that this node holds, newer than
-//! any that it sent; what its solvers add from then on is `w - last`, as in any slave. Whether the
-//! next master began from them is not known yet: the chunk is *forked* until it is
-//! ([`forks`](super::forks)).
+//! any that it sent; what its solvers add from then on is `w - last`, as in any slave. Where
+//! payloads are narrow, that position is what a payload can say of them, so that it travels in one
+//! frame, and the rest is in `w - last`. Whether the next master began from it is not known yet:
+//! the chunk is *forked* until it is ([`forks`](super::forks)). The position counts as a delta of
+//! this node: its number shows in the acknowledgements of all that begin from there.
 //!
 //! Invariant: of a chunk all this is done or none of it: who is killed in between finishes it when
 //! it starts again ([`Common::finish_handovers`]).
@@ -16,7 +18,9 @@ use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
 use super::lease::Lease;
+use super::narrow::holds_bits;
 use crate::weights::kernels;
+use crate::wire;
 
 /// Versions that the next master of a chunk leaves out.
 const VERSION_STEP: u32 = 1 << 16;
@@ -94,16 +98,28 @@ impl<'a> Common<'a> {
         let (w, last, sent) = self.chunk_views(chunk);
         let mut values = vec![0.0; w.len()];
         kernels::copy_out(w, &mut values);
+        let finite = values.iter().all(|value| value.is_finite());
+        if finite && !self.is_published(chunk, &values) {
+            wire::round(self.config.precision, &mut values);
+        }
         kernels::copy_in(last, &values);
         values.fill(0.0);
         kernels::copy_in(sent, &values);
-        // What its positions said of its own deltas, so the next master counts from there.
-        let own = &self.state.applied(chunk)[usize::from(self.config.node)];
-        state.seq.store(own.load(Relaxed), Relaxed);
+        // After what was under way when this node began the chunk: none has had it.
+        let number = state.seq.load(Relaxed).wrapping_add(1);
+        state.seq.store(number, Relaxed);
+        self.state.applied(chunk)[usize::from(self.config.node)].store(number, Relaxed);
         let version = state.version.load(Relaxed).wrapping_add(1);
         state.version.store(version, Relaxed);
         state.epoch.store(epoch, Relaxed);
         state.flags.store(FORKED, Relaxed);
+    }
+
+    /// Whether positions have said these `weights` of a chunk that this node streams, of which they
+    /// say the very bits while it rests. Others may count on those.
+    fn is_published(&self, chunk: u32, weights: &[f32]) -> bool {
+        let (_, _, published) = self.chunk_views(chunk);
+        holds_bits(published, weights)
     }
 
     /// Finishes what a killed predecessor was at.

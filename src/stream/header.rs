@@ -234,22 +234,22 @@ impl Given {
     }
 }
 
-/// Piece `piece` of a chunk, `weights` of them, that was asked for: a position of `version` in
-/// `epoch`.
+/// Piece `piece` of a chunk, `weights` of them as `dtype`, that was asked for: a position of
+/// `version` in `epoch`.
 pub(super) fn restore(
     common: &Common<'_>,
     chunk: u32,
     (epoch, version): (u32, u32),
     given: Given,
-    (piece, weights): (u8, usize),
+    (dtype, piece, weights): (Dtype, u8, usize),
 ) -> Header {
     Header {
-        dtype: Dtype::F32,
+        dtype,
         acks: common.config.places() as u8,
         epoch,
         chunk,
         chunk_version: version,
-        payload_len: 4 * weights as u32,
+        payload_len: dtype.payload_len(weights) as u32,
         content: given.content(),
         part: piece,
         ..of_kind(common, Kind::Restore, common.ranges.range_of(chunk))

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::{Common, note_taken};
 use super::epochs::{is_later, owner};
-use super::pieces::{all_pieces, send_list};
+use super::pieces::{all_pieces, pieces_of, send_list};
 use super::take::note_acks;
 use super::{Outbox, header};
 use crate::weights::kernels;
@@ -280,10 +280,10 @@ impl Missing {
             (asked.version, asked.pieces) = (header.chunk_version, 0);
         }
         let (w, last, sent) = common.chunk_views(header.chunk);
-        let piece = common.config.piece(header.part);
+        let piece = common.config.restored(header);
         let [w, last, sent] = [w, last, sent].map(|view| view.slice(piece.start, piece.len()));
         kernels::adopt(w, last, sent, frame.payload);
-        asked.pieces |= 1 << header.part;
+        asked.pieces |= pieces_of(&common.config, header);
         common.counters.restores_taken += 1;
         if asked.pieces == all_pieces(&common.config) {
             let one = self.asked.swap_remove(at);

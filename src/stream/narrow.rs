@@ -74,7 +74,7 @@ impl Parts {
         (weights, published): (&[f32], WeightsView<'_>),
     ) -> Part {
         let before = self.0[own];
-        match before.filter(|_| holds(published, weights)) {
+        match before.filter(|_| holds_bits(published, weights)) {
             None => Part {
                 content: version as u16,
                 part: 0,
@@ -120,11 +120,19 @@ impl Config {
         start..(start + each).min(len)
     }
 
+    /// The weights of a chunk that a restore says: all in a narrow payload, a piece in f32.
+    pub(super) fn restored(&self, header: &Header) -> Range<usize> {
+        match header.dtype {
+            Dtype::F32 => self.piece(header.part),
+            _ => 0..self.chunk_weights as usize,
+        }
+    }
+
     /// Bytes of a payload of the kind and type of a frame.
     #[inline(always)]
     pub(super) fn payload_len(&self, header: &Header) -> usize {
         let weights = match (header.kind, header.part) {
-            (Kind::Restore, part) => self.piece(part).len(),
+            (Kind::Restore, _) => self.restored(header).len(),
             (Kind::Position | Kind::Check, part @ 1..) => self.piece(part - 1).len(),
             _ => self.chunk_weights as usize,
         };
@@ -391,7 +399,7 @@ fn dtype_for(precision: Dtype, values: &[f32]) -> Dtype {
 }
 
 /// Whether `view` holds the very bits of `values`.
-fn holds(view: WeightsView<'_>, values: &[f32]) -> bool {
+pub(super) fn holds_bits(view: WeightsView<'_>, values: &[f32]) -> bool {
     let mut there = view.words().iter().zip(values);
     there.all(|(word, value)| word.load(Relaxed) == value.to_bits())
 }

@@ -19,7 +19,7 @@ use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
 use super::epochs::same_reign;
 use super::header::Given;
 use super::kept::{Owed, OwedKey};
-use super::pieces::{all_pieces, send_list};
+use super::pieces::{all_pieces, pieces_of, send_list};
 use super::{Outbox, Report, header};
 use crate::weights::{JournalOp, kernels};
 use crate::wire::{self, DropReason, Frame};
@@ -123,12 +123,12 @@ impl Debts {
         let at = at.filter(|_| wanted).ok_or(DropReason::Late)?;
         let one = &mut self.asked[at];
         common.counters.restores_taken += 1;
-        let weights = common.config.piece(header.part);
+        let weights = common.config.restored(header);
         let payload = frame.payload.as_chunks::<4>().0;
         for (value, bytes) in one.came[weights].iter_mut().zip(payload) {
             *value = f32::from_le_bytes(*bytes);
         }
-        one.pieces |= 1 << header.part;
+        one.pieces |= pieces_of(&common.config, header);
         if one.pieces == all_pieces(&common.config) {
             let one = self.asked.swap_remove(at);
             let sent = (!nothing).then_some((header.epoch, header.seq));

@@ -1,7 +1,10 @@
 //! Pieces of chunks that are asked for: the list that asks, which are good, when a chunk is whole,
 //! and what becomes of one that is the newest.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
+
+use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED};
@@ -19,19 +22,41 @@ pub(super) fn send_list(to: u16, header: &Header, chunks: &[u32], out: &mut impl
     })
 }
 
-/// Checks a piece of a chunk that was asked for: which, its form, its weights.
-pub(super) fn check_piece(common: &Common<'_>, frame: &Frame<'_>) -> Result<(), DropReason> {
+/// Checks a piece of a chunk that was asked for: which, its form, its weights. Returns these in
+/// f32.
+pub(super) fn read_piece<'a>(
+    common: &Common<'_>,
+    frame: &Frame<'a>,
+) -> Result<Cow<'a, [u8]>, DropReason> {
     let (header, nodes) = (&frame.header, common.config.places());
     if header.range >= nodes || !common.ranges.has(header.range, header.chunk) {
         return Err(DropReason::Foreign);
     }
-    if header.dtype != Dtype::F32 || frame.acks.len() != usize::from(nodes) {
+    if frame.acks.len() != usize::from(nodes) {
         return Err(DropReason::Shape);
     }
-    if kernels::any_non_finite(frame.payload) {
+    if header.dtype == Dtype::F32 {
+        let finite = !kernels::any_non_finite(frame.payload);
+        return finite
+            .then_some(frame.payload.into())
+            .ok_or(DropReason::NonFinite);
+    }
+    if header.dtype != common.config.precision || header.part != 0 {
+        return Err(DropReason::Shape);
+    }
+    let mut values = vec![0.0; common.config.chunk_weights as usize];
+    if !wire::unpack(header.dtype, frame.payload, &mut values) {
         return Err(DropReason::NonFinite);
     }
-    Ok(())
+    Ok(values.as_bytes().to_vec().into())
+}
+
+/// The bits of the pieces that a restore brings.
+pub(super) fn pieces_of(config: &Config, header: &Header) -> u8 {
+    match header.dtype {
+        Dtype::F32 => 1 << header.part,
+        _ => all_pieces(config),
+    }
 }
 
 /// The bits of all pieces that a chunk has.
@@ -47,7 +72,8 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
     let header = &frame.header;
     let state = common.state.chunk(header.chunk);
     let newest = (header.epoch, header.chunk_version);
-    if state.flags.load(Relaxed) & FORKED != 0 && common.has_own(header.chunk, newest) {
+    let ack = frame.acks[usize::from(common.config.node)];
+    if state.flags.load(Relaxed) & FORKED != 0 && common.has_own(header.chunk, newest, ack) {
         common.join_again(header.range, header.chunk);
     }
     let flags = state.flags.load(Relaxed);
@@ -60,7 +86,6 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
         join_replica(common, frame);
         return flags & FORKED != 0;
     }
-    let ack = frame.acks[usize::from(common.config.node)];
     if !same_reign(state.epoch.load(Relaxed), header.epoch) {
         common.note_contested(header.chunk, ack, header.epoch);
     }

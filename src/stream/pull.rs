@@ -10,7 +10,7 @@ mod chunk;
 
 use self::chunk::{Newest, Own};
 use super::common::Common;
-use super::pieces::{all_pieces, send_list, take_newest};
+use super::pieces::{all_pieces, pieces_of, send_list, take_newest};
 use super::pull_window::PullWindow;
 use super::{Outbox, To, header};
 use crate::wire::{self, DropReason, Frame};
@@ -337,11 +337,11 @@ impl Going {
         if own.done || own.asked_ns == 0 || !wanted {
             return Err(DropReason::Late);
         }
-        let weights = common.config.piece(header.part);
+        let weights = common.config.restored(header);
         own.bytes
             .resize(4 * common.config.chunk_weights as usize, 0);
         own.bytes[4 * weights.start..4 * weights.end].copy_from_slice(frame.payload);
-        own.pieces |= 1 << header.part;
+        own.pieces |= pieces_of(&common.config, header);
         let came = &mut self.came[usize::from(header.sender)];
         *came = (*came).max(own.order);
         self.came_ns = now_ns;

@@ -28,7 +28,7 @@ use asked::Asked;
 use super::common::Common;
 use super::common::chunk_flags::FORKED;
 use super::epochs::owner;
-use super::pieces::{all_pieces, send_list};
+use super::pieces::{all_pieces, pieces_of, send_list};
 use super::{Outbox, Report, header};
 use crate::wire::{self, DropReason, Frame};
 
@@ -187,12 +187,12 @@ impl Rejoin {
             return Err(DropReason::Late);
         }
         common.counters.restores_taken += 1;
-        let weights = common.config.piece(header.part);
+        let weights = common.config.restored(header);
         let payload = frame.payload.as_chunks::<4>().0;
         for (value, bytes) in one.came[weights].iter_mut().zip(payload) {
             *value = f32::from_le_bytes(*bytes);
         }
-        one.pieces |= 1 << header.part;
+        one.pieces |= pieces_of(&common.config, header);
         if one.pieces == all_pieces(&common.config) {
             let of_fork = !nothing && common.may_have_parted(one.chunk, header.epoch);
             match (&one.base, nothing) {

@@ -20,8 +20,8 @@ use super::common::chunk_flags::JOINED;
 use super::header::Given;
 use super::missing::master_gives;
 use super::remains::GIVEN;
-use super::{Outbox, To, epochs, header};
-use crate::wire::{self, DropReason, Frame, Header, Held};
+use super::{Config, Outbox, To, epochs, header};
+use crate::wire::{self, DropReason, Dtype, Frame, Header, Held};
 
 /// Most chunks that wait to be sent.
 const QUEUE_MAX: usize = 1024;
@@ -143,14 +143,17 @@ impl Replicas {
         while sent < max
             && let Some(wanted) = self.queue.front().copied()
         {
-            if !common.config.piece(self.piece).is_empty() {
-                if !send_piece(common, wanted, self.piece, out) {
+            let pieces = if common.config.piece(self.piece).is_empty() {
+                1
+            } else {
+                let Some(pieces) = send_piece(common, wanted, self.piece, out) else {
                     break;
-                }
+                };
                 common.shares.restore_sent();
                 sent += 1;
-            }
-            self.piece += 1;
+                pieces
+            };
+            self.piece += pieces;
             if self.piece >= common.config.precision.f32_pieces() {
                 self.piece = 0;
                 self.queue.pop_front();
@@ -216,15 +219,15 @@ fn offer(common: &Common<'_>, ask: &Header, epoch: u32, held: &[Held], out: &mut
     });
 }
 
-/// Sends a piece of what was asked for.
+/// Sends a piece of what was asked for, or all of it where one narrow frame says that. Returns how
+/// many pieces that was; `None`: there was no room.
 fn send_piece(
     common: &mut Common<'_>,
     (to, chunk, wanted): Wanted,
     piece: u8,
     out: &mut impl Outbox,
-) -> bool {
+) -> Option<u8> {
     let state = common.state.chunk(chunk);
-    let weights = common.config.piece(piece);
     let base = match wanted {
         Given::Base(before) => common.forks.base_of(chunk, &[to, before.into()]),
         Given::Begun => common.forks.base(chunk),
@@ -245,20 +248,21 @@ fn send_piece(
         (None, None) => (state.epoch.load(Relaxed), version),
     };
     let (w, ..) = common.chunk_views(chunk);
-    let mut header = header::restore(common, chunk, position, given, (piece, weights.len()));
+    let applied = common.state.applied(chunk);
+    let held = common.held_position(chunk);
+    let value = |i: usize| match (wanted, base, contested) {
+        (Given::Replica, ..) if streams => w.load(i),
+        (Given::Replica, ..) => held(i),
+        (Given::Base(_), Some(base), _) => base.weights[i],
+        (_, _, Some(contested)) => contested.weights[i],
+        _ => 0.0,
+    };
+    let (dtype, says) = payload_of(&common.config, piece, value);
+    let mut header = header::restore(common, chunk, position, given, (dtype, piece, says.len()));
     header.seq = match (given, contested) {
         // Nothing of what: an answer to an ask before must not be taken for one to the last.
         (Given::Nothing, _) => wanted.content() as u8,
         (_, contested) => contested.map_or(0, |contested| contested.seq),
-    };
-    let applied = common.state.applied(chunk);
-    let position = common.held_position(chunk);
-    let value = |i: usize| match (wanted, base, contested) {
-        (Given::Replica, ..) if streams => w.load(i),
-        (Given::Replica, ..) => position(i),
-        (Given::Base(_), Some(base), _) => base.weights[i],
-        (_, _, Some(contested)) => contested.weights[i],
-        _ => 0.0,
     };
     let went = out.send(To::Node(to), header.frame_len(), &mut |slot| {
         let (acks, payload) = header.emit(slot);
@@ -268,15 +272,26 @@ fn send_piece(
                 None => applied[node].load(Relaxed),
             };
         }
-        for (bytes, i) in payload
-            .as_chunks_mut::<4>()
-            .0
-            .iter_mut()
-            .zip(weights.clone())
-        {
-            *bytes = value(i).to_le_bytes();
-        }
+        wire::pack(dtype, &says, payload);
     });
     common.counters.restores_sent += u64::from(went);
-    went
+    let all = common.config.precision.f32_pieces();
+    went.then_some(if dtype == Dtype::F32 { 1 } else { all })
+}
+
+/// What goes of the values of a chunk: all, where the precision of the job says them to the last
+/// bit; else `piece` of them in f32.
+fn payload_of(config: &Config, piece: u8, value: impl Fn(usize) -> f32) -> (Dtype, Vec<f32>) {
+    if config.precision != Dtype::F32 && piece == 0 {
+        let values: Vec<f32> = (0..config.chunk_weights as usize).map(&value).collect();
+        let mut said = values.clone();
+        let finite = values.iter().all(|value| value.is_finite());
+        if finite {
+            wire::round(config.precision, &mut said);
+        }
+        if finite && said == values {
+            return (config.precision, values);
+        }
+    }
+    (Dtype::F32, config.piece(piece).map(value).collect())
 }

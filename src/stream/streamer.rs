@@ -18,7 +18,7 @@ use super::master::Master;
 use super::missing::Missing;
 use super::momentum::Rule;
 use super::owed::Debts;
-use super::pieces::check_piece;
+use super::pieces::read_piece;
 use super::rejoin::Rejoin;
 use super::replicas::Replicas;
 use super::restore::Restore;
@@ -39,7 +39,7 @@ pub struct Streamer<'a> {
     pub(super) master: Master,
     pub(super) slave: Slave,
     takeover: Takeover,
-    restore: Restore,
+    pub(super) restore: Restore,
     begun: Begun,
     rejoin: Rejoin,
     debts: Debts,
@@ -176,7 +176,11 @@ impl<'a> Streamer<'a> {
         if header.range >= self.common.config.places() {
             return Err(DropReason::Foreign);
         }
-        check_piece(&self.common, frame)?;
+        let payload = read_piece(&self.common, frame)?;
+        let frame = &Frame {
+            payload: &payload,
+            ..*frame
+        };
         let begun = header.content == Given::Begun.content();
         let told = begun || Given::Begun.is_nothing(header);
         if told && self.common.forks.unsure.contains(&header.chunk) {

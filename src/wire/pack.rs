@@ -135,6 +135,14 @@ fn pack_block(values: &[f32], out: &mut [u8]) {
     }
 }
 
+/// Puts what a payload of `dtype` says of finite `values` in their place.
+pub fn round(dtype: Dtype, values: &mut [f32]) {
+    let mut payload = vec![0; dtype.payload_len(values.len())];
+    pack(dtype, values, &mut payload);
+    let finite = unpack(dtype, &payload, values);
+    debug_assert!(finite, "what is packed is finite");
+}
+
 /// As [`pack_block`], in int2: the scale is the power of two next to the largest value.
 fn pack_signs(values: &[f32], out: &mut [u8]) {
     let (scale, bytes) = out.split_at_mut(SCALE_BYTES);

@@ -43,9 +43,18 @@ fn learn(world: &mut World<'_>, fleet: &Fleet, ms: u64) {
     }
 }
 
-/// When node 0 streams again, and the longest time after its pause in which node 2 took no position
-/// of a chunk of it, both in ms.
-fn pause_of_a_master(nodes: u16) -> (u64, u64) {
+/// What became of a range while its master stood still, and after, ms.
+struct Moved {
+    /// From the end of the pause until that node streams it again.
+    streams: u64,
+    /// While it was on its way back.
+    still: u64,
+    /// After the pause, the longest time in which node 2 took no position of a chunk of it.
+    longest: u64,
+}
+
+/// Node 0 stands still, loses its range, and takes it again.
+fn pause_of_a_master(nodes: u16) -> Moved {
     let folder = folder();
     let config = Config {
         nodes,
@@ -60,6 +69,7 @@ fn pause_of_a_master(nodes: u16) -> (u64, u64) {
     let mut world = World::new(&fleet, thin(), 1);
     let chunk = fleet.state(2).chunk(CHUNKS_EACH / 2);
     let (mut taken, mut taken_ms, mut longest, mut streams) = (0, 0, 0, None);
+    let mut still = 0;
     for ms in 0..END {
         match ms {
             _ if ms == STILL.start => world.pause(0),
@@ -73,23 +83,35 @@ fn pause_of_a_master(nodes: u16) -> (u64, u64) {
             (taken, taken_ms) = (version, ms);
         }
         longest = longest.max(ms - taken_ms);
+        let moves = |one: &&Streamer| one.restore.is_going(0);
+        still += u64::from(ms > STILL.end && world.streamer(0).is_some_and(|one| moves(&one)));
         let own = world.streamer(0).is_some_and(|one| one.epoch(0) != 0);
         let goes = ms > STILL.end && own && world.streamer(2).unwrap().owner(0) == Some(0);
         if goes && fleet.state(0).node(0).streamed.load(Relaxed) != 0 {
             streams.get_or_insert(ms - STILL.end);
         }
     }
-    (streams.expect("it streams again"), longest)
+    Moved {
+        streams: streams.expect("it streams again"),
+        still,
+        longest,
+    }
 }
 
 /// With a sixth of the frames for restores, and with eight nodes a sixteenth, it took three nodes
-/// 20 s, and eight did not get there in a minute.
+/// 20 s, and eight did not get there in a minute. With pieces in f32 it took 8 to 9 s, and the
+/// range stood still for 2.7 to 3.8 s. (A turn of two ranges takes 2 s with three nodes.)
 #[test]
 fn a_range_goes_back_soon_over_a_thin_link() {
     for nodes in [3, 8] {
-        let (streams, longest) = pause_of_a_master(nodes);
-        eprintln!("{nodes} nodes: streams after {streams} ms, no position for {longest} ms");
-        assert!(streams < 12_000, "{nodes} nodes: {streams} ms");
-        assert!(longest < 7_000, "{nodes} nodes: {longest} ms");
+        let Moved {
+            streams,
+            still,
+            longest,
+        } = pause_of_a_master(nodes);
+        eprintln!("{nodes} nodes: {streams} ms, still for {still}, no position for {longest} ms");
+        assert!(streams < 6_000, "{nodes} nodes: {streams} ms");
+        assert!(still < 1_000, "{nodes} nodes: {still} ms");
+        assert!(longest < 4_500, "{nodes} nodes: {longest} ms");
     }
 }

@@ -100,6 +100,43 @@ fn the_portion_is_that_of_the_iterations() {
     assert!((portion(1) - 1.0 / 3.0).abs() < 0.05, "{}", portion(1));
 }
 
+/// A range is given away while its weights move, in int8. The next master begins from rounded
+/// weights, and the rest counts as the rest of that range did: as it is.
+#[test]
+fn what_a_narrow_position_leaves_out_counts_as_it_is() {
+    use super::takeover::{quick, with_run};
+    let config = Config {
+        merge: Merge::Mean,
+        precision: Dtype::Int8,
+        ..quick(2, 0)
+    };
+    with_run(1, &config, Faults::default(), |run| {
+        for node in 0..2 {
+            run.world.set_iterations(node, 100);
+        }
+        steps(run.world, 1_000);
+        let own = run.world.streamer(0).unwrap().own_weights();
+        let w = run.fleet.weights(0);
+        run.world.leave(0);
+        let mut moves = 0;
+        while run.world.streamer(0).unwrap().owner(0) == Some(0) {
+            for i in own.clone() {
+                w.store(i, w.load(i) + 0.001 * (1 + i % 7) as f32);
+            }
+            moves += 1;
+            run.world.step();
+        }
+        steps(run.world, 20_000);
+        let there = run.fleet.weights(1);
+        let largest = 0.007 * moves as f32;
+        for i in own {
+            let want = 0.001 * ((1 + i % 7) * moves) as f32;
+            let off = (there.load(i) - want).abs();
+            assert!(off < largest / 2_000.0, "{i}: {off} of {want}");
+        }
+    });
+}
+
 /// What a master did apart, while others had its range, counts as it is. Nor does its replica run
 /// ahead of that meanwhile: its solvers would compute from weights that no node has.
 #[test]
