@@ -2,9 +2,14 @@
 //!
 //! A master that stops gives its newest weights to the next one, if that asks for them. But the ask
 //! may be answered too late, or the answer get lost: the next master has then given this node up,
-//! and begun from an older replica. So this node asks it, block by block, once it streams. The
-//! answer is an offer of the positions that chunks were begun from. A chunk that was begun from
-//! this node's own is joined; of any other [`rejoin`](super::rejoin) fetches the base.
+//! and begun from an older replica. What this node streamed last has a number, as its deltas have.
+//! Whatever began from there acknowledges it, however many nodes have streamed the chunk since. A
+//! chunk of which such a position comes is joined. After any other, this node asks the master, block
+//! by block. The answer is an offer of the positions that chunks were begun from. What was begun
+//! from this node's own is joined; of any other chunk [`rejoin`](super::rejoin) fetches the base.
+//!
+//! Numbers are modulo 256. So one counts only where another node had asked for the chunk: else the
+//! two have gone apart, and what fits is chance.
 //!
 //! Where a network fell into parts, the node that asked for a chunk may have begun it in order, and
 //! lost it then to the present master, which knows nothing of that. So it is asked too, if it
@@ -24,7 +29,7 @@ use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, WHOLE};
 use super::epochs::{is_later, owner, same_reign};
 use super::{Outbox, To, header};
-use crate::wire::{self, DropReason, Dtype, Frame, Held};
+use crate::wire::{self, DropReason, Dtype, Frame, Header, Held};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 50_000_000;
@@ -188,6 +193,25 @@ impl Common<'_> {
             && begun.is_none_or(|begun| is_later(epoch, begun))
     }
 
+    /// A position that acknowledges `ack` came of a chunk that this node streamed before. True: it
+    /// has what this node streamed last, and the chunk is joined.
+    #[cold]
+    pub(super) fn hear_of_fork(&mut self, header: &Header, ack: u8) -> bool {
+        let joins = self.acknowledges(header.chunk, ack);
+        if joins {
+            self.join_again(header.range, header.chunk);
+        } else {
+            self.leases[usize::from(header.range)].is_begun = true;
+        }
+        joins
+    }
+
+    /// Whether what acknowledges `ack` of this node's has what it streamed last of a chunk.
+    fn acknowledges(&self, chunk: u32, ack: u8) -> bool {
+        let number = self.state.chunk(chunk).seq.load(Relaxed);
+        self.given(chunk).is_some() && ack == number
+    }
+
     /// Whether this node streamed a chunk and does not know how the next master began it.
     fn is_untold(&self, chunk: u32) -> bool {
         let flags = self.state.chunk(chunk).flags.load(Relaxed);
@@ -252,8 +276,7 @@ impl Common<'_> {
     pub(super) fn has_own(&self, chunk: u32, position: (u32, u32), ack: u8) -> bool {
         let own = self.state.chunk(chunk);
         let later = is_later(position.0, own.epoch.load(Relaxed));
-        let acknowledged = self.given(chunk).is_some() && ack == own.seq.load(Relaxed);
-        self.is_own(chunk, position) || later && acknowledged
+        self.is_own(chunk, position) || later && self.acknowledges(chunk, ack)
     }
 
     /// Whether a position (epoch, version) of a chunk is what this node streamed last. One of the
@@ -265,6 +288,8 @@ impl Common<'_> {
 
     /// The next master began from what this node streamed last: it holds that as any slave does.
     pub(super) fn join_again(&mut self, range: u16, chunk: u32) {
+        self.forks.apart.remove(&chunk);
+        self.forks.passed_on.remove(&chunk);
         self.owe_half(chunk);
         let state = self.state.chunk(chunk);
         // What a narrow payload could not say of it counts as the rest did.

@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Report;
 use super::common::Common;
 use super::common::chunk_flags::{OUTSTANDING, SURE};
-use super::epochs::owner;
+use super::epochs::{is_later, owner};
 use super::header::Given;
-use super::kept::{Base, Contested, Owed, OwedKey};
+use super::kept::{Base, Contested, KEPT_NS, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
 use crate::wire::Header;
 
@@ -175,14 +175,18 @@ impl<'a> Forks<'a> {
         self.former.get(&chunk).into_iter().flatten()
     }
 
-    /// The base of `chunk`, if one of `masters` streamed it and the weights are there; of several
-    /// that of the first of `masters`.
-    pub(super) fn base_of(&self, chunk: u32, masters: &[u16]) -> Option<&Base> {
-        let of = |master: &u16| {
-            let mut all = self.base(chunk).into_iter().chain(self.former(chunk));
-            all.find(|base| !base.weights.is_empty() && owner(base.epoch) == *master)
-        };
-        masters.iter().find_map(of)
+    /// The bases of `chunk` that one of `masters` streamed, as far as the weights are there.
+    pub(super) fn bases_of(&self, chunk: u32, masters: &[u16]) -> impl Iterator<Item = &Base> {
+        let all = self.base(chunk).into_iter().chain(self.former(chunk));
+        all.filter(|base| !base.weights.is_empty() && masters.contains(&owner(base.epoch)))
+    }
+
+    /// The last of these for a node that streamed the chunk last in epoch `last` (0: not known): a
+    /// base of a later one is no place where it went apart.
+    pub(super) fn base_for(&self, chunk: u32, masters: [u16; 2], last: u32) -> Option<&Base> {
+        let all = self.bases_of(chunk, &masters);
+        let before = all.filter(|base| last == 0 || !is_later(base.epoch, last));
+        before.reduce(|a, b| if b.is_later(a) { b } else { a })
     }
 
     /// The chunk was begun from what `before` streamed last: that one has not gone apart.
@@ -194,11 +198,21 @@ impl<'a> Forks<'a> {
     /// Whether there is anything that a node whose range another has begun may ask for, or that
     /// this one has to ask for.
     pub(super) fn keeps_any(&self) -> bool {
-        let former = self.former.values().flatten();
-        let mut bases = self.bases.values().chain(former);
-        let keeps = bases.any(|base| !base.weights.is_empty() && base.back_ns == 0);
-        let keeps = keeps || !self.contested.is_empty();
+        let keeps = self.of_bases().next().is_some() || !self.contested.is_empty();
         keeps || !self.owed.is_empty()
+    }
+
+    /// Whether a member was silent for as long back as bases are kept.
+    pub(super) fn was_silent(&self, now_ns: u64) -> bool {
+        self.silent_ns != 0 && now_ns.saturating_sub(self.silent_ns) < KEPT_NS
+    }
+
+    /// The masters of bases that have yet to take part again.
+    pub(super) fn of_bases(&self) -> impl Iterator<Item = u16> {
+        let former = self.former.values().flatten();
+        let bases = self.bases.values().chain(former);
+        let kept = bases.filter(|base| !base.weights.is_empty() && base.back_ns == 0);
+        kept.map(|base| owner(base.epoch))
     }
 
     /// What of `chunk` was under way to `master` when another began it, or to a master before that
@@ -229,6 +243,9 @@ impl<'a> Forks<'a> {
     /// Forgets what was contested with masters that stream again for long, and bases of those that
     /// take part again.
     fn forget_old(&mut self, now_ns: u64) {
+        if self.due_ns == 0 {
+            self.begin_to_forget(now_ns);
+        }
         self.due_ns = now_ns + FORGET_NS;
         self.forget_old_bases(now_ns);
         let all = self.contested.iter();
@@ -238,6 +255,16 @@ impl<'a> Forks<'a> {
         });
         for (chunk, master) in old.collect::<Vec<_>>() {
             self.forget_contested(chunk, master);
+        }
+    }
+
+    /// Since when what a predecessor kept is in use again is not known: those that need it may
+    /// have started with this one.
+    fn begin_to_forget(&mut self, now_ns: u64) {
+        let former = self.former.values_mut().flatten();
+        let bases = self.bases.values_mut().chain(former);
+        for base in bases.filter(|base| base.back_ns != 0) {
+            base.back_ns = now_ns.max(1);
         }
     }
 

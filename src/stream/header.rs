@@ -134,12 +134,12 @@ pub(super) fn ask_for_begun(common: &Common<'_>, range: u16, chunk: u32, epoch: 
     }
 }
 
-/// An ask for the bases of `chunks` of a range that this node streamed, or another did; or for what
-/// is contested of those.
+/// An ask for the bases of `chunks` of a range that this node streamed, last in epoch `last`, or
+/// another did; or for what is contested of those.
 pub(super) fn ask_of_parting(
     common: &Common<'_>,
     range: u16,
-    epoch: u32,
+    (epoch, last): (u32, u32),
     chunks: &[u32],
     given: Given,
 ) -> Header {
@@ -150,6 +150,7 @@ pub(super) fn ask_of_parting(
     };
     Header {
         seq: given.whose(),
+        chunk_version: last,
         ..ask(common, range, epoch, chunks, part)
     }
 }
@@ -226,6 +227,16 @@ impl Given {
         }
     }
 
+    /// Whether a piece is of what this stands for. Of a base it says whose that was asked for: an
+    /// answer about another node, asked for before, may be late.
+    pub(super) fn is_given(self, header: &Header) -> bool {
+        let of_it = match self {
+            Self::Base(node) => header.seq == node,
+            _ => true,
+        };
+        header.content == self.content() && of_it
+    }
+
     /// Whether a piece says that there is nothing of what this stands for. An answer about another
     /// node, asked for before, may be late.
     pub(super) fn is_nothing(self, header: &Header) -> bool {
@@ -293,8 +304,10 @@ mod tests {
         }
         let given = Header {
             content: Given::Base(1).content(),
+            seq: 1,
             ..says_nothing_of(Given::Base(1))
         };
         assert!(!Given::Base(1).is_nothing(&given));
+        assert!(Given::Base(1).is_given(&given) && !Given::Base(2).is_given(&given));
     }
 }

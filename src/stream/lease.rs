@@ -25,7 +25,8 @@ pub(super) struct Lease {
     pub(super) promised_to: Option<(u32, u16)>,
     /// Whether the present master asked this node before it began.
     pub(super) surveyed: bool,
-    /// Whether the present master streams it by now: a position came of a chunk that is forked.
+    /// Whether the present master streams it by now: a position came of a chunk that is forked, and
+    /// did not have what this node streamed last.
     pub(super) is_begun: bool,
 }
 

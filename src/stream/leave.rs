@@ -10,7 +10,7 @@
 //! Invariant: it ends by itself only with nothing of its own under way, unless no node is there to
 //! take it. Solvers of its buffer must have stopped; what they add meanwhile is waited for too.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
@@ -72,7 +72,7 @@ impl Leave {
             self.look_at_debts(common);
             self.look(common);
             let all_seen = self.seen == common.config.chunks && !self.owed;
-            if all_seen && self.under_way.is_empty() && !common.keeps_for_silent(now_ns) {
+            if all_seen && self.under_way.is_empty() && common.kept_for(now_ns).is_empty() {
                 self.delivered = true;
                 common.set_stay(Stay::Gone);
             }
@@ -169,6 +169,22 @@ impl Common<'_> {
         })
     }
 
+    /// The same with those that living nodes tell of, for a streamer that started while they were
+    /// silent.
+    pub(super) fn known(&self, now_ns: u64) -> impl Iterator<Item = u16> {
+        let tells = move |by: u16, of: u16| {
+            let told = self.told(by, of);
+            told.is_some_and(|told| told.life != 0 && !told.gone)
+        };
+        let is_told = move |node: u16| {
+            let stays = !self.is_gone(node);
+            stays && self.living(now_ns).any(|by| tells(by, node))
+        };
+        let members: BTreeSet<u16> = self.members().collect();
+        self.others()
+            .filter(move |node| members.contains(node) || is_told(*node))
+    }
+
     /// Takes what a node's hello says of whether it stays.
     pub(super) fn hear_stay(&mut self, node: u16, stay: Stay) {
         let peer = &mut self.peers[usize::from(node)];
@@ -217,9 +233,19 @@ impl Common<'_> {
         nodes.into_iter().filter(|node| !self.is_gone(*node))
     }
 
-    /// Whether a silent node may come back and need what only this one keeps of a fork.
-    fn keeps_for_silent(&self, now_ns: u64) -> bool {
-        self.forks.keeps_any() && self.silent(now_ns).next().is_some()
+    /// Nodes that may need what only this one keeps of a fork: silent ones, and those of bases while
+    /// they may still ask. Who was silent hears a position of a chunk before it does.
+    pub(super) fn kept_for(&self, now_ns: u64) -> Vec<u16> {
+        if !self.forks.keeps_any() {
+            return Vec::new();
+        }
+        let mut nodes: Vec<u16> = self.silent(now_ns).collect();
+        if self.forks.was_silent(now_ns) {
+            nodes.extend(self.forks.of_bases().filter(|node| !self.is_gone(*node)));
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
     }
 
     /// Members that were heard, and are not any more.

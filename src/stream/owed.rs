@@ -99,7 +99,7 @@ impl Debts {
             let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
             let epoch = common.promised(range);
             let own = Given::Contested(common.config.node as u8);
-            let header = header::ask_of_parting(common, range, epoch, &chunks, own);
+            let header = header::ask_of_parting(common, range, (epoch, 0), &chunks, own);
             if !send_list(node, &header, &chunks, out) {
                 return;
             }

@@ -133,13 +133,16 @@ impl Rejoin {
         let mut waiting: Vec<_> = self.asked.iter_mut().collect();
         waiting.retain(|one| one.asked_ns == 0 || now_ns - one.asked_ns >= AGAIN_NS);
         while let Some(first) = waiting.first() {
-            let (node, wanted) = (first.node, first.wanted());
-            let same = |one: &&mut &mut Asked| (one.node, one.wanted()) == (node, wanted);
+            let last_of = |one: &Asked| common.state.chunk(one.chunk).epoch.load(Relaxed);
+            let (node, wanted, last) = (first.node, first.wanted(), last_of(first));
+            let same = |one: &&mut &mut Asked| {
+                (one.node, one.wanted(), last_of(one)) == (node, wanted, last)
+            };
             let mut list: Vec<_> = waiting.iter_mut().filter(same).collect();
             list.truncate(wire::ASK_MAX);
             let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
             let (range, epoch) = (self.range, self.epoch);
-            let header = header::ask_of_parting(common, range, epoch, &chunks, wanted);
+            let header = header::ask_of_parting(common, range, (epoch, last), &chunks, wanted);
             if !send_list(node, &header, &chunks, out) {
                 return;
             }
@@ -183,7 +186,7 @@ impl Rejoin {
         let wanted = one.wanted();
         let nothing = wanted.is_nothing(header);
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
-        if !forked || header.sender != one.node || !nothing && header.content != wanted.content() {
+        if !forked || header.sender != one.node || !nothing && !wanted.is_given(header) {
             return Err(DropReason::Late);
         }
         common.counters.restores_taken += 1;

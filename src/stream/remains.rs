@@ -25,7 +25,7 @@ pub struct Remains {
     pub ranges: usize,
     /// Nodes, each with the chunks that it has yet to take over, or to confirm.
     pub lacking: Vec<(u16, usize)>,
-    /// Nodes that are silent, and may need what only this one keeps of a fork.
+    /// Nodes that are silent, or were, and may need what only this one keeps of a fork.
     pub silent: Vec<u16>,
     /// Nodes that have yet to say what this one is to take out of its weights, as it counts
     /// elsewhere.
@@ -54,11 +54,10 @@ impl Remains {
                 );
             }
         }
-        let keeps = common.forks.keeps_any();
         Self {
             ranges,
             lacking: lacking.into_iter().collect(),
-            silent: common.silent(now_ns).filter(|_| keeps).collect(),
+            silent: common.kept_for(now_ns),
             owed: common.owed_to().collect(),
         }
     }
@@ -80,7 +79,7 @@ impl fmt::Display for Remains {
         }
         for node in &self.silent {
             words.push(format!(
-                "node {node} is silent and may need what this node keeps"
+                "node {node} is or was silent and may need what this node keeps"
             ));
         }
         for node in &self.owed {

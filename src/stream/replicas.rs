@@ -26,8 +26,15 @@ use crate::wire::{self, DropReason, Dtype, Frame, Header, Held};
 /// Most chunks that wait to be sent.
 const QUEUE_MAX: usize = 1024;
 
-/// What a node wants: which node, which chunk, what of it.
-type Wanted = (u16, u32, Given);
+/// What a node wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    to: u16,
+    chunk: u32,
+    given: Given,
+    /// The epoch in which that node streamed it last; 0: it does not say.
+    last: u32,
+}
 
 /// What others asked for.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +131,12 @@ impl Replicas {
                 Given::Contested(_) | Given::Former(_) => follows(common, header, chunk),
                 _ => true,
             };
-            let wanted = (header.sender, chunk, given);
+            let wanted = Wanted {
+                to: header.sender,
+                chunk,
+                given,
+                last: header.chunk_version,
+            };
             if there && self.queue.len() < QUEUE_MAX && self.queued.insert(wanted) {
                 self.queue.push_back(wanted);
             }
@@ -158,8 +170,8 @@ impl Replicas {
                 self.piece = 0;
                 self.queue.pop_front();
                 self.queued.remove(&wanted);
-                if wanted.2 == Given::Replica {
-                    common.note_asked(GIVEN, wanted.1);
+                if wanted.given == Given::Replica {
+                    common.note_asked(GIVEN, wanted.chunk);
                 }
             }
         }
@@ -223,13 +235,19 @@ fn offer(common: &Common<'_>, ask: &Header, epoch: u32, held: &[Held], out: &mut
 /// many pieces that was; `None`: there was no room.
 fn send_piece(
     common: &mut Common<'_>,
-    (to, chunk, wanted): Wanted,
+    wanted: Wanted,
     piece: u8,
     out: &mut impl Outbox,
 ) -> Option<u8> {
+    let Wanted {
+        to,
+        chunk,
+        given: wanted,
+        last,
+    } = wanted;
     let state = common.state.chunk(chunk);
     let base = match wanted {
-        Given::Base(before) => common.forks.base_of(chunk, &[to, before.into()]),
+        Given::Base(before) => common.forks.base_for(chunk, [to, before.into()], last),
         Given::Begun => common.forks.base(chunk),
         _ => None,
     };
@@ -262,6 +280,7 @@ fn send_piece(
     header.seq = match (given, contested) {
         // Nothing of what: an answer to an ask before must not be taken for one to the last.
         (Given::Nothing, _) => wanted.content() as u8,
+        (Given::Base(_), _) => wanted.whose(),
         (_, contested) => contested.map_or(0, |contested| contested.seq),
     };
     let went = out.send(To::Node(to), header.frame_len(), &mut |slot| {

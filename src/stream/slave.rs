@@ -145,7 +145,7 @@ impl Slave {
         if !common.epoch_fits(range, header.epoch) {
             return Err(DropReason::Epoch);
         }
-        let flags = state.flags.load(Relaxed);
+        let mut flags = state.flags.load(Relaxed);
         let joined = flags & JOINED != 0;
         let same_epoch = state.epoch.load(Relaxed) == header.epoch;
         let version = state.version.load(Relaxed);
@@ -154,10 +154,13 @@ impl Slave {
             return Err(DropReason::Late);
         }
         if flags & FORKED != 0 {
-            // What it did apart from this master comes first.
-            common.leases[usize::from(range)].is_begun = true;
-            return Err(DropReason::NotReady);
+            if !common.hear_of_fork(header, ack) {
+                // What it did apart from this master comes first.
+                return Err(DropReason::NotReady);
+            }
+            flags = state.flags.load(Relaxed);
         }
+        let joined = flags & JOINED != 0;
         let another = joined && epochs::owner(state.epoch.load(Relaxed)) != header.sender;
         if another && !common.may_go_over(header) {
             return Err(DropReason::NotReady);

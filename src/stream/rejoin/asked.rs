@@ -53,7 +53,9 @@ impl Asked {
         let next = common
             .living(now_ns)
             .find(|node| !self.without.contains(node));
-        let all_live = common.members().all(|node| common.is_alive(now_ns, node));
+        let all_live = common
+            .known(now_ns)
+            .all(|node| common.is_alive(now_ns, node));
         let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
         if let Some(node) = next {
             self.node = node;
@@ -98,7 +100,10 @@ impl Asked {
             back_ns: 0,
         };
         // Of two nodes that took a range over apart, the one that had the older position counts.
-        let own = common.forks.base_of(self.chunk, &[owner(came.epoch)]);
+        let own = common
+            .forks
+            .bases_of(self.chunk, &[owner(came.epoch)])
+            .next();
         let own = own.filter(|own| came.is_later(own)).cloned();
         let newer = own.as_ref().map(|_| came.acks.clone());
         let mut base = own.unwrap_or(came);

