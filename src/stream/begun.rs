@@ -4,9 +4,10 @@
 //! may be answered too late, or the answer get lost: the next master has then given this node up,
 //! and begun from an older replica. What this node streamed last has a number, as its deltas have.
 //! Whatever began from there acknowledges it, however many nodes have streamed the chunk since. A
-//! chunk of which such a position comes is joined. After any other, this node asks the master, block
-//! by block. The answer is an offer of the positions that chunks were begun from. What was begun
-//! from this node's own is joined; of any other chunk [`rejoin`](super::rejoin) fetches the base.
+//! chunk of which such a position comes is joined. After any other, this node asks the master,
+//! block by block. The answer is an offer of the positions that chunks were begun from. What was
+//! begun from this node's own is joined; of any other chunk [`rejoin`](super::rejoin) fetches the
+//! base.
 //!
 //! Numbers are modulo 256. So one counts only where another node had asked for the chunk: else the
 //! two have gone apart, and what fits is chance.

@@ -17,6 +17,10 @@
 //! Bases, contested deltas and what is owed are in memory, and in a file that outlives a kill
 //! ([`ForkFile`]). Where that cannot be written they are in memory only: a report says so.
 
+mod forget;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,12 +29,10 @@ use super::common::Common;
 use super::common::chunk_flags::{OUTSTANDING, SURE};
 use super::epochs::{is_later, owner};
 use super::header::Given;
-use super::kept::{Base, Contested, KEPT_NS, Owed, OwedKey};
+use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
 use crate::wire::Header;
 
-/// Time between two looks at what may be forgotten, ns.
-const FORGET_NS: u64 = 1_000_000_000;
 /// Masters of a chunk before the present one for which a slave keeps a delta, and the next master a
 /// base, at most.
 const MASTERS: usize = 4;
@@ -202,11 +204,6 @@ impl<'a> Forks<'a> {
         keeps || !self.owed.is_empty()
     }
 
-    /// Whether a member was silent for as long back as bases are kept.
-    pub(super) fn was_silent(&self, now_ns: u64) -> bool {
-        self.silent_ns != 0 && now_ns.saturating_sub(self.silent_ns) < KEPT_NS
-    }
-
     /// The masters of bases that have yet to take part again.
     pub(super) fn of_bases(&self) -> impl Iterator<Item = u16> {
         let former = self.former.values().flatten();
@@ -231,43 +228,6 @@ impl<'a> Forks<'a> {
         }
     }
 
-    /// `master` streams a chunk again: what was contested with it is kept for a while, as it may
-    /// owe that.
-    fn note_streams(&mut self, now_ns: u64, chunk: u32, master: u16) {
-        let all = self.contested.get_mut(&chunk).into_iter().flatten();
-        for one in all.filter(|one| one.master == master) {
-            one.back_ns = now_ns.max(1);
-        }
-    }
-
-    /// Forgets what was contested with masters that stream again for long, and bases of those that
-    /// take part again.
-    fn forget_old(&mut self, now_ns: u64) {
-        if self.due_ns == 0 {
-            self.begin_to_forget(now_ns);
-        }
-        self.due_ns = now_ns + FORGET_NS;
-        self.forget_old_bases(now_ns);
-        let all = self.contested.iter();
-        let old = all.flat_map(|(chunk, all)| {
-            let old = all.iter().filter(|one| one.is_old(now_ns));
-            old.map(|one| (*chunk, one.master))
-        });
-        for (chunk, master) in old.collect::<Vec<_>>() {
-            self.forget_contested(chunk, master);
-        }
-    }
-
-    /// Since when what a predecessor kept is in use again is not known: those that need it may
-    /// have started with this one.
-    fn begin_to_forget(&mut self, now_ns: u64) {
-        let former = self.former.values_mut().flatten();
-        let bases = self.bases.values_mut().chain(former);
-        for base in bases.filter(|base| base.back_ns != 0) {
-            base.back_ns = now_ns.max(1);
-        }
-    }
-
     /// Keeps a delta, in place of one that was under way to the same master; of more masters than
     /// [`MASTERS`] the oldest goes.
     fn set_contested(&mut self, chunk: u32, contested: Contested) {
@@ -281,73 +241,9 @@ impl<'a> Forks<'a> {
         }
         self.contested.insert(chunk, all);
     }
-
-    /// A delta or a position of `node` came for `chunk`: if it streamed that before, it needs the
-    /// base no more.
-    #[inline]
-    pub(super) fn note_back(&mut self, now_ns: u64, node: u16, chunk: u32) {
-        if !(self.bases.is_empty() && self.former.is_empty()) {
-            self.note_base_back(now_ns, node, chunk);
-        }
-    }
-
-    #[cold]
-    fn note_base_back(&mut self, now_ns: u64, node: u16, chunk: u32) {
-        let mut records = Vec::new();
-        if let Some(base) = self.bases.get_mut(&chunk)
-            && base.note_back(now_ns, node)
-        {
-            records.push(base.record(chunk));
-        }
-        for base in self.former.get_mut(&chunk).into_iter().flatten() {
-            if base.note_back(now_ns, node) {
-                records.push(base.former_record(chunk));
-            }
-        }
-        records.iter().for_each(|record| self.put(record));
-    }
-
-    fn forget_old_bases(&mut self, now_ns: u64) {
-        let silent_ns = self.silent_ns;
-        let is_old = |base: &&Base| base.is_old(now_ns, silent_ns);
-        let former = self.former.iter();
-        let old = former.flat_map(|(chunk, all)| {
-            let old = all.iter().filter(is_old);
-            old.map(|base| (*chunk, owner(base.epoch)))
-        });
-        for (chunk, master) in old.collect::<Vec<_>>() {
-            self.forget_former(master, chunk);
-        }
-        let bases = self.bases.iter();
-        let old = bases.filter(|(_, base)| is_old(base) && !base.weights.is_empty());
-        for (chunk, base) in old
-            .map(|(chunk, base)| (*chunk, base.clone()))
-            .collect::<Vec<_>>()
-        {
-            let numbers = Base {
-                weights: Vec::new(),
-                ..base
-            };
-            self.set_base(chunk, numbers);
-        }
-    }
 }
 
 impl Common<'_> {
-    /// Forgets what no node needs any more of forks.
-    #[inline]
-    pub(super) fn forget_old_forks(&mut self, now_ns: u64) {
-        let forks = &self.forks;
-        let nothing =
-            forks.contested.is_empty() && forks.bases.is_empty() && forks.former.is_empty();
-        if !nothing && now_ns >= forks.due_ns {
-            if self.silent(now_ns).next().is_some() {
-                self.forks.silent_ns = now_ns;
-            }
-            self.forks.forget_old(now_ns);
-        }
-    }
-
     /// Reports that what must outlive a kill is in memory only, if it is.
     pub(super) fn look_if_kept(&mut self) {
         if let Some(errno) = self.forks.failed.take() {

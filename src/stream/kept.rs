@@ -8,7 +8,7 @@ use crate::weights::{ForkKey, ForkKind, ForkRecord};
 
 /// What is contested with a master that streams again is kept for so long, ns; and the base of one
 /// that takes part again: those that it gave the chunk to may need it still.
-pub(super) const KEPT_NS: u64 = 8_000_000_000;
+const KEPT_NS: u64 = 8_000_000_000;
 /// Longer, where such a one may be silent: until all were heard for that time, or this is over, ns.
 const SILENT_NS: u64 = 60_000_000_000;
 

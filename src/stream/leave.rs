@@ -28,6 +28,10 @@ const LOOKED_AT: u32 = 64;
 /// forth and the next confirms, and one that gets lost.
 const POSITIONS: u8 = 3;
 
+/// A node that was silent may ask for so many times the shortest silence what only this one keeps.
+/// (A node that leaves gives up after 20.)
+const BACK: u64 = 16;
+
 /// A chunk that had something under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnderWay {
@@ -65,6 +69,7 @@ impl Leave {
 
     #[cold]
     fn poll_leaving(&mut self, now_ns: u64, common: &mut Common<'_>) {
+        common.look_for_silent(now_ns);
         if common.stay() == Stay::Leaves && common.stays_alone(now_ns) {
             // Ranges stay with the last one; the files remember all.
             common.set_stay(Stay::Gone);
@@ -233,14 +238,14 @@ impl Common<'_> {
         nodes.into_iter().filter(|node| !self.is_gone(*node))
     }
 
-    /// Nodes that may need what only this one keeps of a fork: silent ones, and those of bases while
-    /// they may still ask. Who was silent hears a position of a chunk before it does.
+    /// Nodes that may need what only this one keeps of a fork: silent ones, and those of bases
+    /// while they may still ask. Who was silent hears a position of a chunk before it does.
     pub(super) fn kept_for(&self, now_ns: u64) -> Vec<u16> {
         if !self.forks.keeps_any() {
             return Vec::new();
         }
         let mut nodes: Vec<u16> = self.silent(now_ns).collect();
-        if self.forks.was_silent(now_ns) {
+        if self.forks.was_silent(now_ns, BACK * self.config.silence_ns) {
             nodes.extend(self.forks.of_bases().filter(|node| !self.is_gone(*node)));
         }
         nodes.sort_unstable();

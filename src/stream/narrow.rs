@@ -16,7 +16,6 @@
 //! need otherwise. `last` of a foreign chunk is what its master sent, exactly, while
 //! [`Seen::exact`].
 
-use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Config;
@@ -24,9 +23,9 @@ use super::coarse::{COARSER, Coarse};
 use super::common::Common;
 use super::common::chunk_flags::{JOINED, OUTSTANDING};
 use super::pieces::all_pieces;
+use crate::weights::WeightsView;
 use crate::weights::kernels::{self, Rounding, STEP_BLOCK};
-use crate::weights::{BLOCK, WeightsView};
-use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
+use crate::wire::{self, DropReason, Dtype, Frame};
 
 const _: () = assert!(STEP_BLOCK == wire::SCALE_BLOCK);
 /// Largest exponent of a step: a kernel rounds by adding 1.5 * 2^23 steps.
@@ -106,37 +105,6 @@ impl Parts {
             content: part.content,
             part: part.part,
         });
-    }
-}
-
-impl Config {
-    /// The weights of a chunk, counted from its start, of piece `piece`: where a frame holds the
-    /// chunk in a narrow payload, it holds only a part of it in f32. Empty behind the last one.
-    pub(super) fn piece(&self, piece: u8) -> Range<usize> {
-        let len = self.chunk_weights as usize;
-        let pieces = usize::from(self.precision.f32_pieces());
-        let each = len.div_ceil(pieces).next_multiple_of(BLOCK);
-        let start = (usize::from(piece) * each).min(len);
-        start..(start + each).min(len)
-    }
-
-    /// The weights of a chunk that a restore says: all in a narrow payload, a piece in f32.
-    pub(super) fn restored(&self, header: &Header) -> Range<usize> {
-        match header.dtype {
-            Dtype::F32 => self.piece(header.part),
-            _ => 0..self.chunk_weights as usize,
-        }
-    }
-
-    /// Bytes of a payload of the kind and type of a frame.
-    #[inline(always)]
-    pub(super) fn payload_len(&self, header: &Header) -> usize {
-        let weights = match (header.kind, header.part) {
-            (Kind::Restore, _) => self.restored(header).len(),
-            (Kind::Position | Kind::Check, part @ 1..) => self.piece(part - 1).len(),
-            _ => self.chunk_weights as usize,
-        };
-        header.dtype.payload_len(weights)
     }
 }
 

@@ -1,7 +1,8 @@
-//! Pieces of chunks that are asked for: the list that asks, which are good, when a chunk is whole,
-//! and what becomes of one that is the newest.
+//! Pieces of chunks, and those that are asked for: the list that asks, which are good, when a chunk
+//! is whole, and what becomes of one that is the newest.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
@@ -12,8 +13,39 @@ use super::epochs::same_reign;
 use super::missing::join_replica;
 use super::take::{agrees, note_acks, put_back, report_resync, take_unanswered};
 use super::{Config, Outbox, To};
-use crate::weights::kernels;
-use crate::wire::{self, DropReason, Dtype, Frame, Header};
+use crate::weights::{BLOCK, kernels};
+use crate::wire::{self, DropReason, Dtype, Frame, Header, Kind};
+
+impl Config {
+    /// The weights of a chunk, counted from its start, of piece `piece`: where a frame holds the
+    /// chunk in a narrow payload, it holds only a part of it in f32. Empty behind the last one.
+    pub(super) fn piece(&self, piece: u8) -> Range<usize> {
+        let len = self.chunk_weights as usize;
+        let pieces = usize::from(self.precision.f32_pieces());
+        let each = len.div_ceil(pieces).next_multiple_of(BLOCK);
+        let start = (usize::from(piece) * each).min(len);
+        start..(start + each).min(len)
+    }
+
+    /// The weights of a chunk that a restore says: all in a narrow payload, a piece in f32.
+    pub(super) fn restored(&self, header: &Header) -> Range<usize> {
+        match header.dtype {
+            Dtype::F32 => self.piece(header.part),
+            _ => 0..self.chunk_weights as usize,
+        }
+    }
+
+    /// Bytes of a payload of the kind and type of a frame.
+    #[inline(always)]
+    pub(super) fn payload_len(&self, header: &Header) -> usize {
+        let weights = match (header.kind, header.part) {
+            (Kind::Restore, _) => self.restored(header).len(),
+            (Kind::Position | Kind::Check, part @ 1..) => self.piece(part - 1).len(),
+            _ => self.chunk_weights as usize,
+        };
+        header.dtype.payload_len(weights)
+    }
+}
 
 /// Sends an ask, which lists `chunks`. False: there was no room.
 pub(super) fn send_list(to: u16, header: &Header, chunks: &[u32], out: &mut impl Outbox) -> bool {

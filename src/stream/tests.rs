@@ -42,6 +42,7 @@ mod moves;
 mod narrow;
 mod owed;
 mod partial;
+mod returns;
 mod search;
 mod settle;
 mod storm;
@@ -180,7 +181,7 @@ fn storm(seed: u64) -> Faults {
     }
 }
 
-fn folder() -> tempfile::TempDir {
+pub(super) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a folder under /dev/shm")
 }
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::stream::epochs::owner;
 
 /// A silence that is short against the virtual time of these tests, and long against its links.
-const SILENCE_NS: u64 = 40_000_000;
+pub(super) const SILENCE_NS: u64 = 40_000_000;
 /// Steps of the clock within which others have taken over, and a home has its range back.
 pub(super) const SOON: usize = 100_000;
 
@@ -627,89 +627,6 @@ fn what_a_node_did_apart_is_counted_where_none_has_it() {
         run.wait("taken back", |run| run.is_taken(0, &[0]));
         assert!(run.counts(|one| one.abandoned_chunks) > 0);
     });
-}
-
-/// A node gives a range back in order, and is cut off: before what it gives arrives, or after. The
-/// next master dies before it is asked what it began from. The first node takes the range again,
-/// from a third. Whether that has what it did is known by its number.
-fn gives_back_and_takes_again(run: &mut Run<'_, '_>, arrives: bool) {
-    let near = Faults {
-        delay_ns: 50_000,
-        ..Faults::default()
-    };
-    let far = Faults {
-        delay_ns: 1_000_000,
-        ..near
-    };
-    let nothing = Faults { drop: 1.0, ..near };
-    run.work(&[0, 1, 2], 500);
-    run.settle();
-    run.world.pause(0);
-    run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
-    let before = run.world.streamer(1).and_then(|one| one.owner(0));
-    let before = before.expect("a master");
-    let third = 3 - before;
-    // It is asked late.
-    run.world.set_way(0, before, far);
-    run.world.go_on(0);
-    let goes = |run: &Run<'_, '_>| {
-        let one = run.world.streamer(0);
-        one.is_some_and(|one| one.restore.is_going(0))
-    };
-    let work_until = |run: &mut Run<'_, '_>, holds: &dyn Fn(&Run<'_, '_>) -> bool| {
-        let there = (0..16 * SOON).any(|_| {
-            run.work(&[before], 1);
-            holds(run)
-        });
-        assert!(there, "never");
-    };
-    work_until(run, &goes);
-    if arrives {
-        work_until(run, &|run| !goes(run));
-    } else {
-        // What it offers went by then, and the ask for it is under way.
-        let until_ns = run.world.now_ns() + 1_500_000;
-        work_until(run, &|run| run.world.now_ns() >= until_ns);
-    }
-    for other in [0, third] {
-        run.world.set_way(before, other, nothing);
-    }
-    run.wait("begun", |run| run.is_taken(0, &[0, third]));
-    for dead in [0, third] {
-        run.world.kill(dead);
-    }
-    run.living = vec![before];
-    // So long it lets others go first.
-    let until_ns = run.world.now_ns() + 100 * SILENCE_NS;
-    while run.world.now_ns() < until_ns {
-        run.world.step_by(STRIDE_NS);
-    }
-    run.world.set_faults(near);
-    run.world.restart(third);
-    run.living.push(third);
-    run.wait("taken again", |run| run.is_taken(0, &[before]));
-}
-
-/// (In f32: what a narrow position leaves out dies with its master.)
-#[test]
-fn what_the_next_master_began_from_counts_where_that_is_dead() {
-    for seed in 0..4 {
-        with_run(seed, &quick(3, seed), Faults::default(), |run| {
-            gives_back_and_takes_again(run, true);
-            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
-            run.settle();
-        });
-    }
-}
-
-#[test]
-fn what_came_too_late_for_the_next_master_is_counted_where_that_is_dead() {
-    for seed in 0..5 {
-        with_run(seed, &quick(3, seed), Faults::default(), |run| {
-            gives_back_and_takes_again(run, false);
-            assert!(run.counts(|one| one.abandoned_chunks) > 0, "seed {seed}");
-        });
-    }
 }
 
 /// Two masters of a range do not hear each other, and a third node hears both. It follows the later

@@ -1,0 +1,214 @@
+//! Masters that lost a range, or gave it away, and come back when those that know how it went on
+//! are gone, silent or have just started.
+
+use super::takeover::{Run, SILENCE_NS, SOON, quick, with_run};
+use super::*;
+
+fn near() -> Faults {
+    Faults {
+        delay_ns: 50_000,
+        ..Faults::default()
+    }
+}
+
+fn nothing() -> Faults {
+    Faults {
+        drop: 1.0,
+        ..near()
+    }
+}
+
+/// Who a range is streamed by, as far as `node` knows.
+fn owner_at(run: &Run<'_, '_>, node: u16, range: u16) -> Option<u16> {
+    run.world.streamer(node).and_then(|one| one.owner(range))
+}
+
+/// Steps until something holds, while `who` work.
+fn work_until(run: &mut Run<'_, '_>, who: &[u16], holds: impl Fn(&Run<'_, '_>) -> bool) {
+    let there = (0..16 * SOON).any(|_| {
+        run.work(who, 1);
+        holds(run)
+    });
+    assert!(there, "seed {}: never", run.seed);
+}
+
+/// Whether node 0 is about to stream range 0.
+fn takes(run: &Run<'_, '_>) -> bool {
+    let one = run.world.streamer(0);
+    one.is_some_and(|one| one.restore.is_going(0))
+}
+
+/// A node gives a range back in order, and is cut off: before what it gives arrives, or after. The
+/// next master dies before it is asked what it began from. The first node takes the range again,
+/// from a third. Whether that has what it did is known by its number.
+fn gives_back_and_takes_again(run: &mut Run<'_, '_>, arrives: bool) {
+    let far = Faults {
+        delay_ns: 1_000_000,
+        ..near()
+    };
+    run.work(&[0, 1, 2], 500);
+    run.settle();
+    run.world.pause(0);
+    run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+    let before = owner_at(run, 1, 0).expect("a master");
+    let third = 3 - before;
+    // It is asked late.
+    run.world.set_way(0, before, far);
+    run.world.go_on(0);
+    work_until(run, &[before], takes);
+    if arrives {
+        work_until(run, &[before], |run| !takes(run));
+        // It takes no position of that one.
+        run.world.kill(before);
+    } else {
+        // What it offers went by then, and the ask for it is under way.
+        let until_ns = run.world.now_ns() + 1_500_000;
+        work_until(run, &[before], |run| run.world.now_ns() >= until_ns);
+    }
+    for other in [0, third] {
+        run.world.set_way(before, other, nothing());
+    }
+    run.wait("begun", |run| run.is_taken(0, &[0, third]));
+    for dead in [0, third] {
+        run.world.kill(dead);
+    }
+    run.living = vec![before];
+    if arrives {
+        run.world.restart(before);
+    }
+    // So long it lets others go first.
+    let until_ns = run.world.now_ns() + 100 * SILENCE_NS;
+    while run.world.now_ns() < until_ns {
+        run.world.step_by(STRIDE_NS);
+    }
+    run.world.set_faults(near());
+    run.world.restart(third);
+    run.living.push(third);
+    run.wait("taken again", |run| run.is_taken(0, &[before]));
+}
+
+/// (In f32: what a narrow position leaves out dies with its master.)
+#[test]
+fn what_the_next_master_began_from_counts_where_that_is_dead() {
+    for seed in 0..4 {
+        with_run(seed, &quick(3, seed), Faults::default(), |run| {
+            gives_back_and_takes_again(run, true);
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+            run.settle();
+        });
+    }
+}
+
+#[test]
+fn what_came_too_late_for_the_next_master_is_counted_where_that_is_dead() {
+    for seed in 0..5 {
+        with_run(seed, &quick(3, seed), Faults::default(), |run| {
+            gives_back_and_takes_again(run, false);
+            assert!(run.counts(|one| one.abandoned_chunks) > 0, "seed {seed}");
+        });
+    }
+}
+
+/// Node 0 stands still until others have its range, with work that is in no replica. Returns who
+/// has it, and the third.
+fn stands_still(run: &mut Run<'_, '_>) -> (u16, u16) {
+    run.work(&[0, 1, 2], 500);
+    run.settle();
+    run.world.pause(0);
+    run.work(&[0], 20);
+    run.work(&[1, 2], 500);
+    run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+    let heir = owner_at(run, 1, 0).expect("a master");
+    (heir, 3 - heir)
+}
+
+/// A node gives a range to one that gives it on at once and leaves. It stood still meanwhile, and
+/// the third does not know what it gave. Positions tell that they have what it did.
+#[test]
+fn what_was_given_to_a_node_that_left_is_known_by_its_number() {
+    for seed in 0..4 {
+        with_run(seed, &quick(3, seed), near(), |run| {
+            let (giver, third) = stands_still(run);
+            run.world.go_on(0);
+            work_until(run, &[giver], takes);
+            work_until(run, &[giver], |run| !takes(run));
+            run.world.pause(giver);
+            run.world.leave(0);
+            let left = |run: &Run<'_, '_>| {
+                let one = run.world.streamer(0);
+                one.is_some_and(|one| one.has_left() || one.has_stalled())
+            };
+            run.wait("left", left);
+            run.world.kill(0);
+            run.world.go_on(giver);
+            run.living = vec![giver, third];
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
+}
+
+/// A node that leaves has what another needs that stands still. It stays while that one is silent,
+/// and until it has asked.
+#[test]
+fn who_leaves_waits_for_one_that_is_just_back() {
+    for seed in 0..4 {
+        with_run(seed, &quick(3, seed), near(), |run| {
+            let (heir, third) = stands_still(run);
+            run.world.leave(heir);
+            run.wait("given on", |run| run.is_taken(0, &[third, heir]));
+            let left = |run: &Run<'_, '_>| {
+                let one = run.world.streamer(heir);
+                one.is_some_and(Streamer::has_left)
+            };
+            steps(run.world, SOON / 10);
+            assert!(!left(run), "seed {seed}: another needs it");
+            run.world.go_on(0);
+            run.wait("left", left);
+            run.world.kill(heir);
+            run.living = vec![0, third];
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
+}
+
+/// The one node that knows where another went apart has joined later, and is silent. The other has
+/// just started, and never heard it: it waits, as others tell of it.
+#[test]
+fn who_has_just_started_waits_for_nodes_that_others_tell_of() {
+    for seed in 0..4 {
+        let config = Config {
+            later: 1,
+            ..quick(3, seed)
+        };
+        with_run(seed, &config, near(), |run| {
+            run.world.restart(3);
+            run.living.push(3);
+            run.wait("a share", |run| {
+                let one = run.world.streamer(3);
+                one.is_some_and(|one| one.streamed_weights() != vec![])
+            });
+            run.work(&[0, 1, 2, 3], 500);
+            run.settle();
+            let range = (0..4).find(|range| owner_at(run, 0, *range) == Some(2));
+            let range = range.expect("a range of node 2");
+            run.world.pause(2);
+            run.work(&[2], 20);
+            run.work(&[0, 1, 3], 500);
+            run.wait("taken over", |run| run.is_taken(range, &[3, 0, 1]));
+            run.world.pause(3);
+            run.wait("taken over again", |run| run.is_taken(range, &[0, 1]));
+            run.world.kill(2);
+            run.world.go_on(2);
+            run.world.restart(2);
+            run.living.retain(|node| *node != 3);
+            run.work(&[0, 1, 2], 20_000);
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+            run.world.go_on(3);
+            run.living.push(3);
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
+}
