@@ -31,11 +31,11 @@ fn zero<'r>(run: &'r Run<'_, '_>) -> &'r Streamer<'r> {
     node(run, 0)
 }
 
-/// Each step of the way takes a tenth of a second, and all of them more than the patience.
+/// Each step of the way takes a part of a second, and all of them more than the patience.
 #[test]
 fn who_gets_nearer_stays() {
     let slow = Faults {
-        delay_ns: 100 * MS,
+        delay_ns: 150 * MS,
         // Else a delta answers a version that is long gone.
         limit: Some(Limit {
             bytes_per_s: 1e6,

@@ -62,14 +62,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "who leaves goes as soon as no node is silent",
         file: "leave.rs",
-        old: "if self.forks.was_silent(now_ns, BACK * self.config.silence_ns) {",
-        new: "if self.forks.was_silent(now_ns, BACK) {",
+        old: "self.forks.was_silent(now_ns, BACK * self.config.silence_ns)",
+        new: "self.forks.was_silent(now_ns, BACK)",
     },
     Mutant {
         name: "who has just started knows only whom it heard",
         file: "rejoin/asked.rs",
-        old: "let all_live = common\n            .known(now_ns)",
-        new: "let all_live = common\n            .members()",
+        old: "common\n            .known(now_ns)\n            .all(|node| common.is_alive(now_ns, node))",
+        new: "common.members().all(|node| common.is_alive(now_ns, node))",
     },
     Mutant {
         name: "a base of an earlier reign is given",
@@ -86,8 +86,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the base of another node is taken",
         file: "header.rs",
-        old: "Self::Base(node) => header.seq == node,",
-        new: "Self::Base(_) => true,",
+        old: "header.seq == node",
+        new: "header.seq == node || true",
     },
     Mutant {
         name: "a streamer that starts forgets bases",
@@ -104,31 +104,31 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no position tells what its master began from",
         file: "begun.rs",
-        old: "let joins = self.acknowledges(header.chunk, ack);",
-        new: "let joins = self.acknowledges(header.chunk, ack) && header.chunk == u32::MAX;",
+        old: "self.acknowledges(header.chunk, ack)",
+        new: "self.acknowledges(header.chunk, ack) && header.chunk == u32::MAX",
     },
     Mutant {
         name: "what a master streamed last has no number of its own",
         file: "handover.rs",
-        old: "let number = state.seq.load(Relaxed).wrapping_add(1);",
-        new: "let number = state.seq.load(Relaxed);",
+        old: "state.seq.load(Relaxed).wrapping_add(1)",
+        new: "state.seq.load(Relaxed)",
     },
     Mutant {
         name: "what a narrow position leaves out counts by the portion",
         file: "begun.rs",
         old: "state.flags.store(JOINED | rest, Relaxed);",
-        new: "state.flags.store(JOINED | (rest & 0), Relaxed);",
+        new: "state.flags.store(JOINED | (rest ^ rest), Relaxed);",
     },
     Mutant {
         name: "what all hold is rounded where its master stops",
         file: "handover.rs",
-        old: "if finite && !self.is_published(chunk, &values) {",
-        new: "if finite {",
+        old: "finite && !self.is_published(chunk, &values)",
+        new: "finite",
     },
     Mutant {
         name: "a replica is rounded on its way",
         file: "replicas.rs",
-        old: "if finite && said == values {",
-        new: "if finite {",
+        old: "finite && said == values",
+        new: "finite",
     },
 ];

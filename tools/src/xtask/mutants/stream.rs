@@ -314,7 +314,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a master gives older weights than it acknowledges",
         file: "replicas.rs",
         old: "w.load(i)",
-        new: "position(i)",
+        new: "held(i)",
     },
     Mutant {
         name: "what a former life asked for is joined",
