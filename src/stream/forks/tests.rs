@@ -56,3 +56,20 @@ fn a_streamer_that_starts_keeps_bases_for_a_while() {
         assert_eq!(has(&next), kept, "{s} s");
     }
 }
+
+/// Those that the master gave a chunk to may be silent, and need its base when they are back.
+#[test]
+fn a_base_is_kept_while_members_are_silent() {
+    let folder = folder();
+    let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
+    let mut forks = Forks::of(fleet.state(0).forks(), 9);
+    forks.begin_from(3, base(1, 2, 400));
+    forks.forget_old(99 * S);
+    forks.note_back(100 * S, 2, 3);
+    forks.silent_ns = 105 * S;
+    for (s, kept) in [(109, true), (112, true), (114, false)] {
+        forks.forget_old(s * S);
+        let has = forks.base_for(3, [2, 2], 0).is_some();
+        assert_eq!(has, kept, "{s} s");
+    }
+}
