@@ -38,6 +38,9 @@ const AGAIN_NS: u64 = 50_000_000;
 const WAIT_NS: u64 = 5_000_000_000;
 /// A node that is silent and may have the base is waited for so long, ns.
 const LOST_NS: u64 = 30_000_000_000;
+/// Silent nodes that only others tell of are waited for so many times the shortest silence from the
+/// start on: they may start too.
+const STARTED: u64 = 16;
 /// Time between two looks, ns.
 const LOOK_NS: u64 = 1_000_000;
 /// Chunks that are asked for at a time.
@@ -51,6 +54,8 @@ pub(super) struct Rejoin {
     asked: Vec<Asked>,
     /// Silent nodes that were waited for.
     mute: Vec<u16>,
+    /// When this streamer looked first, ns.
+    started_ns: u64,
     due_ns: u64,
 }
 
@@ -65,6 +70,9 @@ impl Rejoin {
     }
 
     fn look(&mut self, now_ns: u64, common: &mut Common<'_>, out: &mut impl Outbox) {
+        if self.started_ns == 0 {
+            self.started_ns = now_ns.max(1);
+        }
         if common.forks.apart.is_empty() {
             self.asked.clear();
             return;
@@ -153,6 +161,7 @@ impl Rejoin {
 
     /// Slaves that are silent, or do not answer, are not waited for: what they have is owed.
     fn give_up_silent(&mut self, now_ns: u64, common: &mut Common<'_>) {
+        let started = now_ns.saturating_sub(self.started_ns) < STARTED * common.config.silence_ns;
         // One that was waited for without effect is not waited for again, chunk by chunk.
         self.mute.retain(|node| !common.is_alive(now_ns, *node));
         for one in &mut self.asked {
@@ -168,7 +177,7 @@ impl Rejoin {
                 one.mute.push((one.node, one.wanted()));
                 one.next(now_ns);
             } else if !waits {
-                one.look_for_base(now_ns, common, self.range);
+                one.look_for_base(now_ns, common, (self.range, started));
             }
         }
     }
@@ -200,10 +209,7 @@ impl Rejoin {
             let of_fork = !nothing && common.may_have_parted(one.chunk, header.epoch);
             match (&one.base, nothing) {
                 (None, _) if of_fork => one.take_base(now_ns, common, frame),
-                (None, _) => {
-                    one.without.push(one.node);
-                    one.look_for_base(now_ns, common, self.range);
-                }
+                (None, _) => one.without.push(one.node),
                 (Some(_), _) => one.take_contested(now_ns, common, frame, nothing),
             }
             self.join_done(common);

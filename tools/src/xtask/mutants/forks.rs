@@ -68,8 +68,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "who has just started knows only whom it heard",
         file: "rejoin/asked.rs",
-        old: "common\n            .known(now_ns)\n            .all(|node| common.is_alive(now_ns, node))",
-        new: "common.members().all(|node| common.is_alive(now_ns, node))",
+        old: "!started || common.known(now_ns).all(lives)",
+        new: "common.members().all(lives)",
     },
     Mutant {
         name: "a base of an earlier reign is given",
