@@ -161,7 +161,10 @@ impl Rejoin {
 
     /// Slaves that are silent, or do not answer, are not waited for: what they have is owed.
     fn give_up_silent(&mut self, now_ns: u64, common: &mut Common<'_>) {
-        let started = now_ns.saturating_sub(self.started_ns) < STARTED * common.config.silence_ns;
+        if self.asked.is_empty() {
+            return;
+        }
+        let all_live = self.all_live(now_ns, common);
         // One that was waited for without effect is not waited for again, chunk by chunk.
         self.mute.retain(|node| !common.is_alive(now_ns, *node));
         for one in &mut self.asked {
@@ -177,9 +180,17 @@ impl Rejoin {
                 one.mute.push((one.node, one.wanted()));
                 one.next(now_ns);
             } else if !waits {
-                one.look_for_base(now_ns, common, (self.range, started));
+                one.look_for_base(now_ns, common, (self.range, all_live));
             }
         }
+    }
+
+    /// Whether no node is silent that may have a base. A streamer that has just started does not
+    /// know all of them itself.
+    fn all_live(&self, now_ns: u64, common: &Common<'_>) -> bool {
+        let started = now_ns.saturating_sub(self.started_ns) < STARTED * common.config.silence_ns;
+        let lives = |node: u16| common.is_alive(now_ns, node);
+        common.members().all(lives) && (!started || common.known(now_ns).all(lives))
     }
 
     /// Takes a piece of what was asked for.

@@ -45,13 +45,12 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Asks the next node that may have the base. If none is left, what this node did apart is
-    /// lost.
-    /// `started`: this streamer has just started, and does not know all that are silent.
+    /// lost. `all_live`: no node that may have it is silent.
     pub(super) fn look_for_base(
         &mut self,
         now_ns: u64,
         common: &mut Common<'_>,
-        (range, started): (u16, bool),
+        (range, all_live): (u16, bool),
     ) {
         if common.is_alive(now_ns, self.node) && !self.without.contains(&self.node) {
             return;
@@ -59,8 +58,6 @@ impl Asked {
         let next = common
             .living(now_ns)
             .find(|node| !self.without.contains(node));
-        let lives = |node: u16| common.is_alive(now_ns, node);
-        let all_live = common.members().all(lives) && (!started || common.known(now_ns).all(lives));
         let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
         if let Some(node) = next {
             self.node = node;

@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "who has just started knows only whom it heard",
-        file: "rejoin/asked.rs",
+        file: "rejoin.rs",
         old: "!started || common.known(now_ns).all(lives)",
         new: "common.members().all(lives)",
     },
