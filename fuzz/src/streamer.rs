@@ -260,7 +260,8 @@ fn forge(base: &[u8], step: &[u8; STEP]) -> Option<Vec<u8>> {
 
 /// Sets what goes with the kind of a frame; asks, offers and contacts have `items`.
 fn fit_kind(header: &mut Header, items: u8) {
-    let weights = header.kind.has_weights();
+    let numbers = header.kind == Kind::Restore && items == 0;
+    let weights = header.kind.has_weights() && !numbers;
     header.dtype = if weights { Dtype::F32 } else { Dtype::None };
     let acks = matches!(header.kind, Kind::Position | Kind::Check | Kind::Restore);
     header.acks = if acks { PLACES as u8 } else { 0 };
@@ -273,6 +274,7 @@ fn fit_kind(header: &mut Header, items: u8) {
             Seek::LEN as u32
         }
         Kind::Hello => header.payload_len,
+        Kind::Restore if numbers => 0,
         _ => 64,
     };
 }

@@ -16,6 +16,11 @@
 //! lost it then to the present master, which knows nothing of that. So it is asked too, if it
 //! lives: what this node did is in its weights, and it brings all of that.
 //!
+//! Else the line of masters is followed back: each is asked what it began from, until one began
+//! from a position of this node's last reign, or of the master that this node had the chunk from.
+//! There the two went apart, and that one has the base. Others may have begun from this node's
+//! reign too, on lines that have ended.
+//!
 //! What a node began from outlives a kill. Where it is not known, as memory was lost or a third
 //! node has begun since, a chunk counts as given if it was asked for.
 //!
@@ -34,8 +39,41 @@ use crate::wire::{self, DropReason, Dtype, Frame, Header, Held};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 50_000_000;
+/// An heir that is silent is waited for so many times the shortest silence: what it has of this
+/// node would count twice.
+const HEIR: u64 = 16;
 /// Time between two looks, ns.
 const LOOK_NS: u64 = 1_000_000;
+
+/// A step back along the line of masters of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    /// The node that began the chunk,
+    pub(super) by: u16,
+    /// from a position of this epoch.
+    pub(super) epoch: u32,
+}
+
+/// Another node than the present master that is to say how it began a chunk: the heir, which had
+/// asked this node for it, or the next along the line of masters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Teller {
+    node: u16,
+    /// How far the line is known: it leads to this node, or is followed once the heir has answered.
+    link: Option<Link>,
+    /// Since when it is found silent, ns.
+    silent_ns: Option<u64>,
+}
+
+impl Teller {
+    fn new(node: u16, link: Option<Link>) -> Self {
+        Self {
+            node,
+            link,
+            silent_ns: None,
+        }
+    }
+}
 
 /// Blocks that were asked for.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +100,7 @@ impl Begun {
             let asks = lease.forked_chunks > 0 && lease.is_begun;
             if asks && common.is_alive(now_ns, owner(common.promised(range))) {
                 waits = true;
-                common.give_up_heirs(now_ns, range);
+                common.give_up_tellers(now_ns, range);
                 self.ask(now_ns, common, range, out);
             }
         }
@@ -126,14 +164,8 @@ pub(super) fn handle(common: &mut Common<'_>, frame: &Frame<'_>) -> Result<(), D
         late = false;
         if common.was_taken_over(chunk, header.sender, begun) {
             common.join_again(range, chunk);
-        } else if common.may_have_passed_on(chunk, header.sender) {
-            common.forks.passed_on.insert(chunk);
         } else {
-            if common.forks.passed_on.remove(&chunk) {
-                // It is not asked twice.
-                common.state.chunk(chunk).given.store(0, Relaxed);
-            }
-            common.forks.apart.insert(chunk);
+            common.ask_further(chunk, header.sender, begun);
         }
     }
     if late { Err(DropReason::Late) } else { Ok(()) }
@@ -219,18 +251,57 @@ impl Common<'_> {
         flags & FORKED != 0 && !self.forks.apart.contains(&chunk)
     }
 
-    /// The node that is to say how a chunk was begun: the present master, and then the one that
-    /// asked this node for it.
+    /// The node that is to say how it began a chunk: the present master at first.
     fn knows_how_begun(&self, chunk: u32) -> u16 {
-        let passed_on = self.forks.passed_on.contains(&chunk);
-        let heir = self.given(chunk).filter(|_| passed_on);
-        heir.unwrap_or_else(|| owner(self.promised(self.ranges.range_of(chunk))))
+        let teller = self.forks.tellers.get(&chunk);
+        let master = || owner(self.promised(self.ranges.range_of(chunk)));
+        teller.map_or_else(master, |teller| teller.node)
     }
 
-    /// Whether a node that asked for a chunk may have begun it before `master` did, which began
-    /// from something else.
-    fn may_have_passed_on(&self, chunk: u32, master: u16) -> bool {
-        self.given(chunk).is_some_and(|heir| heir != master)
+    /// `sender` began a chunk from something else than what this node streamed last: asks the node
+    /// that had asked for that, and then along the line of masters.
+    fn ask_further(&mut self, chunk: u32, sender: u16, begun: &Held) {
+        let teller = self.forks.tellers.remove(&chunk);
+        let link = begun
+            .position()
+            .map(|(epoch, _)| Link { by: sender, epoch });
+        let heir = self.given(chunk).filter(|heir| *heir != sender);
+        match (teller, heir) {
+            (None, Some(node)) => {
+                let teller = Teller::new(node, link);
+                self.forks.tellers.insert(chunk, teller);
+            }
+            (None, None) => self.follow(chunk, link),
+            (Some(teller), _) if self.given(chunk) == Some(sender) => {
+                // It is not asked twice.
+                self.state.chunk(chunk).given.store(0, Relaxed);
+                self.follow(chunk, teller.link);
+            }
+            (Some(teller), _) => {
+                // What it began later than what it was asked about is of no use.
+                let before =
+                    |link: &Link| teller.link.is_some_and(|of| is_later(of.epoch, link.epoch));
+                self.follow(chunk, link.filter(before));
+            }
+        }
+    }
+
+    /// Follows the line of masters of a chunk, back from the present one, to where it went apart
+    /// from this node.
+    fn follow(&mut self, chunk: u32, link: Option<Link>) {
+        let next = link.map(|link| owner(link.epoch));
+        match (link, next) {
+            (Some(link), _) if self.may_have_parted(chunk, link.epoch) => {
+                self.forks.parted.insert(chunk, link);
+                self.forks.apart.insert(chunk);
+            }
+            (Some(_), Some(node)) if node != self.config.node && node < self.config.places() => {
+                self.forks.tellers.insert(chunk, Teller::new(node, link));
+            }
+            _ => {
+                self.forks.apart.insert(chunk);
+            }
+        }
     }
 
     /// Asks the node that asked for a chunk, now that it is heard, how it began that. False: there
@@ -238,26 +309,32 @@ impl Common<'_> {
     pub(super) fn ask_heir(&mut self, now_ns: u64, chunk: u32) -> bool {
         let master = owner(self.promised(self.ranges.range_of(chunk)));
         let heir = self.given(chunk).filter(|heir| *heir != master);
-        let asks = heir.is_some_and(|heir| self.is_alive(now_ns, heir));
-        if asks {
+        let heir = heir.filter(|heir| self.is_alive(now_ns, *heir));
+        if let Some(node) = heir {
             self.forks.apart.remove(&chunk);
-            self.forks.passed_on.insert(chunk);
+            self.forks.tellers.insert(chunk, Teller::new(node, None));
         }
-        asks
+        heir.is_some()
     }
 
-    /// Heirs that are silent are not asked: what this node did may be with them alone.
-    fn give_up_heirs(&mut self, now_ns: u64, range: u16) {
-        let chunks = self.ranges.of(range);
-        let passed_on: Vec<u32> = self.forks.passed_on.range(chunks).copied().collect();
-        for chunk in passed_on {
-            if !self
-                .given(chunk)
-                .is_some_and(|heir| self.is_alive(now_ns, heir))
-            {
-                self.forks.passed_on.remove(&chunk);
-                self.forks.apart.insert(chunk);
+    /// A node that is silent is not asked. An heir may have what this node did, and is to bring it
+    /// then: it is waited for. But it may never be back, and have nothing.
+    fn give_up_tellers(&mut self, now_ns: u64, range: u16) {
+        let all = self.forks.tellers.range(self.ranges.of(range));
+        for (chunk, mut teller) in all.map(|(c, t)| (*c, *t)).collect::<Vec<_>>() {
+            if self.is_alive(now_ns, teller.node) {
+                continue;
             }
+            let heir = self.given(chunk) == Some(teller.node);
+            let since_ns = *teller.silent_ns.get_or_insert(now_ns);
+            if heir && now_ns.saturating_sub(since_ns) < HEIR * self.config.silence_ns {
+                self.forks.tellers.insert(chunk, teller);
+                continue;
+            }
+            self.forks.tellers.remove(&chunk);
+            let further = |link: &Link| heir && owner(link.epoch) != teller.node;
+            let link = teller.link.filter(further);
+            self.follow(chunk, link);
         }
     }
 
@@ -266,7 +343,7 @@ impl Common<'_> {
         match begun.position() {
             Some(from) => self.is_own(chunk, from),
             // It streamed the chunk in between, and would know.
-            None if self.forks.passed_on.contains(&chunk) => false,
+            None if self.forks.tellers.contains_key(&chunk) => false,
             None => self.given(chunk) == Some(node),
         }
     }
@@ -289,8 +366,7 @@ impl Common<'_> {
 
     /// The next master began from what this node streamed last: it holds that as any slave does.
     pub(super) fn join_again(&mut self, range: u16, chunk: u32) {
-        self.forks.apart.remove(&chunk);
-        self.forks.passed_on.remove(&chunk);
+        self.forks.forget_parting(chunk);
         self.owe_half(chunk);
         let state = self.state.chunk(chunk);
         // What a narrow payload could not say of it counts as the rest did.

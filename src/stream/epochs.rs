@@ -73,6 +73,12 @@ fn steps(a: u32, b: u32) -> u32 {
     counter(a).wrapping_sub(counter(b)) & COUNTER
 }
 
+/// Whether a node that begins `after` may have known no other epoch since `before`: it took the
+/// range over from that one, or got it.
+pub(super) fn is_next(before: u32, after: u32) -> bool {
+    [1, PARTING].contains(&steps(after, before))
+}
+
 /// Whether a node has streamed a range from epoch `before` to epoch `after` without another in
 /// between, for certain: a master that goes on begins the next epoch.
 #[inline]
@@ -146,8 +152,7 @@ impl Common<'_> {
             (lease.promised_to, lease.surveyed, lease.is_begun) = (None, false, false);
             for chunk in self.ranges.of(range) {
                 self.state.chunk(chunk).flags.fetch_and(!SURE, Relaxed);
-                self.forks.apart.remove(&chunk);
-                self.forks.passed_on.remove(&chunk);
+                self.forks.forget_parting(chunk);
             }
         }
         if self.streams(range) && to != before {
@@ -196,15 +201,17 @@ impl Common<'_> {
                 self.leases[usize::from(range)].promised_to = Some((epoch, life));
             }
         } else if streamed != 0 && is_later(epoch, streamed) {
-            self.hear_of_later(now_ns, range, epoch);
+            self.hear_of_later(now_ns, node, range, epoch);
         }
     }
 
-    /// Takes that others know a later epoch of a range that this node streams: it goes to the node
-    /// that begins that one, if that lives, or on in a still later one. Where two masters do not
-    /// hear each other, and a third node hears both, they would go on so for ever.
+    /// Takes that `node` knows a later epoch of a range that this node streams: it goes to the node
+    /// that begins that one, if that lives. Where two masters do not hear each other, and a third
+    /// node hears both, they would go on so for ever. If that node is silent, its newest replica is
+    /// with `node`, which takes the range over then. One that streams none tells of an epoch that
+    /// was forged, as far as matters here: this node goes on in a still later one.
     #[cold]
-    fn hear_of_later(&mut self, now_ns: u64, range: u16, epoch: u32) {
+    fn hear_of_later(&mut self, now_ns: u64, node: u16, range: u16, epoch: u32) {
         let (own, streamed) = (self.config.node, self.streamed(range));
         let by = steps(epoch, streamed).min(FOLLOW_MAX);
         let another = owner(epoch) != own && by <= STEPS_MAX;
@@ -221,6 +228,10 @@ impl Common<'_> {
             return;
         }
         *doubted_ns = 0;
+        if another && self.config.is_master(node) && !self.gives_up(node) {
+            self.promise(range, epoch);
+            return;
+        }
         // At least there, in an epoch of our own.
         let same = owner(epoch) == own && steps(epoch, streamed) == by;
         let to = if same { by } else { by + 1 };

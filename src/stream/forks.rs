@@ -25,9 +25,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Report;
+use super::begun::{Link, Teller};
 use super::common::Common;
 use super::common::chunk_flags::{OUTSTANDING, SURE};
-use super::epochs::{is_later, owner};
+use super::epochs::{is_later, owner, same_reign};
 use super::header::Given;
 use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
@@ -56,8 +57,11 @@ pub(super) struct Forks<'a> {
     pub(super) unsure: BTreeSet<u32>,
     /// Chunks that this node streamed, and the present master began from something else.
     pub(super) apart: BTreeSet<u32>,
-    /// The same, as long as the node that asked for them may have begun them in between.
-    pub(super) passed_on: BTreeSet<u32>,
+    /// Chunks that this node streamed, of which another node than the present master is to say how
+    /// it began them.
+    pub(super) tellers: BTreeMap<u32, Teller>,
+    /// Where the line of their masters went apart from this node, as far as that is known.
+    pub(super) parted: BTreeMap<u32, Link>,
 }
 
 impl<'a> Forks<'a> {
@@ -74,7 +78,8 @@ impl<'a> Forks<'a> {
             silent_ns: 0,
             unsure: BTreeSet::new(),
             apart: BTreeSet::new(),
-            passed_on: BTreeSet::new(),
+            tellers: BTreeMap::new(),
+            parted: BTreeMap::new(),
         };
         let there = file.records().into_iter();
         there
@@ -212,10 +217,28 @@ impl<'a> Forks<'a> {
         kept.map(|base| owner(base.epoch))
     }
 
+    /// Another epoch of `chunk` begins, or it is joined: what is known of the present one is over.
+    pub(super) fn forget_parting(&mut self, chunk: u32) {
+        self.apart.remove(&chunk);
+        self.tellers.remove(&chunk);
+        self.parted.remove(&chunk);
+    }
+
     /// What of `chunk` was under way to `master` when another began it, or to a master before that
     /// one, as `given` says.
-    pub(super) fn contested(&self, chunk: u32, master: u16, given: Given) -> Option<&Contested> {
-        Contested::of_given(self.contested.get(&chunk)?, master, given)
+    pub(super) fn contested(
+        &self,
+        chunk: u32,
+        master: u16,
+        (given, last): (Given, u32),
+    ) -> Option<&Contested> {
+        Contested::of_given(self.contested.get(&chunk)?, master, given, last)
+    }
+
+    /// Whether a delta is kept that was under way to the master of `epoch` in that reign.
+    fn has_contested_of(&self, chunk: u32, epoch: u32) -> bool {
+        let mut all = self.contested.get(&chunk).into_iter().flatten();
+        all.any(|one| same_reign(one.epoch, epoch) || same_reign(epoch, one.epoch))
     }
 
     fn forget_contested(&mut self, chunk: u32, master: u16) {
@@ -289,8 +312,11 @@ impl Common<'_> {
         if outstanding && ack != state.seq.load(Relaxed) {
             self.keep_contested(chunk, next);
         } else {
-            let before = owner(state.epoch.load(Relaxed));
-            self.forks.forget_contested(chunk, before);
+            let held = state.epoch.load(Relaxed);
+            // What was put back is of that very reign, and its master may have it.
+            if !self.forks.has_contested_of(chunk, held) {
+                self.forks.forget_contested(chunk, owner(held));
+            }
         }
     }
 

@@ -30,6 +30,7 @@ impl<'a> Common<'a> {
     pub(super) fn begin_streaming(&mut self, range: u16) {
         let state = self.state.node(range);
         state.streamed.store(self.promised(range), Relaxed);
+        self.leases[usize::from(range)].heard_all = false;
         self.begin_chunks(range);
     }
 

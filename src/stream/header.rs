@@ -50,6 +50,7 @@ pub(super) fn position(common: &Common<'_>, chunk: u32, version: u32) -> Header 
     Header {
         dtype: Dtype::F32,
         acks: common.config.places() as u8,
+        seq: u8::from(common.leases[usize::from(range)].heard_all),
         epoch: common.streamed(range),
         chunk,
         chunk_version: version,

@@ -51,7 +51,8 @@ impl Hellos {
         self.last_ns = now_ns;
         self.due_ns = now_ns
             + if settled {
-                HELLO_LATER_NS
+                // Else nodes that are at rest would be silent to each other.
+                HELLO_LATER_NS.min(common.config.silence_ns)
             } else {
                 HELLO_SOON_NS
             };

@@ -108,8 +108,15 @@ pub(super) struct Contested {
 }
 
 impl Contested {
-    /// The one of `all` that `given` stands for, where `asker` asks.
-    pub(super) fn of_given(all: &[Self], asker: u16, given: Given) -> Option<&Self> {
+    /// The one of `all` that `given` stands for, where `asker` asks, which streamed the chunk last
+    /// in epoch `last` (0: it does not say). What it took in that reign comes before what it had of
+    /// the master before, and of a reign that it had before that one it is asked nothing.
+    pub(super) fn of_given<'a>(
+        all: &'a [Self],
+        asker: u16,
+        given: Given,
+        last: u32,
+    ) -> Option<&'a Self> {
         let went = |to_asker: bool, before: u8| {
             let mut of = all.iter();
             of.find(move |one| {
@@ -118,8 +125,13 @@ impl Contested {
             })
         };
         let to_asker = || all.iter().find(|one| one.master == asker);
+        let of_then = |one: &&Self| last == 0 || !is_later(one.epoch, last);
+        let latest = |a: &'a Self, b: &'a Self| if is_later(b.epoch, a.epoch) { b } else { a };
         match given {
-            Given::Contested(before) => to_asker().or_else(|| went(false, before)),
+            Given::Contested(before) => {
+                let both = to_asker().into_iter().chain(went(false, before));
+                both.filter(of_then).reduce(latest)
+            }
             Given::Former(before) => went(true, before),
             _ => None,
         }

@@ -25,6 +25,8 @@ pub(super) struct Lease {
     pub(super) promised_to: Option<(u32, u16)>,
     /// Whether the present master asked this node before it began.
     pub(super) surveyed: bool,
+    /// Whether this node, which streams the range, heard all members that it asked before it began.
+    pub(super) heard_all: bool,
     /// Whether the present master streams it by now: a position came of a chunk that is forked, and
     /// did not have what this node streamed last.
     pub(super) is_begun: bool,

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED};
 use super::epochs::same_reign;
+use super::header::Given;
 use super::missing::join_replica;
 use super::take::{agrees, note_acks, put_back, report_resync, take_unanswered};
 use super::{Config, Outbox, To};
@@ -66,6 +67,10 @@ pub(super) fn read_piece<'a>(
     }
     if frame.acks.len() != usize::from(nodes) {
         return Err(DropReason::Shape);
+    }
+    if header.dtype == Dtype::None {
+        let says = [Given::Nothing.content(), Given::Begun.content()].contains(&header.content);
+        return says.then_some(Cow::default()).ok_or(DropReason::Shape);
     }
     if header.dtype == Dtype::F32 {
         let finite = !kernels::any_non_finite(frame.payload);

@@ -8,6 +8,8 @@
 
 mod chunk;
 
+use std::collections::BTreeSet;
+
 use self::chunk::{Newest, Own};
 use super::common::Common;
 use super::pieces::{all_pieces, pieces_of, send_list, take_newest};
@@ -110,6 +112,14 @@ impl Going {
     /// Whether another node than `before` and this one was to stream the range.
     pub(super) fn has_rivals(&self, before: u16) -> bool {
         self.rivals.iter().any(|rival| *rival != before)
+    }
+
+    /// Whether all members have said what they hold, but for the masters `before`: what those did
+    /// since, they bring themselves.
+    pub(super) fn heard_all(&self, common: &Common<'_>, before: &BTreeSet<u16>) -> bool {
+        let all = |node: u16| self.blocks.iter().all(|block| block.has_offer(node));
+        let mut others = common.members().filter(|node| !before.contains(node));
+        others.all(all)
     }
 
     /// Frames that were asked for and have not come.

@@ -117,10 +117,12 @@ impl Rejoin {
                     .forks
                     .base(chunk)
                     .filter(|base| !base.weights.is_empty());
+                let parted = common.forks.parted.get(&chunk);
+                let before = own.map_or(common.config.node, |base| owner(base.epoch));
                 self.asked.push(Asked {
                     chunk,
-                    node: master,
-                    before: own.map_or(common.config.node, |base| owner(base.epoch)),
+                    node: parted.map_or(master, |link| link.by),
+                    before: parted.map_or(before, |link| owner(link.epoch)),
                     gone_back: false,
                     without: Vec::new(),
                     asked_ns: 0,
@@ -129,6 +131,7 @@ impl Rejoin {
                     pieces: 0,
                     came: vec![0.0; common.config.chunk_weights as usize],
                     base: None,
+                    perhaps: None,
                     others: Vec::new(),
                     mute: Vec::new(),
                     newer_acks: Vec::new(),
@@ -219,7 +222,7 @@ impl Rejoin {
         if one.pieces == all_pieces(&common.config) {
             let of_fork = !nothing && common.may_have_parted(one.chunk, header.epoch);
             match (&one.base, nothing) {
-                (None, _) if of_fork => one.take_base(now_ns, common, frame),
+                (None, _) if of_fork => one.weigh_base(now_ns, common, frame),
                 (None, _) => one.without.push(one.node),
                 (Some(_), _) => one.take_contested(now_ns, common, frame, nothing),
             }

@@ -251,7 +251,7 @@ fn send_piece(
         Given::Begun => common.forks.base(chunk),
         _ => None,
     };
-    let contested = common.forks.contested(chunk, to, wanted);
+    let contested = common.forks.contested(chunk, to, (wanted, last));
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };
     let version = state.version.load(Relaxed);
@@ -275,7 +275,11 @@ fn send_piece(
         (_, _, Some(contested)) => contested.weights[i],
         _ => 0.0,
     };
-    let (dtype, says) = payload_of(&common.config, piece, value);
+    let (dtype, says) = match given {
+        // Numbers alone: of thin links, and where many nodes are asked, weights take much.
+        Given::Nothing | Given::Begun => (Dtype::None, Vec::new()),
+        _ => payload_of(&common.config, piece, value),
+    };
     let mut header = header::restore(common, chunk, position, given, (dtype, piece, says.len()));
     header.seq = match (given, contested) {
         // Nothing of what: an answer to an ask before must not be taken for one to the last.

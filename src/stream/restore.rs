@@ -10,6 +10,8 @@
 //! Invariant: a chunk is taken whole from one node, and no living node holds a later position of
 //! it. So what any of them knows to be in a position is in the restored weights.
 
+use std::collections::BTreeSet;
+
 use super::common::Common;
 use super::epochs::{after, is_later, owner};
 use super::header::Given;
@@ -166,6 +168,7 @@ fn find(going: &mut [Going], range: u16) -> Result<&mut Going, DropReason> {
 fn end(common: &mut Common<'_>, going: &Going) {
     let chunks = common.ranges.of(going.range);
     let mut from = None;
+    let mut masters = BTreeSet::new();
     for (at, chunk) in chunks.clone().enumerate() {
         let before = common.master_before(chunk);
         common.note_begun(chunk);
@@ -177,8 +180,11 @@ fn end(common: &mut Common<'_>, going: &Going) {
             common.forks.begin_whole(chunk, before);
         }
         from = from.or(before);
+        masters.extend(before);
     }
+    let heard_all = going.heard_all(common, &masters);
     common.begin_streaming(going.range);
+    common.leases[usize::from(going.range)].heard_all = heard_all;
     let (range, chunks) = (going.range, chunks.len() as u32);
     common.note_abandoned(range, going.abandoned);
     common.counters.takeovers += u64::from(from.is_some());

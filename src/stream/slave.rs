@@ -227,8 +227,11 @@ impl Slave {
                 common.begin_with(now_ns, header, ack);
             }
             if common.exactly_once() && !agrees(common, header.chunk, ack) {
+                let known = common.knows_apart(header);
                 put_back(common, header, ack);
-                report_resync(common, header);
+                if !known {
+                    report_resync(common, header);
+                }
                 self.narrow.forget(header.chunk);
             }
             note_acks(common, frame);

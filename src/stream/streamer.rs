@@ -128,7 +128,7 @@ impl<'a> Streamer<'a> {
             return Err(DropReason::Own);
         }
         let weights = header.kind.has_weights();
-        if weights {
+        if weights && header.dtype != Dtype::None {
             self.common.peers[sender as usize].long_ns = now_ns;
         }
         if weights && frame.payload.len() != self.common.config.payload_len(header)

@@ -8,8 +8,9 @@
 //!   begins with are there, or as many as are to be waited for.
 //! - A master is silent if no living node hears it. The range then goes to the living node that
 //!   streams fewest ranges, of several to the next by index; the others wait a little longer, each
-//!   for its turn, in case that one does not see it. A node that hears no other takes nothing:
-//!   there is none to stream to, and what it adds waits for the master.
+//!   for its turn, in case that one does not see it. A node that no other hears takes nothing:
+//!   there is none to stream to, and what it adds waits for the master. Nor does one that hears
+//!   only nodes that do not hear it: to a node that hears none all are silent.
 
 use super::balance::Balance;
 use super::common::Common;
@@ -149,11 +150,10 @@ impl Takeover {
             common.tell_soon = true;
         }
         let agrees = |node: u16| common.told(node, master).is_some_and(|told| told.silent);
-        let mut others = 0;
-        let all = common.living(now_ns).all(|node| {
-            others += 1;
-            agrees(node)
-        });
+        let told_here = |node: u16| common.told(node, common.config.node);
+        let hears = |node: &u16| told_here(*node).is_some_and(|told| !told.silent);
+        let others = common.living(now_ns).filter(hears).count();
+        let all = common.living(now_ns).all(agrees);
         let places = common.config.places();
         let rank_of = |node: u16| {
             let distance = (node + places - master) % places;

@@ -68,7 +68,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 
-    /// Whether its payload is weights.
+    /// Whether its payload is weights, but for a restore that says only numbers.
     #[inline]
     pub fn has_weights(self) -> bool {
         matches!(
@@ -76,13 +76,19 @@ impl Kind {
             Self::Position | Self::Delta | Self::Restore | Self::Check
         )
     }
+
+    /// Whether its payload may be of that type: a restore of numbers, or of nothing, has none.
+    #[inline]
+    fn may_have(self, dtype: Dtype) -> bool {
+        self == Self::Restore || self.has_weights() != (dtype == Dtype::None)
+    }
 }
 
 /// How the payload encodes weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Dtype {
-    /// No weights (hello, ask, offer).
+    /// No weights (hello, ask, offer; a restore that says only numbers).
     None = 0,
     /// IEEE 754 binary32, little-endian.
     F32 = 1,
@@ -336,7 +342,7 @@ impl RawHeader {
             return Err(ParseError::Reserved);
         }
         let dtype = Dtype::from_byte(self.dtype)
-            .filter(|dtype| (*dtype == Dtype::None) != kind.has_weights())
+            .filter(|dtype| kind.may_have(*dtype))
             .ok_or(ParseError::Dtype(self.dtype))?;
         let payload_len = self.payload_len.get();
         let whole = match dtype {

@@ -26,7 +26,7 @@ impl Forks<'_> {
     /// Forgets what was contested with masters that stream again for long, and bases of those that
     /// take part again.
     pub(super) fn forget_old(&mut self, now_ns: u64) {
-        if self.due_ns == 0 {
+        if now_ns > self.due_ns + FORGET_NS {
             self.begin_to_forget(now_ns);
         }
         self.due_ns = now_ns + FORGET_NS;
@@ -41,14 +41,16 @@ impl Forks<'_> {
         }
     }
 
-    /// Since when what a predecessor kept is in use again is not known: those that need it may
-    /// have started with this one.
+    /// This node has just started, or stood still: meanwhile those that need what is kept could not
+    /// ask for it.
     fn begin_to_forget(&mut self, now_ns: u64) {
         let former = self.former.values_mut().flatten();
         let bases = self.bases.values_mut().chain(former);
-        for base in bases.filter(|base| base.back_ns != 0) {
-            base.back_ns = now_ns.max(1);
-        }
+        let bases = bases.map(|base| &mut base.back_ns);
+        let contested = self.contested.values_mut().flatten();
+        let all = bases.chain(contested.map(|one| &mut one.back_ns));
+        all.filter(|back_ns| **back_ns != 0)
+            .for_each(|back_ns| *back_ns = now_ns.max(1));
     }
 
     /// A delta or a position of `node` came for `chunk`: if it streamed that before, it needs the
@@ -106,10 +108,7 @@ impl Common<'_> {
     /// Forgets what no node needs any more of forks.
     #[inline]
     pub(in super::super) fn forget_old_forks(&mut self, now_ns: u64) {
-        let forks = &self.forks;
-        let nothing =
-            forks.contested.is_empty() && forks.bases.is_empty() && forks.former.is_empty();
-        if !nothing && now_ns >= forks.due_ns {
+        if now_ns >= self.forks.due_ns {
             self.look_for_silent(now_ns);
             self.forks.forget_old(now_ns);
         }

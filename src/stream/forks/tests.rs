@@ -1,5 +1,7 @@
 //! Which bases are given, and how long they are kept.
 
+use std::ops::Range;
+
 use super::super::epochs::epoch_of;
 use super::super::tests::{config, folder};
 use super::*;
@@ -7,6 +9,18 @@ use crate::sim::Fleet;
 use crate::stream::Deltas;
 
 const S: u64 = 1_000_000_000;
+
+/// A delta that was under way to node `master` in its epoch `counter`.
+fn contested(counter: u32, master: u16) -> Contested {
+    Contested {
+        master,
+        epoch: epoch_of(counter, master),
+        next: epoch_of(counter + 9, 1),
+        seq: 7,
+        weights: vec![1.0; 4],
+        back_ns: 0,
+    }
+}
 
 fn base(counter: u32, node: u16, version: u32) -> Base {
     Base {
@@ -50,11 +64,36 @@ fn a_streamer_that_starts_keeps_bases_for_a_while() {
     forks.begin_from(3, base(1, 2, 400));
     forks.note_back(100 * S, 2, 3);
     let mut next = Forks::of(file, 9);
-    let has = |forks: &Forks<'_>| forks.base_for(3, [2, 2], 0).is_some();
-    for (s, kept) in [(200, true), (207, true), (209, false)] {
-        next.forget_old(s * S);
-        assert_eq!(has(&next), kept, "{s} s");
-    }
+    assert_eq!(last_kept(&mut next, 200..300), Some(207));
+}
+
+/// Looks each second of a time whether the base of node 2 is kept. Returns the last one in which it
+/// was.
+fn last_kept(forks: &mut Forks<'_>, seconds: Range<u64>) -> Option<u64> {
+    let looks = seconds.map(|s| {
+        forks.forget_old(s * S);
+        forks.base_for(3, [2, 2], 0).is_some().then_some(s)
+    });
+    looks.collect::<Vec<_>>().into_iter().flatten().last()
+}
+
+/// While this node stands still none can ask it: the time begins anew then.
+#[test]
+fn a_streamer_that_stood_still_keeps_bases_and_deltas_for_a_while() {
+    let folder = folder();
+    let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
+    let mut forks = Forks::of(fleet.state(0).forks(), 9);
+    forks.begin_from(3, base(1, 2, 400));
+    forks.forget_old(99 * S);
+    forks.note_back(100 * S, 2, 3);
+    forks.set_contested(3, contested(1, 2));
+    forks.note_streams(100 * S, 3, 2);
+    assert_eq!(last_kept(&mut forks, 100..103), Some(102));
+    let has_delta = |forks: &Forks<'_>| forks.contested.contains_key(&3);
+    assert_eq!(last_kept(&mut forks, 113..120), Some(119));
+    assert!(has_delta(&forks));
+    assert_eq!(last_kept(&mut forks, 120..200), Some(120));
+    assert!(!has_delta(&forks));
 }
 
 /// Those that the master gave a chunk to may be silent, and need its base when they are back.
@@ -67,9 +106,24 @@ fn a_base_is_kept_while_members_are_silent() {
     forks.forget_old(99 * S);
     forks.note_back(100 * S, 2, 3);
     forks.silent_ns = 105 * S;
-    for (s, kept) in [(109, true), (112, true), (114, false)] {
-        forks.forget_old(s * S);
-        let has = forks.base_for(3, [2, 2], 0).is_some();
-        assert_eq!(has, kept, "{s} s");
-    }
+    assert_eq!(last_kept(&mut forks, 100..200), Some(112));
+}
+
+/// Node 3 streamed a chunk, gave it away, and took it back from node 2 much later. What was under
+/// way to it in the first reign is no part of what it did in the second one.
+#[test]
+fn a_delta_of_a_reign_before_the_last_is_not_given() {
+    let folder = folder();
+    let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
+    let mut forks = Forks::of(fleet.state(0).forks(), 9);
+    forks.set_contested(3, contested(1, 3));
+    forks.set_contested(3, contested(17, 2));
+    let given = |forks: &Forks<'_>, last: u32| {
+        let of = (Given::Contested(2), last);
+        forks.contested(3, 3, of).map(|one| one.epoch)
+    };
+    assert_eq!(given(&forks, epoch_of(18, 3)), Some(epoch_of(17, 2)));
+    assert_eq!(given(&forks, epoch_of(2, 3)), Some(epoch_of(1, 3)));
+    forks.set_contested(3, contested(18, 3));
+    assert_eq!(given(&forks, epoch_of(18, 3)), Some(epoch_of(18, 3)));
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::super::begun::Link;
 use super::super::common::chunk_flags::{SURE, WHOLE};
 use super::super::common::{Common, note_taken};
 use super::super::epochs::{owner, same_reign};
@@ -35,6 +36,8 @@ pub(super) struct Asked {
     pub(super) came: Vec<f32>,
     /// The base, once it is there, and then with what is contested of it.
     pub(super) base: Option<Base>,
+    /// The first base that came and may not be the one: it counts if no node has a better one.
+    pub(super) perhaps: Option<Base>,
     /// Nodes that are still to be asked for what is contested, and of when.
     pub(super) others: Vec<(u16, Given)>,
     /// Those that did not say.
@@ -62,12 +65,16 @@ impl Asked {
         if let Some(node) = next {
             self.node = node;
             (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
+        } else if (all_live || waited)
+            && let Some(base) = self.perhaps.take()
+        {
+            self.take_base(now_ns, common, base);
         } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
             // All are asked once more.
         } else if (all_live || waited) && !common.ask_heir(now_ns, self.chunk) {
             common.forget_half(self.chunk);
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
-            common.forks.apart.remove(&self.chunk);
+            common.forks.forget_parting(self.chunk);
             common.leases[usize::from(range)].forked_chunks -= 1;
             common.note_abandoned(range, 1);
         }
@@ -92,8 +99,10 @@ impl Asked {
         first.map_or(Given::Base(self.before as u8), |(_, given)| *given)
     }
 
-    /// The base came: what is contested of it comes next.
-    pub(super) fn take_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
+    /// A base came. If the line of masters is known, the one of where it went apart from this node
+    /// counts; else one of this node's own reign. Another counts only if no node has that: it may
+    /// be from long ago, or of a line that has ended.
+    pub(super) fn weigh_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
         let came = Base {
             epoch: frame.header.epoch,
             version: frame.header.chunk_version,
@@ -101,6 +110,22 @@ impl Asked {
             weights: self.came.clone(),
             back_ns: 0,
         };
+        let is_of = |link: &Link| {
+            let (a, b) = (link.epoch, came.epoch);
+            self.node == link.by && (same_reign(a, b) || same_reign(b, a))
+        };
+        let parted = common.forks.parted.get(&self.chunk);
+        let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
+        if parted.map_or_else(of_last_reign, is_of) {
+            self.take_base(now_ns, common, came);
+        } else {
+            self.perhaps.get_or_insert(came);
+            self.without.push(self.node);
+        }
+    }
+
+    /// The base is there: what is contested of it comes next.
+    fn take_base(&mut self, now_ns: u64, common: &Common<'_>, came: Base) {
         // Of two nodes that took a range over apart, the one that had the older position counts.
         let own = common
             .forks
@@ -130,7 +155,7 @@ impl Asked {
                 .filter(|node| is_newer(*node) && differs(node));
             self.others.extend(both.map(|node| (node, former)));
             let own = common.config.node;
-            let sent = common.forks.contested(self.chunk, own, former);
+            let sent = common.forks.contested(self.chunk, own, (former, 0));
             let is_newest = |seq: u8| seq == newer[usize::from(own)];
             if let Some(sent) = sent.filter(|sent| is_newest(sent.seq))
                 && same_reign(base.epoch, sent.epoch)
@@ -207,7 +232,7 @@ impl Asked {
         let ack = base.acks[usize::from(common.config.node)];
         note_taken(state, base.version, Some(ack), false);
         state.flags.fetch_or(SURE | WHOLE, Relaxed);
-        common.forks.apart.remove(&self.chunk);
+        common.forks.forget_parting(self.chunk);
         let lease = &mut common.leases[usize::from(range)];
         lease.forked_chunks -= 1;
         lease.joined_chunks += 1;

@@ -637,6 +637,19 @@ pub(super) fn thinnest_links_lose_and_double_nothing(seeds: Range<u64>) {
     few_lose_work(seeds, (THINNEST, true));
 }
 
+/// Runs that lost work once, or had it twice.
+#[test]
+fn runs_on_links_of_modems_that_lost_work_once_lose_none() {
+    for seed in [
+        331, 376, 981, 2232, 2377, 2510, 3062, 3134, 3200, 4520, 4637, 4763, 5489,
+    ] {
+        for in_sends in [false, true] {
+            let told = run_thin(seed, 2 + (seed % 5) as u16, (THINNEST, in_sends));
+            assert!(!told, "seed {seed} lost work");
+        }
+    }
+}
+
 fn few_lose_work(seeds: Range<u64>, how: (Tempo, bool)) {
     let runs = seeds.clone().count();
     let told = seeds.filter(|seed| run_thin(*seed, 2 + (seed % 5) as u16, how));

@@ -315,7 +315,7 @@ fn tell_forks(state: &State, node: &Node, bases: &[Base], told: &mut Told) {
         return;
     };
     let forks = &streamer.common.forks;
-    let sets = (&forks.unsure, &forks.apart, &forks.passed_on);
+    let sets = (&forks.unsure, &forks.apart, &forks.tellers, &forks.parted);
     told.words(format_args!("{sets:?}"));
     for (at, base) in (0..).zip(bases) {
         let asked = may_ask_how_it_began(state, node, streamer.node(), at);
@@ -329,7 +329,7 @@ fn tell_forks(state: &State, node: &Node, bases: &[Base], told: &mut Told) {
         }
         let own = usize::from(streamer.node());
         for master in 0..streamer.places() {
-            if let Some(kept) = forks.contested(at, master, Given::Contested(master as u8)) {
+            if let Some(kept) = forks.contested(at, master, (Given::Contested(master as u8), 0)) {
                 let seq = kept.seq.wrapping_sub(base.seq[own]);
                 let next = owner(kept.next);
                 let values = &kept.weights[..4];
