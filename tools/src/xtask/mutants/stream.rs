@@ -97,7 +97,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a replaced master joins as if nothing had forked",
         file: "begun.rs",
-        old: "common.forks.apart.insert(chunk);",
+        old: "common.ask_further(chunk, header.sender, begun);",
         new: "common.join_again(range, chunk);",
     },
     Mutant {
