@@ -114,9 +114,11 @@ impl Common<'_> {
         }
     }
 
-    /// Notes whether a member is silent.
+    /// Notes whether a member is silent, or one that needs a base and that this life may have never
+    /// heard.
     pub(in super::super) fn look_for_silent(&mut self, now_ns: u64) {
-        if self.silent(now_ns).next().is_some() {
+        let is_away = |node: u16| !self.is_gone(node) && !self.is_alive(now_ns, node);
+        if self.silent(now_ns).next().is_some() || self.forks.of_bases().any(is_away) {
             self.forks.silent_ns = now_ns;
         }
     }

@@ -272,3 +272,39 @@ fn what_a_first_master_did_is_no_part_of_an_older_beginning() {
         });
     }
 }
+
+/// A node takes a range over, starts anew, and leaves. The master before stands still, so that this
+/// life has never heard it. It is waited for: no other has what it needs.
+#[test]
+fn who_leaves_waits_for_a_master_that_it_has_not_heard() {
+    for seed in 0..4 {
+        with_run(seed, &quick(3, seed), near(), |run| {
+            run.work(&[0, 1, 2], 500);
+            run.settle();
+            run.world.pause(0);
+            run.work(&[0], 20);
+            run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+            run.work(&[1, 2], 100);
+            let heir = owner_at(run, 1, 0).expect("a master");
+            run.world.kill(heir);
+            run.world.restart(heir);
+            run.wait("streamed again", |run| run.is_taken(0, &[1, 2]));
+            run.world.leave(heir);
+            let until_ns = run.world.now_ns() + 10 * SILENCE_NS;
+            while run.world.now_ns() < until_ns {
+                run.world.step_by(STRIDE_NS);
+            }
+            let one = run.world.streamer(heir).expect("it waits");
+            let remains = one.remains(run.world.now_ns());
+            assert!(!one.has_left(), "seed {seed}: {remains}");
+            run.world.go_on(0);
+            run.wait("over", |run| {
+                run.world.streamer(heir).is_some_and(Streamer::has_left)
+            });
+            run.world.kill(heir);
+            run.living.retain(|node| *node != heir);
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
+}

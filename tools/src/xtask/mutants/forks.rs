@@ -168,6 +168,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "told_here(*node).is_some()",
     },
     Mutant {
+        name: "who leaves waits only for nodes that it has heard",
+        file: "forks/forget.rs",
+        old: "self.silent(now_ns).next().is_some() || self.forks.of_bases().any(is_away)",
+        new: "self.silent(now_ns).next().is_some()",
+    },
+    Mutant {
         name: "all members count as heard",
         file: "pull.rs",
         old: "others.all(all)",
