@@ -304,19 +304,6 @@ impl Common<'_> {
         }
     }
 
-    /// Asks the node that asked for a chunk, now that it is heard, how it began that. False: there
-    /// is none, or it has answered.
-    pub(super) fn ask_heir(&mut self, now_ns: u64, chunk: u32) -> bool {
-        let master = owner(self.promised(self.ranges.range_of(chunk)));
-        let heir = self.given(chunk).filter(|heir| *heir != master);
-        let heir = heir.filter(|heir| self.is_alive(now_ns, *heir));
-        if let Some(node) = heir {
-            self.forks.apart.remove(&chunk);
-            self.forks.tellers.insert(chunk, Teller::new(node, None));
-        }
-        heir.is_some()
-    }
-
     /// A node that is silent is not asked. An heir may have what this node did, and is to bring it
     /// then: it is waited for. But it may never be back, and have nothing.
     fn give_up_tellers(&mut self, now_ns: u64, range: u16) {

@@ -242,7 +242,7 @@ impl Rejoin {
             if forked && done {
                 one.join(common, range);
             }
-            // Else the node that may have begun it in order is asked first.
+            // Else it has another master, and how that began it is asked first.
             forked && common.forks.apart.contains(&one.chunk)
         });
     }

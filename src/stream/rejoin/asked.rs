@@ -61,17 +61,18 @@ impl Asked {
         let next = common
             .living(now_ns)
             .find(|node| !self.without.contains(node));
-        let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
         if let Some(node) = next {
             self.node = node;
             (self.pieces, self.asked_ns, self.since_ns) = (0, 0, now_ns);
-        } else if (all_live || waited)
-            && let Some(base) = self.perhaps.take()
-        {
+            return;
+        }
+        let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
+        if !all_live && !waited {
+            return;
+        }
+        if let Some(base) = self.perhaps.take() {
             self.take_base(now_ns, common, base);
-        } else if (all_live || waited) && self.looks_further_back(now_ns, common) {
-            // All are asked once more.
-        } else if (all_live || waited) && !common.ask_heir(now_ns, self.chunk) {
+        } else if !self.looks_further_back(now_ns, common) {
             common.forget_half(self.chunk);
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
             common.forks.forget_parting(self.chunk);

@@ -30,12 +30,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "self.back_ns.max(silent_ns.min(0))",
     },
     Mutant {
-        name: "an heir that was silent is not asked",
-        file: "rejoin/asked.rs",
-        old: "!common.ask_heir(now_ns, self.chunk)",
-        new: "self.chunk < common.config.chunks",
-    },
-    Mutant {
         name: "own work that both masters took counts twice",
         file: "rejoin/asked.rs",
         old: "base.add(&sent.weights);",
