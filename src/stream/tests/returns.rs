@@ -308,3 +308,43 @@ fn who_leaves_waits_for_a_master_that_it_has_not_heard() {
         });
     }
 }
+
+/// Two parts of a network take the range of a node over, from positions of it that are not the
+/// same, and come together; then a third master has it. The node is back: two know where one parted
+/// from it, and the line of masters says which of them counts.
+#[test]
+fn the_line_of_masters_tells_where_a_node_went_apart() {
+    for seed in 0..4 {
+        with_run(seed, &quick(5, seed), near(), |run| {
+            run.work(&[0, 1, 2, 3, 4], 500);
+            run.settle();
+            for (one, other) in [(1, 2), (1, 3), (4, 2), (4, 3), (1, 0), (4, 0)] {
+                run.world.set_way(one, other, nothing());
+                run.world.set_way(other, one, nothing());
+            }
+            // That goes to nodes 2 and 3 alone.
+            run.work(&[0], 100);
+            steps(run.world, 200);
+            run.world.pause(0);
+            run.work(&[0], 20);
+            run.wait("taken over by both parts", |run| {
+                run.is_taken(0, &[1, 4]) && run.is_taken(0, &[2, 3])
+            });
+            let [older, newer] = [1, 2].map(|node| owner_at(run, node, 0));
+            assert_ne!(older, newer);
+            run.work(&[1, 2, 3, 4], 100);
+            run.world.set_faults(near());
+            run.wait("together", |run| run.is_taken(0, &[1, 2, 3, 4]));
+            run.work(&[1, 2, 3, 4], 500);
+            let second = owner_at(run, 1, 0).expect("a master");
+            run.world.pause(second);
+            let left: Vec<u16> = (1..5).filter(|node| *node != second).collect();
+            run.wait("taken over again", |run| run.is_taken(0, &left));
+            run.world.go_on(second);
+            run.work(&[1, 2, 3, 4], 500);
+            run.world.go_on(0);
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+        });
+    }
+}

@@ -114,40 +114,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "node != node",
     },
     Mutant {
-        name: "any base of the own reign counts",
-        file: "rejoin/asked.rs",
-        old: "parted.map_or_else(of_last_reign, is_of)",
-        new: "(of_last_reign() || parted.is_some_and(is_of))",
-    },
-    Mutant {
-        name: "a base of the reign before counts at once",
-        file: "rejoin/asked.rs",
-        old: "self.perhaps.get_or_insert(came);",
-        new: "return self.take_base(now_ns, common, came);",
-    },
-    Mutant {
         name: "who was asked by a master that heard none trusts it",
         file: "unsure.rs",
         old: "self.leases[usize::from(header.range)].surveyed && header.seq != 0",
         new: "self.leases[usize::from(header.range)].surveyed",
-    },
-    Mutant {
-        name: "who knows nothing of a master in between trusts it",
-        file: "unsure.rs",
-        old: "surveyed && is_next(held, header.epoch)",
-        new: "surveyed && held != header.epoch",
-    },
-    Mutant {
-        name: "a slave does not follow the line of masters",
-        file: "unsure.rs",
-        old: "told && further && is_other && is_later(doubt.of, header.epoch)",
-        new: "told && further && is_other && is_later(doubt.of, doubt.of)",
-    },
-    Mutant {
-        name: "what was put back is forgotten at the next master but one",
-        file: "forks.rs",
-        old: "!self.forks.has_contested_of(chunk, held)",
-        new: "self.config.chunks > 0 || !self.forks.has_contested_of(chunk, held)",
     },
     Mutant {
         name: "an heir that is silent is not waited for",
