@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, WHOLE};
-use super::epochs::{is_later, owner, same_reign};
+use super::epochs::{are_of_one_reign, is_later, owner};
 use super::{Outbox, To, header};
 use crate::wire::{self, DropReason, Dtype, Frame, Header, Held};
 
@@ -212,8 +212,8 @@ impl Common<'_> {
     /// have streamed a chunk several times, and bases are asked for by its number.
     pub(super) fn may_have_parted(&self, chunk: u32, epoch: u32) -> bool {
         let last = self.state.chunk(chunk).epoch.load(Relaxed);
-        let is_of = |before: u32| same_reign(before, epoch) || same_reign(epoch, before);
-        let of_before = self.begun(chunk).is_some_and(|begun| is_of(begun.0));
+        let begun = self.begun(chunk);
+        let of_before = begun.is_some_and(|begun| are_of_one_reign(begun.0, epoch));
         self.is_of_last_reign(chunk, epoch) || of_before && !is_later(epoch, last)
     }
 

@@ -86,6 +86,11 @@ pub(super) fn same_reign(before: u32, after: u32) -> bool {
     owner(before) == owner(after) && steps(after, before) <= 1
 }
 
+/// The same where it is not known which of the two is the later one.
+pub(super) fn are_of_one_reign(a: u32, b: u32) -> bool {
+    same_reign(a, b) || same_reign(b, a)
+}
+
 impl Common<'_> {
     /// The epoch of a range before which no position is taken; 0: none yet.
     #[inline]

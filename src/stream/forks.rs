@@ -28,7 +28,7 @@ use super::Report;
 use super::begun::{Link, Teller};
 use super::common::Common;
 use super::common::chunk_flags::{OUTSTANDING, SURE};
-use super::epochs::{is_later, owner, same_reign};
+use super::epochs::{are_of_one_reign, is_later, owner};
 use super::header::Given;
 use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
@@ -238,7 +238,7 @@ impl<'a> Forks<'a> {
     /// Whether a delta is kept that was under way to the master of `epoch` in that reign.
     fn has_contested_of(&self, chunk: u32, epoch: u32) -> bool {
         let mut all = self.contested.get(&chunk).into_iter().flatten();
-        all.any(|one| same_reign(one.epoch, epoch) || same_reign(epoch, one.epoch))
+        all.any(|one| are_of_one_reign(one.epoch, epoch))
     }
 
     fn forget_contested(&mut self, chunk: u32, master: u16) {

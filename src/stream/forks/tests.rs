@@ -110,7 +110,7 @@ fn a_base_is_kept_while_members_are_silent() {
 }
 
 /// Node 3 streamed a chunk, gave it away, and took it back from node 2 much later. What was under
-/// way to it in the first reign is no part of what it did in the second one.
+/// way to it in the first reign has nothing to do with the second one.
 #[test]
 fn a_delta_of_a_reign_before_the_last_is_not_given() {
     let folder = folder();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::begun::Link;
 use super::super::common::chunk_flags::{SURE, WHOLE};
 use super::super::common::{Common, note_taken};
-use super::super::epochs::{owner, same_reign};
+use super::super::epochs::{are_of_one_reign, owner, same_reign};
 use super::super::header::Given;
 use super::super::kept::Base;
 use super::LOST_NS;
@@ -111,10 +111,7 @@ impl Asked {
             weights: self.came.clone(),
             back_ns: 0,
         };
-        let is_of = |link: &Link| {
-            let (a, b) = (link.epoch, came.epoch);
-            self.node == link.by && (same_reign(a, b) || same_reign(b, a))
-        };
+        let is_of = |link: &Link| self.node == link.by && are_of_one_reign(link.epoch, came.epoch);
         let parted = common.forks.parted.get(&self.chunk);
         let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
         if parted.map_or_else(of_last_reign, is_of) {
