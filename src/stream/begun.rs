@@ -50,7 +50,7 @@ const LOOK_NS: u64 = 1_000_000;
 pub(super) struct Link {
     /// The node that began the chunk,
     pub(super) by: u16,
-    /// from a position of this epoch.
+    /// from a position of this epoch; 0: it does not know, or it was the first.
     pub(super) epoch: u32,
 }
 
@@ -262,9 +262,10 @@ impl Common<'_> {
     /// that had asked for that, and then along the line of masters.
     fn ask_further(&mut self, chunk: u32, sender: u16, begun: &Held) {
         let teller = self.forks.tellers.remove(&chunk);
-        let link = begun
-            .position()
-            .map(|(epoch, _)| Link { by: sender, epoch });
+        let link = Some(Link {
+            by: sender,
+            epoch: begun.position().map_or(0, |(epoch, _)| epoch),
+        });
         let heir = self.given(chunk).filter(|heir| *heir != sender);
         match (teller, heir) {
             (None, Some(node)) => {
@@ -289,19 +290,42 @@ impl Common<'_> {
     /// Follows the line of masters of a chunk, back from the present one, to where it went apart
     /// from this node.
     fn follow(&mut self, chunk: u32, link: Option<Link>) {
+        let went_on = link.and_then(|link| self.went_on(chunk, link));
+        let link = link.filter(|link| link.epoch != 0);
+        let parted = link.filter(|link| self.may_have_parted(chunk, link.epoch));
         let next = link.map(|link| owner(link.epoch));
-        match (link, next) {
-            (Some(link), _) if self.may_have_parted(chunk, link.epoch) => {
+        match (went_on.or(parted), next) {
+            (Some(link), _) => {
                 self.forks.parted.insert(chunk, link);
                 self.forks.apart.insert(chunk);
             }
-            (Some(_), Some(node)) if node != self.config.node && node < self.config.places() => {
+            (None, Some(node)) if node != self.config.node && node < self.config.places() => {
                 self.forks.tellers.insert(chunk, Teller::new(node, link));
             }
             _ => {
                 self.forks.apart.insert(chunk);
             }
         }
+    }
+
+    /// Whether a master began a chunk before this node took it over from that one: so it went on
+    /// from there without this node, and the two parted at the base that is kept here.
+    fn went_on(&self, chunk: u32, link: Link) -> Option<Link> {
+        let base = self.forks.base_for(chunk, [link.by, link.by], 0);
+        let since = base.filter(|base| is_later(base.epoch, link.epoch));
+        since.map(|base| Link {
+            epoch: base.epoch,
+            ..link
+        })
+    }
+
+    /// Whether a base that came from `node`, of `epoch`, may tell where this node and others went
+    /// apart. Its own position is one only where that node went on by itself.
+    pub(super) fn is_of_parting(&self, chunk: u32, node: u16, epoch: u32) -> bool {
+        let parted = self.forks.parted.get(&chunk);
+        let of_line = |link: &Link| link.by == node && are_of_one_reign(link.epoch, epoch);
+        let of_fork = owner(epoch) != node && self.may_have_parted(chunk, epoch);
+        of_fork || parted.is_some_and(of_line)
     }
 
     /// A node that is silent is not asked. An heir may have what this node did, and is to bring it

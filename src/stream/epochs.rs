@@ -237,6 +237,9 @@ impl Common<'_> {
             self.promise(range, epoch);
             return;
         }
+        if another {
+            self.keep_as_gone_on(now_ns, range);
+        }
         // At least there, in an epoch of our own.
         let same = owner(epoch) == own && steps(epoch, streamed) == by;
         let to = if same { by } else { by + 1 };

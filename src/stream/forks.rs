@@ -134,6 +134,10 @@ impl<'a> Forks<'a> {
         if base.weights.is_empty() || owner(base.epoch) == before {
             return;
         }
+        self.set_former(chunk, base);
+    }
+
+    fn set_former(&mut self, chunk: u32, base: Base) {
         self.forget_former(owner(base.epoch), chunk);
         self.put(&base.former_record(chunk));
         let all = self.former.entry(chunk).or_default();
@@ -217,6 +221,13 @@ impl<'a> Forks<'a> {
         kept.map(|base| owner(base.epoch))
     }
 
+    /// The masters that contested deltas went to, of those that have yet to stream again.
+    pub(super) fn of_contested(&self) -> impl Iterator<Item = u16> {
+        let all = self.contested.values().flatten();
+        let kept = all.filter(|one| one.back_ns == 0);
+        kept.map(|one| one.master)
+    }
+
     /// Another epoch of `chunk` begins, or it is joined: what is known of the present one is over.
     pub(super) fn forget_parting(&mut self, chunk: u32) {
         self.apart.remove(&chunk);
@@ -287,6 +298,29 @@ impl Common<'_> {
             back_ns: 0,
         };
         self.forks.begin_from(chunk, base);
+        self.look_if_kept();
+    }
+
+    /// This node is about to go on with a range that another took over in between, and is silent.
+    /// What it has taken by now that one is to know when it is back: it may have it too.
+    #[cold]
+    pub(super) fn keep_as_gone_on(&mut self, now_ns: u64, range: u16) {
+        if !self.exactly_once() {
+            return;
+        }
+        for chunk in self.ranges.of(range) {
+            let (w, ..) = self.chunk_views(chunk);
+            let acks = self.state.applied(chunk).iter();
+            let base = Base {
+                epoch: self.streamed(range),
+                version: self.state.chunk(chunk).version.load(Relaxed),
+                acks: acks.map(|ack| ack.load(Relaxed)).collect(),
+                weights: (0..w.len()).map(|i| w.load(i)).collect(),
+                // Its master is there.
+                back_ns: now_ns.max(1),
+            };
+            self.forks.set_former(chunk, base);
+        }
         self.look_if_kept();
     }
 

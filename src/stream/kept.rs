@@ -2,7 +2,7 @@
 //!
 //! [`forks`](super::forks) has what they are for, and keeps them.
 
-use super::epochs::{is_later, owner};
+use super::epochs::{is_later, owner, same_reign};
 use super::header::Given;
 use crate::weights::{ForkKey, ForkKind, ForkRecord};
 
@@ -190,6 +190,27 @@ pub(super) struct Owed {
     pub(super) life: u64,
     /// So many weights of it are in those of this node, the first.
     pub(super) weights: u32,
+    /// The epoch in which this node went apart from others: one of its own, or of the node that it
+    /// had the chunk from. 0: not known, and one of its own.
+    pub(super) parted: u32,
+}
+
+impl Owed {
+    /// The node whose epoch that was.
+    pub(super) fn went_apart_from(&self, key: OwedKey) -> u16 {
+        let parted = (self.parted != 0).then_some(self.parted);
+        owner(parted.unwrap_or(key.epoch))
+    }
+
+    /// Whether a delta that went to the master of `epoch` may be this one: it went to this node
+    /// since then, or to the node before in the reign in which the two went apart.
+    pub(super) fn may_be_of(&self, key: OwedKey, epoch: u32) -> bool {
+        let own = owner(epoch) == owner(key.epoch) && !is_later(epoch, key.epoch);
+        match self.parted {
+            0 => same_reign(epoch, key.epoch),
+            parted => same_reign(parted, epoch) || own && is_later(epoch, parted),
+        }
+    }
 }
 
 impl OwedKey {
@@ -206,7 +227,7 @@ impl OwedKey {
         ForkRecord {
             seq: owed.seq,
             life: owed.life,
-            position: (owed.weights, 0),
+            position: (owed.weights, owed.parted),
             ..empty(self.key())
         }
     }
@@ -219,6 +240,7 @@ impl OwedKey {
             seq: record.seq,
             life: record.life,
             weights: record.position.0,
+            parted: record.position.1,
         };
         (Self { chunk, node, epoch }, owed)
     }

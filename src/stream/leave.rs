@@ -238,15 +238,17 @@ impl Common<'_> {
         nodes.into_iter().filter(|node| !self.is_gone(*node))
     }
 
-    /// Nodes that may need what only this one keeps of a fork: silent ones, and those of bases
-    /// while they may still ask. Who was silent hears a position of a chunk before it does.
+    /// Nodes that may need what only this one keeps of a fork: silent ones, and those of bases and
+    /// contested deltas while they may still ask. Who was silent hears a position of a chunk before
+    /// it does.
     pub(super) fn kept_for(&self, now_ns: u64) -> Vec<u16> {
         if !self.forks.keeps_any() {
             return Vec::new();
         }
         let mut nodes: Vec<u16> = self.silent(now_ns).collect();
         if self.forks.was_silent(now_ns, BACK * self.config.silence_ns) {
-            nodes.extend(self.forks.of_bases().filter(|node| !self.is_gone(*node)));
+            let masters = self.forks.of_bases().chain(self.forks.of_contested());
+            nodes.extend(masters.filter(|node| !self.is_gone(*node)));
         }
         nodes.sort_unstable();
         nodes.dedup();

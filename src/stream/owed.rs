@@ -10,13 +10,15 @@
 //! Invariant: what is owed is taken out once. A kill in between leaves the journal, and the next
 //! streamer goes on from there.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
-use super::epochs::same_reign;
 use super::header::Given;
 use super::kept::{Owed, OwedKey};
 use super::pieces::{all_pieces, pieces_of, send_list};
@@ -34,8 +36,9 @@ const CHUNKS: usize = 256;
 /// A delta that was asked for.
 #[derive(Clone, Debug)]
 struct Asked {
-    chunk: u32,
-    node: u16,
+    key: OwedKey,
+    /// What its slave is asked for.
+    wanted: Given,
     asked_ns: u64,
     /// Pieces that came, one bit each.
     pieces: u8,
@@ -68,16 +71,18 @@ impl Debts {
             let held = flags & JOINED != 0 || common.streams(common.ranges.range_of(chunk));
             held && flags & FORKED == 0 && common.is_alive(now_ns, node)
         };
-        self.asked.retain(|one| may_ask(one.chunk, one.node));
-        for key in common.forks.owed().keys() {
-            let asked = |one: &Asked| (one.chunk, one.node) == (key.chunk, key.node);
+        self.asked
+            .retain(|one| may_ask(one.key.chunk, one.key.node));
+        for (key, owed) in common.forks.owed() {
+            // One after the other: an answer does not say to which ask.
+            let asked = |one: &Asked| (one.key.chunk, one.key.node) == (key.chunk, key.node);
             if self.asked.len() == CHUNKS {
                 break;
             }
             if may_ask(key.chunk, key.node) && !self.asked.iter().any(asked) {
                 self.asked.push(Asked {
-                    chunk: key.chunk,
-                    node: key.node,
+                    key: *key,
+                    wanted: Given::Contested(owed.went_apart_from(*key) as u8),
                     asked_ns: 0,
                     pieces: 0,
                     came: vec![0.0; common.config.chunk_weights as usize],
@@ -88,18 +93,20 @@ impl Debts {
     }
 
     fn ask(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
-        let range_of = |one: &Asked| common.ranges.range_of(one.chunk);
+        let of = |one: &Asked| {
+            let range = common.ranges.range_of(one.key.chunk);
+            (range, one.key.node, one.key.epoch, one.wanted)
+        };
         let due = |one: &&mut Asked| one.asked_ns == 0 || now_ns - one.asked_ns >= AGAIN_NS;
         let mut waiting: Vec<_> = self.asked.iter_mut().filter(due).collect();
         while let Some(first) = waiting.first() {
-            let (node, range) = (first.node, range_of(first));
-            let same = |one: &&mut &mut Asked| (one.node, range_of(one)) == (node, range);
+            let (range, node, last, wanted) = of(first);
+            let same = |one: &&mut &mut Asked| of(one) == (range, node, last, wanted);
             let mut list: Vec<_> = waiting.iter_mut().filter(same).collect();
             list.truncate(wire::ASK_MAX);
-            let chunks: Vec<u32> = list.iter().map(|one| one.chunk).collect();
+            let chunks: Vec<u32> = list.iter().map(|one| one.key.chunk).collect();
             let epoch = common.promised(range);
-            let own = Given::Contested(common.config.node as u8);
-            let header = header::ask_of_parting(common, range, (epoch, 0), &chunks, own);
+            let header = header::ask_of_parting(common, range, (epoch, last), &chunks, wanted);
             if !send_list(node, &header, &chunks, out) {
                 return;
             }
@@ -115,13 +122,13 @@ impl Debts {
         frame: &Frame<'_>,
     ) -> Result<(), DropReason> {
         let header = &frame.header;
-        let asked = |one: &Asked| (one.chunk, one.node) == (header.chunk, header.sender);
-        let at = self.asked.iter().position(asked);
-        let wanted = Given::Contested(common.config.node as u8);
-        let nothing = wanted.is_nothing(header);
-        let wanted = nothing || header.content == wanted.content();
-        let at = at.filter(|_| wanted).ok_or(DropReason::Late)?;
+        let asked = |one: &Asked| (one.key.chunk, one.key.node) == (header.chunk, header.sender);
+        let at = self.asked.iter().position(asked).ok_or(DropReason::Late)?;
         let one = &mut self.asked[at];
+        let nothing = one.wanted.is_nothing(header);
+        if !nothing && !one.wanted.is_given(header) {
+            return Err(DropReason::Late);
+        }
         common.counters.restores_taken += 1;
         let weights = common.config.restored(header);
         let payload = frame.payload.as_chunks::<4>().0;
@@ -132,16 +139,17 @@ impl Debts {
         if one.pieces == all_pieces(&common.config) {
             let one = self.asked.swap_remove(at);
             let sent = (!nothing).then_some((header.epoch, header.seq));
-            common.pay(one.chunk, one.node, sent, &one.came);
+            common.pay(one.key, sent, &one.came);
         }
         Ok(())
     }
 }
 
 impl Common<'_> {
-    /// This node joins a chunk that it streamed, with deltas of `nodes` in its weights that may be
-    /// in those of the present master too. Before their numbers are overwritten.
-    pub(super) fn owe_all(&mut self, chunk: u32, nodes: &[u16]) {
+    /// This node joins a chunk that it streamed and went apart from others in epoch `parted`, with
+    /// deltas of `nodes` in its weights that may be in those of the present master too. Before
+    /// their numbers are overwritten.
+    pub(super) fn owe_all(&mut self, chunk: u32, parted: u32, nodes: &[u16]) {
         let epoch = self.state.chunk(chunk).epoch.load(Relaxed);
         let key = |node| OwedKey { chunk, node, epoch };
         let weights = self.config.chunk_weights;
@@ -157,6 +165,7 @@ impl Common<'_> {
                 seq: self.state.applied(chunk)[usize::from(*node)].load(Relaxed),
                 life: self.life(*node),
                 weights,
+                parted,
             };
             self.forks.owe(key(*node), owed);
         }
@@ -176,7 +185,12 @@ impl Common<'_> {
                 continue;
             };
             let life = self.life(node);
-            let owed = Owed { seq, life, weights };
+            let owed = Owed {
+                seq,
+                life,
+                weights,
+                parted: 0,
+            };
             self.forks.owe(OwedKey { chunk, node, epoch }, owed);
             self.state.forget_partial(chunk, node);
         }
@@ -190,28 +204,18 @@ impl Common<'_> {
         }
     }
 
-    /// What of `node` was contested, of a chunk: a delta (its epoch, its number), or nothing.
-    fn pay(&mut self, chunk: u32, node: u16, sent: Option<(u32, u8)>, delta: &[f32]) {
-        let first = OwedKey {
-            chunk,
-            node,
-            epoch: 0,
+    /// What was contested of the slave of a debt: a delta (its epoch, its number), or nothing.
+    fn pay(&mut self, key: OwedKey, sent: Option<(u32, u8)>, delta: &[f32]) {
+        let Some(owed) = self.forks.owed().get(&key).copied() else {
+            return;
         };
-        let last = OwedKey {
-            epoch: u32::MAX,
-            ..first
-        };
-        let there = self.forks.owed().range(first..=last);
-        let there: Vec<(OwedKey, Owed)> = there.map(|(key, owed)| (*key, *owed)).collect();
-        for (key, owed) in there {
-            // Another number: this node never had it. Of another reign: it was not contested then.
-            let is_owed = |(epoch, seq)| same_reign(epoch, key.epoch) && seq == owed.seq;
-            if sent.is_some_and(is_owed) {
-                let weights = delta.len().min(owed.weights as usize);
-                self.take_out(key, &delta[..weights]);
-            } else {
-                self.forks.settle(key);
-            }
+        // Another number: this node never had it. Of another reign: it was not contested then.
+        let is_owed = |(epoch, seq)| owed.may_be_of(key, epoch) && seq == owed.seq;
+        if sent.is_some_and(is_owed) {
+            let weights = delta.len().min(owed.weights as usize);
+            self.take_out(key, &delta[..weights]);
+        } else {
+            self.forks.settle(key);
         }
     }
 

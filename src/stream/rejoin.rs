@@ -20,6 +20,8 @@
 //! streamed last.
 
 mod asked;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -119,23 +121,10 @@ impl Rejoin {
                     .filter(|base| !base.weights.is_empty());
                 let parted = common.forks.parted.get(&chunk);
                 let before = own.map_or(common.config.node, |base| owner(base.epoch));
-                self.asked.push(Asked {
-                    chunk,
-                    node: parted.map_or(master, |link| link.by),
-                    before: parted.map_or(before, |link| owner(link.epoch)),
-                    gone_back: false,
-                    without: Vec::new(),
-                    asked_ns: 0,
-                    since_ns: now_ns,
-                    began_ns: now_ns,
-                    pieces: 0,
-                    came: vec![0.0; common.config.chunk_weights as usize],
-                    base: None,
-                    perhaps: None,
-                    others: Vec::new(),
-                    mute: Vec::new(),
-                    newer_acks: Vec::new(),
-                });
+                let node = parted.map_or(master, |link| link.by);
+                let before = parted.map_or(before, |link| owner(link.epoch));
+                self.asked
+                    .push(Asked::new(now_ns, common, chunk, (node, before)));
             }
         }
     }
@@ -220,7 +209,7 @@ impl Rejoin {
         }
         one.pieces |= pieces_of(&common.config, header);
         if one.pieces == all_pieces(&common.config) {
-            let of_fork = !nothing && common.may_have_parted(one.chunk, header.epoch);
+            let of_fork = !nothing && common.is_of_parting(one.chunk, one.node, header.epoch);
             match (&one.base, nothing) {
                 (None, _) if of_fork => one.weigh_base(now_ns, common, frame),
                 (None, _) => one.without.push(one.node),

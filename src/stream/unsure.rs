@@ -11,6 +11,9 @@
 //!
 //! Invariant: until then no position of that master is taken.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -109,6 +109,23 @@ fn a_base_is_kept_while_members_are_silent() {
     assert_eq!(last_kept(&mut forks, 100..200), Some(112));
 }
 
+/// What a slave put back is in no position that it holds. The master of that reign may have it, and
+/// asks for it, also when a third master streams the chunk by then.
+#[test]
+fn what_was_put_back_is_kept_when_a_third_master_comes() {
+    for (counter, kept) in [(5, true), (3, false)] {
+        let folder = folder();
+        let config = config(Deltas::ExactlyOnce);
+        let fleet = Fleet::new(&config, folder.path()).unwrap();
+        let chunk = fleet.state(0).chunk(0);
+        chunk.epoch.store(epoch_of(5, 1), Relaxed);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        common.forks.set_contested(0, contested(counter, 1));
+        common.note_contested(0, 0, epoch_of(7, 2));
+        assert_eq!(common.forks.contested.contains_key(&0), kept);
+    }
+}
+
 /// Node 3 streamed a chunk, gave it away, and took it back from node 2 much later. What was under
 /// way to it in the first reign has nothing to do with the second one.
 #[test]

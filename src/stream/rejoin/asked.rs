@@ -47,6 +47,32 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Asks `node` for the base of a chunk, one of the node `before`.
+    pub(super) fn new(
+        now_ns: u64,
+        common: &Common<'_>,
+        chunk: u32,
+        (node, before): (u16, u16),
+    ) -> Self {
+        Self {
+            chunk,
+            node,
+            before,
+            gone_back: false,
+            without: Vec::new(),
+            asked_ns: 0,
+            since_ns: now_ns,
+            began_ns: now_ns,
+            pieces: 0,
+            came: vec![0.0; common.config.chunk_weights as usize],
+            base: None,
+            perhaps: None,
+            others: Vec::new(),
+            mute: Vec::new(),
+            newer_acks: Vec::new(),
+        }
+    }
+
     /// Asks the next node that may have the base. If none is left, what this node did apart is
     /// lost. `all_live`: no node that may have it is silent.
     pub(super) fn look_for_base(
@@ -71,7 +97,7 @@ impl Asked {
             return;
         }
         if let Some(base) = self.perhaps.take() {
-            self.take_base(now_ns, common, base);
+            self.take_base(now_ns, common, (base, false));
         } else if !self.looks_further_back(now_ns, common) {
             common.forget_half(self.chunk);
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
@@ -115,21 +141,23 @@ impl Asked {
         let parted = common.forks.parted.get(&self.chunk);
         let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
         if parted.map_or_else(of_last_reign, is_of) {
-            self.take_base(now_ns, common, came);
+            let went_on = owner(came.epoch) == self.node;
+            self.take_base(now_ns, common, (came, went_on));
         } else {
             self.perhaps.get_or_insert(came);
             self.without.push(self.node);
         }
     }
 
-    /// The base is there: what is contested of it comes next.
-    fn take_base(&mut self, now_ns: u64, common: &Common<'_>, came: Base) {
+    /// The base is there: what is contested of it comes next. `went_on`: it is what its master had
+    /// when that went on by itself.
+    fn take_base(&mut self, now_ns: u64, common: &Common<'_>, (came, went_on): (Base, bool)) {
         // Of two nodes that took a range over apart, the one that had the older position counts.
-        let own = common
-            .forks
-            .bases_of(self.chunk, &[owner(came.epoch)])
-            .next();
-        let own = own.filter(|own| came.is_later(own)).cloned();
+        // That of a master which went on is later than any other.
+        let before = owner(came.epoch);
+        let own = common.forks.bases_of(self.chunk, &[before]).next();
+        let own = own.filter(|_| before != common.config.node);
+        let own = own.filter(|own| went_on || came.is_later(own)).cloned();
         let newer = own.as_ref().map(|_| came.acks.clone());
         let mut base = own.unwrap_or(came);
         let applied = common.state.applied(self.chunk);
@@ -219,7 +247,7 @@ impl Asked {
                 _ => mute.push(*node),
             }
         }
-        common.owe_all(self.chunk, &mute);
+        common.owe_all(self.chunk, base.epoch, &mute);
         common.owe_half(self.chunk);
         let applied = common.state.applied(self.chunk);
         for (kept, ack) in applied.iter().zip(&base.acks) {

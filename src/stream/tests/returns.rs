@@ -309,6 +309,52 @@ fn who_leaves_waits_for_a_master_that_it_has_not_heard() {
     }
 }
 
+/// A node takes a range over, and is cut off. The master of before is back, hears of the later
+/// epoch from a node that leaves, and goes on by itself. All that was done apart counts once.
+#[test]
+fn a_master_that_goes_on_says_what_it_has_taken_by_then() {
+    let mut joined = 0;
+    for seed in 0..8 {
+        let config = Config {
+            masters: 2,
+            ..quick(3, seed)
+        };
+        with_run(seed, &config, near(), |run| {
+            run.work(&[0, 1, 2], 500);
+            run.settle();
+            run.work(&[0, 1, 2], 50);
+            for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+                run.world.set_way(from, to, nothing());
+            }
+            run.work(&[0], 20);
+            run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+            run.work(&[0, 1, 2], 500);
+            run.world.set_way(1, 2, nothing());
+            run.world.leave(2);
+            let until_ns = run.world.now_ns() + 3 * SILENCE_NS;
+            work_until(run, &[0, 1], |run| run.world.now_ns() >= until_ns);
+            // A new life of node 0 knows nothing of the others.
+            run.world.kill(0);
+            run.world.restart(0);
+            for (from, to) in [(0, 1), (0, 2), (2, 0)] {
+                run.world.set_way(from, to, near());
+            }
+            run.wait("gone on", |run| owner_at(run, 1, 0) == Some(0));
+            run.work(&[0, 1], 500);
+            run.world.set_faults(near());
+            run.wait("left", |run| {
+                run.world.streamer(2).is_some_and(Streamer::has_left)
+            });
+            run.world.kill(2);
+            run.living = vec![0, 1];
+            run.settle();
+            assert_eq!(run.counts(|one| one.abandoned_chunks), 0, "seed {seed}");
+            joined += run.counts(|one| one.forks_joined);
+        });
+    }
+    assert!(joined > 0, "no two went apart");
+}
+
 /// Two parts of a network take the range of a node over, from positions of it that are not the
 /// same, and come together; then a third master has it. The node is back: two know where one parted
 /// from it, and the line of masters says which of them counts.

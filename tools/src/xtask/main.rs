@@ -247,6 +247,18 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
+/// The last program of tests that a command of cargo makes. It takes minutes, so cargo's progress
+/// is shown.
+fn test_program(build: &mut Command) -> Result<PathBuf> {
+    build.args(["--message-format", "json-render-diagnostics"]);
+    let said = output(build.stderr(Stdio::inherit()))?;
+    let mut made = said.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message["executable"].as_str()?))
+    });
+    made.next_back().context("cargo names no program of tests")
+}
+
 fn run((variables, words): Step) -> Result<()> {
     let shown = variables
         .iter()

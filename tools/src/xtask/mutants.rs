@@ -16,8 +16,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{output, root};
+use super::{output, root, test_program};
 
+mod catchers;
 mod device;
 mod forks;
 mod on_standin;
@@ -207,14 +208,8 @@ fn build(set: &Set) -> Result<PathBuf> {
     let mut build = Command::new("cargo");
     build.args(["test", "--no-default-features", "--lib", "--no-run"]);
     build.arg("--features").arg(set.features.join(","));
-    build.args(["--message-format", "json"]);
     build.env("CARGO_TARGET_DIR", workshop().join("built"));
-    let said = output(build.current_dir(&tree))?;
-    let mut made = said.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        Some(PathBuf::from(message["executable"].as_str()?))
-    });
-    made.next_back().context("cargo names no program of tests")
+    test_program(build.current_dir(&tree))
 }
 
 fn rewrite(path: &Path, change: impl Fn(&str) -> Result<String>) -> Result<()> {
@@ -238,6 +233,16 @@ fn failed(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_catcher_is_of_a_mutant() {
+        let mutants = Of::Stream.set().mutants;
+        let mut named = std::collections::BTreeSet::new();
+        for (name, _) in catchers::CATCHERS {
+            assert!(mutants.iter().any(|mutant| mutant.name == *name), "{name}");
+            assert!(named.insert(name), "{name}: twice");
+        }
+    }
 
     #[test]
     fn each_mutant_fits_one_place() {

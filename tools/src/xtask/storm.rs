@@ -1,14 +1,16 @@
 //! `cargo xtask storm`: the storms of the simulator over as many seeds as a night has time for.
 //!
-//! One run of the test program for each seed, so that a seed that fails ends no other. All chance
-//! is in the seed and the commit: what failed fails again.
+//! One run of the test program for each seed, so that a seed that fails ends no other, and as many
+//! at a time as there are cores. All chance is in the seed and the commit: what failed fails again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
-use super::{output, root};
+use super::{output, root, test_program};
 
 /// The tests that take the seeds, by the end of their names.
 const TESTS: &str = "seeds_of_choice";
@@ -46,24 +48,30 @@ pub(crate) fn run(seeds: Seeds, trace: Option<&Path>) -> Result<()> {
         seeds.from,
         seeds.to
     );
-    let mut failed = Vec::new();
-    for seed in seeds.from..seeds.to {
-        let mut storm = Command::new("cargo");
-        storm.args(["test", "--quiet", "--lib", TESTS, "--", "--ignored"]);
-        storm.env("DOGWILD_STORM_SEEDS", format!("{seed}..{}", seed + 1));
-        if let Some(folder) = &trace {
-            storm.env("DOGWILD_STORM_TRACE", folder);
+    let mut build = Command::new("cargo");
+    build.args(["test", "--lib", "--no-run"]);
+    let program = test_program(build.current_dir(root()))?;
+    let next = Mutex::new(seeds.from..seeds.to);
+    let take = || next.lock().ok()?.next();
+    let work = || {
+        let mut failed = Vec::new();
+        while let Some(seed) = take() {
+            let (well, said) = run_seed(&program, seed, trace.as_deref())?;
+            dogwild_lab::say!("{said}");
+            failed.extend((!well).then_some(seed));
         }
-        let storm = storm.current_dir(root()).output();
-        let ended = storm.context("cannot run cargo")?;
-        if ended.status.success() {
-            dogwild_lab::say!("seed {seed}: well");
-            continue;
-        }
-        failed.push(seed);
-        let said = [ended.stdout, ended.stderr].concat();
-        dogwild_lab::say!("seed {seed}: FAILED\n{}", String::from_utf8_lossy(&said));
-    }
+        anyhow::Ok(failed)
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let lists = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let lists = workers
+            .into_iter()
+            .map(|one| one.join().expect("no worker panics"));
+        lists.collect::<Result<Vec<_>>>()
+    });
+    let mut failed = lists?.concat();
+    failed.sort_unstable();
     if let Some(seed) = failed.first() {
         bail!(
             "{} of {} seeds failed at {commit}: {failed:?}; `cargo xtask storm --seeds {seed}..{} --trace \
@@ -74,6 +82,31 @@ pub(crate) fn run(seeds: Seeds, trace: Option<&Path>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// All storms of a seed: whether all is well, and what is to be said of it.
+fn run_seed(program: &Path, seed: u64, trace: Option<&Path>) -> Result<(bool, String)> {
+    let mut storm = Command::new(program);
+    storm.args([TESTS, "--ignored", "--nocapture", "--test-threads", "1"]);
+    storm.env("DOGWILD_STORM_SEEDS", format!("{seed}..{}", seed + 1));
+    if let Some(folder) = trace {
+        storm.env("DOGWILD_STORM_TRACE", folder);
+    }
+    let ended = storm.current_dir(root()).output();
+    let ended = ended.with_context(|| format!("cannot run {}", program.display()))?;
+    let said = [ended.stdout, ended.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let said = match (ended.status.success(), lost_work(&said)) {
+        (false, _) => format!("seed {seed}: FAILED\n{said}"),
+        (true, 0) => format!("seed {seed}: well"),
+        (true, runs) => format!("seed {seed}: well; work was lost, and reported, in {runs} runs"),
+    };
+    Ok((ended.status.success(), said))
+}
+
+/// In how many series of runs nodes reported that work was lost, by what the storms say.
+fn lost_work(said: &str) -> usize {
+    said.matches("lost work: [").count() - said.matches("lost work: []").count()
 }
 
 /// The folder at `path`, made if it is not there, as a whole path. What is in it is of another run.
@@ -101,6 +134,14 @@ mod tests {
             let said = text.parse::<Seeds>().unwrap_err();
             assert!(said.contains(word), "{said}");
         }
+    }
+
+    #[test]
+    fn work_that_was_lost_is_seen() {
+        let none = "71 s in 0.3 s (237 times); lost work: []\n";
+        let one = "71 s in 0.3 s (237 times); lost work: [7]\n";
+        assert_eq!([none, one].map(lost_work), [0, 1]);
+        assert_eq!(lost_work(&[one, none, one].concat()), 2);
     }
 
     #[test]

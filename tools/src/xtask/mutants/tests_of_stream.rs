@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
+use super::catchers::CATCHERS;
 use super::{Mutant, failed, with_mutant};
 
-/// Which tests run, one after the other, until one fails: those of the changed file, those that go
-/// through states, all others, and the long ones.
+/// Which tests run, one after the other, until one fails: those that caught the mutant before,
+/// those of the changed file, those that go through states, all others, and the long ones.
 const EXPLORE: &[&str] = &["stream::tests::explore::"];
 const OTHERS: &[&str] = &["stream::", "--skip", "stream::tests::explore::"];
 const LONG: &[&str] = &["stream::", "--ignored"];
@@ -22,6 +23,13 @@ pub(super) fn first_failure(
     let Some((number, mutant)) = mutant else {
         return fails(tests, None, &[EXPLORE, OTHERS]);
     };
+    let before = CATCHERS.iter().find(|(name, _)| *name == mutant.name);
+    if let Some((_, test)) = before {
+        let caught = fails(tests, Some(number), &[&[test, "--include-ignored"]])?;
+        if caught.is_some() {
+            return Ok(caught);
+        }
+    }
     let own = format!("stream::tests::{}::", mutant.file.trim_end_matches(".rs"));
     fails(tests, Some(number), &[&[&own], EXPLORE, OTHERS, LONG])
 }

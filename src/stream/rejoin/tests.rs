@@ -1,0 +1,82 @@
+//! Which of the bases that come counts.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::begun::Link;
+use super::super::epochs::epoch_of;
+use super::super::header::Given;
+use super::super::tests::{config, folder};
+use super::super::{Config, Deltas};
+use super::*;
+use crate::sim::Fleet;
+
+/// Node 0 began chunk 0 from a position of node 1, in its epoch 5, and streamed it until epoch 9.
+fn fleet(folder: &tempfile::TempDir) -> (Config, Fleet) {
+    let config = Config {
+        nodes: 4,
+        masters: 4,
+        ..config(Deltas::ExactlyOnce)
+    };
+    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let chunk = fleet.state(0).chunk(0);
+    chunk.begun_epoch.store(epoch_of(5, 1), Relaxed);
+    chunk.epoch.store(epoch_of(9, 0), Relaxed);
+    (config, fleet)
+}
+
+/// A base of `epoch` comes from the node that is asked.
+fn comes(asked: &mut Asked, common: &Common<'_>, epoch: u32) {
+    let header = wire::Header {
+        sender: asked.node,
+        chunk_version: 40,
+        content: Given::Base(asked.before as u8).content(),
+        ..header::survey(common, 0, asked.chunk, epoch)
+    };
+    let frame = Frame {
+        header,
+        acks: &[0; 4],
+        payload: &[],
+    };
+    asked.weigh_base(0, common, &frame);
+}
+
+fn epoch_taken(asked: &Asked) -> Option<u32> {
+    asked.base.as_ref().map(|base| base.epoch)
+}
+
+/// A base of what this node began from may be from long ago: another node may have one of the reign
+/// that it had itself.
+#[test]
+fn a_base_of_the_reign_before_waits() {
+    let folder = folder();
+    let (config, fleet) = fleet(&folder);
+    let common = Common::new(config, fleet.weights(0), fleet.state(0));
+    let mut asked = Asked::new(0, &common, 0, (2, 0));
+    comes(&mut asked, &common, epoch_of(5, 1));
+    assert_eq!((epoch_taken(&asked), &asked.without), (None, &vec![2]));
+    asked.node = 3;
+    comes(&mut asked, &common, epoch_of(8, 0));
+    assert_eq!(epoch_taken(&asked), Some(epoch_of(8, 0)));
+}
+
+/// The line of masters leads to node 3. A base of another node is that of a line that has ended,
+/// whichever is later.
+#[test]
+fn only_the_base_of_the_line_of_masters_counts() {
+    let folder = folder();
+    let (config, fleet) = fleet(&folder);
+    let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+    let epoch = epoch_of(7, 0);
+    common.forks.parted.insert(0, Link { by: 3, epoch });
+    let mut asked = Asked::new(0, &common, 0, (2, 0));
+    for (node, counter) in [(2, 7), (1, 9)] {
+        asked.node = node;
+        comes(&mut asked, &common, epoch_of(counter, 0));
+        assert_eq!(epoch_taken(&asked), None);
+    }
+    asked.node = 3;
+    comes(&mut asked, &common, epoch);
+    assert_eq!(epoch_taken(&asked), Some(epoch));
+    // If no node says what the line was, the first that came counts.
+    assert!(asked.perhaps.is_some_and(|base| base.epoch == epoch));
+}
