@@ -322,10 +322,16 @@ impl Common<'_> {
     /// Whether a base that came from `node`, of `epoch`, may tell where this node and others went
     /// apart. Its own position is one only where that node went on by itself.
     pub(super) fn is_of_parting(&self, chunk: u32, node: u16, epoch: u32) -> bool {
+        let of_fork = owner(epoch) != node && self.may_have_parted(chunk, epoch);
+        of_fork || self.has_gone_on(chunk, node, epoch)
+    }
+
+    /// Whether `node`, of which a base is kept here, went on by itself in the reign of `epoch`.
+    pub(super) fn has_gone_on(&self, chunk: u32, node: u16, epoch: u32) -> bool {
         let parted = self.forks.parted.get(&chunk);
         let of_line = |link: &Link| link.by == node && are_of_one_reign(link.epoch, epoch);
-        let of_fork = owner(epoch) != node && self.may_have_parted(chunk, epoch);
-        of_fork || parted.is_some_and(of_line)
+        let kept = self.forks.base_for(chunk, [node, node], 0).is_some();
+        owner(epoch) == node && kept && parted.is_some_and(of_line)
     }
 
     /// A node that is silent is not asked. An heir may have what this node did, and is to bring it

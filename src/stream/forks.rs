@@ -192,6 +192,12 @@ impl<'a> Forks<'a> {
         all.filter(|base| !base.weights.is_empty() && masters.contains(&owner(base.epoch)))
     }
 
+    /// What `node`, this one, had taken of `chunk` when it went on with it: numbers alone.
+    pub(super) fn gone_on(&self, chunk: u32, node: u16) -> Option<&Base> {
+        let mut all = self.former(chunk);
+        all.find(|base| owner(base.epoch) == node)
+    }
+
     /// The last of these for a node that streamed the chunk last in epoch `last` (0: not known): a
     /// base of a later one is no place where it went apart.
     pub(super) fn base_for(&self, chunk: u32, masters: [u16; 2], last: u32) -> Option<&Base> {
@@ -309,13 +315,13 @@ impl Common<'_> {
             return;
         }
         for chunk in self.ranges.of(range) {
-            let (w, ..) = self.chunk_views(chunk);
             let acks = self.state.applied(chunk).iter();
             let base = Base {
                 epoch: self.streamed(range),
                 version: self.state.chunk(chunk).version.load(Relaxed),
                 acks: acks.map(|ack| ack.load(Relaxed)).collect(),
-                weights: (0..w.len()).map(|i| w.load(i)).collect(),
+                // That one has those: it holds what it began from.
+                weights: Vec::new(),
                 // Its master is there.
                 back_ns: now_ns.max(1),
             };

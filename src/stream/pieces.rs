@@ -69,7 +69,8 @@ pub(super) fn read_piece<'a>(
         return Err(DropReason::Shape);
     }
     if header.dtype == Dtype::None {
-        let says = [Given::Nothing.content(), Given::Begun.content()].contains(&header.content);
+        let says = [Given::Nothing, Given::Begun, Given::Base(0)].map(Given::content);
+        let says = says.contains(&header.content);
         return says.then_some(Cow::default()).ok_or(DropReason::Shape);
     }
     if header.dtype == Dtype::F32 {

@@ -32,7 +32,7 @@ use super::common::chunk_flags::FORKED;
 use super::epochs::owner;
 use super::pieces::{all_pieces, pieces_of, send_list};
 use super::{Outbox, Report, header};
-use crate::wire::{self, DropReason, Frame};
+use crate::wire::{self, DropReason, Dtype, Frame};
 
 /// What did not come is asked for again after this, ns.
 const AGAIN_NS: u64 = 50_000_000;
@@ -201,6 +201,12 @@ impl Rejoin {
         if !forked || header.sender != one.node || !nothing && !wanted.is_given(header) {
             return Err(DropReason::Late);
         }
+        let node = one.node;
+        // Numbers alone are no base: one is kept here, then.
+        let numbers = !nothing && header.dtype == Dtype::None;
+        if numbers && !common.has_gone_on(one.chunk, node, header.epoch) {
+            return Err(DropReason::Late);
+        }
         common.counters.restores_taken += 1;
         let weights = common.config.restored(header);
         let payload = frame.payload.as_chunks::<4>().0;
@@ -209,7 +215,7 @@ impl Rejoin {
         }
         one.pieces |= pieces_of(&common.config, header);
         if one.pieces == all_pieces(&common.config) {
-            let of_fork = !nothing && common.is_of_parting(one.chunk, one.node, header.epoch);
+            let of_fork = !nothing && common.is_of_parting(one.chunk, node, header.epoch);
             match (&one.base, nothing) {
                 (None, _) if of_fork => one.weigh_base(now_ns, common, frame),
                 (None, _) => one.without.push(one.node),

@@ -247,7 +247,12 @@ fn send_piece(
     } = wanted;
     let state = common.state.chunk(chunk);
     let base = match wanted {
-        Given::Base(before) => common.forks.base_for(chunk, [to, before.into()], last),
+        Given::Base(before) => {
+            let own = common.config.node;
+            let gone_on = (own == u16::from(before)).then(|| common.forks.gone_on(chunk, own));
+            let kept = || common.forks.base_for(chunk, [to, before.into()], last);
+            gone_on.flatten().or_else(kept)
+        }
         Given::Begun => common.forks.base(chunk),
         _ => None,
     };
@@ -275,9 +280,11 @@ fn send_piece(
         (_, _, Some(contested)) => contested.weights[i],
         _ => 0.0,
     };
+    let numbers = base.is_some_and(|base| base.weights.is_empty());
     let (dtype, says) = match given {
         // Numbers alone: of thin links, and where many nodes are asked, weights take much.
         Given::Nothing | Given::Begun => (Dtype::None, Vec::new()),
+        _ if numbers => (Dtype::None, Vec::new()),
         _ => payload_of(&common.config, piece, value),
     };
     let mut header = header::restore(common, chunk, position, given, (dtype, piece, says.len()));

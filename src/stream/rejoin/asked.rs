@@ -141,7 +141,7 @@ impl Asked {
         let parted = common.forks.parted.get(&self.chunk);
         let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
         if parted.map_or_else(of_last_reign, is_of) {
-            let went_on = owner(came.epoch) == self.node;
+            let went_on = common.has_gone_on(self.chunk, self.node, came.epoch);
             self.take_base(now_ns, common, (came, went_on));
         } else {
             self.perhaps.get_or_insert(came);

@@ -188,7 +188,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what a master has that went on is no base",
         file: "begun.rs",
-        old: "of_fork || parted.is_some_and(of_line)",
+        old: "of_fork || self.has_gone_on(chunk, node, epoch)",
         new: "of_fork",
     },
     Mutant {
