@@ -197,14 +197,12 @@ impl Rejoin {
         let one = &mut self.asked[at.ok_or(DropReason::Late)?];
         let wanted = one.wanted();
         let nothing = wanted.is_nothing(header);
+        // Numbers alone are no base, unless one is kept here that they belong to.
+        let numbers = header.dtype == Dtype::None;
+        let of_own = common.has_gone_on(one.chunk, one.node, header.epoch);
+        let nothing = nothing || wanted.is_given(header) && numbers && !of_own;
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
         if !forked || header.sender != one.node || !nothing && !wanted.is_given(header) {
-            return Err(DropReason::Late);
-        }
-        let node = one.node;
-        // Numbers alone are no base: one is kept here, then.
-        let numbers = !nothing && header.dtype == Dtype::None;
-        if numbers && !common.has_gone_on(one.chunk, node, header.epoch) {
             return Err(DropReason::Late);
         }
         common.counters.restores_taken += 1;
@@ -215,7 +213,7 @@ impl Rejoin {
         }
         one.pieces |= pieces_of(&common.config, header);
         if one.pieces == all_pieces(&common.config) {
-            let of_fork = !nothing && common.is_of_parting(one.chunk, node, header.epoch);
+            let of_fork = !nothing && common.is_of_parting(one.chunk, one.node, header.epoch);
             match (&one.base, nothing) {
                 (None, _) if of_fork => one.weigh_base(now_ns, common, frame),
                 (None, _) => one.without.push(one.node),

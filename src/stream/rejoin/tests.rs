@@ -80,3 +80,38 @@ fn only_the_base_of_the_line_of_masters_counts() {
     // If no node says what the line was, the first that came counts.
     assert!(asked.perhaps.is_some_and(|base| base.epoch == epoch));
 }
+
+/// Node 1 went on with the chunk by itself once, and says what it had taken by then. To a node that
+/// keeps no base of it that is nothing: the next node is asked.
+#[test]
+fn numbers_without_a_base_are_nothing() {
+    for parted in [false, true] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        fleet.state(0).chunk(0).flags.store(FORKED, Relaxed);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        common.forks.apart.insert(0);
+        let epoch = epoch_of(5, 1);
+        if parted {
+            common.forks.parted.insert(0, Link { by: 1, epoch });
+        }
+        let mut rejoin = Rejoin::default();
+        let asked = Asked::new(0, &common, 0, (1, 1));
+        let given = Given::Base(1);
+        let says = (Dtype::None, 0, 0);
+        let header = header::restore(&common, 0, (epoch, 40), given, says);
+        let frame = Frame {
+            header: wire::Header {
+                sender: 1,
+                seq: 1,
+                ..header
+            },
+            acks: &[0; 4],
+            payload: &[],
+        };
+        rejoin.asked.push(asked);
+        rejoin.handle(0, &mut common, &frame).expect("it was asked");
+        assert_eq!(rejoin.asked[0].without, [1]);
+        assert_eq!(epoch_taken(&rejoin.asked[0]), None);
+    }
+}
