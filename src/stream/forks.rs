@@ -60,6 +60,8 @@ pub(super) struct Forks<'a> {
     /// Chunks that this node streamed, of which another node than the present master is to say how
     /// it began them.
     pub(super) tellers: BTreeMap<u32, Teller>,
+    /// Nodes that had asked for a chunk that this node streamed, before the one that `given` names.
+    pub(super) heirs: BTreeMap<u32, BTreeSet<u16>>,
     /// Where the line of their masters went apart from this node, as far as that is known.
     pub(super) parted: BTreeMap<u32, Link>,
 }
@@ -79,6 +81,7 @@ impl<'a> Forks<'a> {
             unsure: BTreeSet::new(),
             apart: BTreeSet::new(),
             tellers: BTreeMap::new(),
+            heirs: BTreeMap::new(),
             parted: BTreeMap::new(),
         };
         let there = file.records().into_iter();

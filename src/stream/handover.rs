@@ -75,7 +75,7 @@ impl<'a> Common<'a> {
     pub(super) fn stop_streaming(&mut self, range: u16) {
         let epoch = self.streamed(range);
         for chunk in self.ranges.of(range) {
-            self.state.chunk(chunk).given.store(0, Relaxed);
+            self.forget_heirs(chunk);
             self.fork(chunk, epoch);
         }
         self.state.node(range).streamed.store(0, Relaxed);

@@ -109,7 +109,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the line of masters is not followed",
-        file: "begun.rs",
+        file: "begun/line.rs",
         old: "node != self.config.node && node < self.config.places()",
         new: "node != node",
     },
@@ -121,7 +121,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "an heir that is silent is not waited for",
-        file: "begun.rs",
+        file: "begun/line.rs",
         old: "heir && now_ns.saturating_sub(since_ns) < HEIR * self.config.silence_ns",
         new: "heir && now_ns < since_ns",
     },
@@ -181,13 +181,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no node knows that a master went on",
-        file: "begun.rs",
+        file: "begun/line.rs",
         old: "went_on.or(parted)",
         new: "parted",
     },
     Mutant {
         name: "what a master has that went on is no base",
-        file: "begun.rs",
+        file: "begun/line.rs",
         old: "of_fork || self.has_gone_on(chunk, node, epoch)",
         new: "of_fork",
     },
@@ -196,6 +196,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "forks.rs",
         old: "one.back_ns == 0",
         new: "one.back_ns == u64::MAX",
+    },
+    Mutant {
+        name: "only the last node that asked for a chunk may have it",
+        file: "begun.rs",
+        old: "before.filter(|before| *before != node)",
+        new: "before.filter(|before| *before != node && node > u16::MAX)",
     },
     Mutant {
         name: "all members count as heard",

@@ -108,9 +108,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "who gave a chunk brings it too, if another part of the network began it",
-        file: "begun.rs",
-        old: "self.given(chunk).filter(|heir| *heir != sender)",
-        new: "self.given(chunk).filter(|heir| *heir == u16::MAX)",
+        file: "begun/line.rs",
+        old: "given.is_some_and(|heir| heir != sender)",
+        new: "given.is_some_and(|heir| heir == u16::MAX)",
     },
     Mutant {
         name: "no base is sought further back",
