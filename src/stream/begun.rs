@@ -28,6 +28,8 @@
 //! [`rejoin`](super::rejoin).
 
 mod line;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -172,7 +174,9 @@ impl Common<'_> {
             let before = state.given.swap(node + 1, Relaxed).checked_sub(1);
             // One may have got it, and the next only asked for it.
             let before = before.filter(|before| *before != node);
-            self.forks.heirs.entry(chunk).or_default().extend(before);
+            let heirs = self.forks.heirs.entry(chunk).or_default();
+            heirs.extend(before);
+            heirs.remove(&node);
         }
     }
 

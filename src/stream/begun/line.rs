@@ -70,12 +70,15 @@ impl Common<'_> {
             by: sender,
             epoch: begun.position().map_or(0, |(epoch, _)| epoch),
         };
+        if let Some(heirs) = self.forks.heirs.get_mut(&chunk) {
+            heirs.remove(&sender);
+        }
         let (teller, given) = (self.forks.tellers.remove(&chunk), self.given(chunk));
         let by_heir = teller.is_some() && given == Some(sender);
         let heir = match teller {
             None if given.is_some_and(|heir| heir != sender) => given,
             Some(_) if !by_heir => None,
-            _ => self.next_heir(chunk, sender),
+            _ => self.next_heir(chunk),
         };
         if by_heir && heir.is_none() {
             // It is not asked twice.
@@ -99,12 +102,10 @@ impl Common<'_> {
         }
     }
 
-    /// Another node that had asked for a chunk: `not` does not have what this node streamed last,
-    /// or is given up.
-    fn next_heir(&mut self, chunk: u32, not: u16) -> Option<u16> {
-        let heirs = self.forks.heirs.get_mut(&chunk)?;
-        heirs.remove(&not);
-        let next = heirs.pop_first()?;
+    /// Another node that had asked for a chunk, where the last one does not have what this node
+    /// streamed last, or is given up.
+    fn next_heir(&mut self, chunk: u32) -> Option<u16> {
+        let next = self.forks.heirs.get_mut(&chunk)?.pop_first()?;
         self.state.chunk(chunk).given.store(next + 1, Relaxed);
         Some(next)
     }
@@ -171,7 +172,8 @@ impl Common<'_> {
                 continue;
             }
             self.forks.tellers.remove(&chunk);
-            if let Some(next) = self.next_heir(chunk, teller.node).filter(|_| heir) {
+            let next = heir.then(|| self.next_heir(chunk)).flatten();
+            if let Some(next) = next {
                 let teller = Teller::new(next, teller.link);
                 self.forks.tellers.insert(chunk, teller);
                 continue;

@@ -74,7 +74,7 @@ pub(super) const CATCHERS: &[(&str, &str)] = &[
     ),
     (
         "who gave a chunk brings it too, if another part of the network began it",
-        "takeover::what_one_side_gave_on_in_order_comes_together",
+        "begun::tests::",
     ),
     (
         "no base is sought further back",
@@ -383,5 +383,9 @@ pub(super) const CATCHERS: &[(&str, &str)] = &[
     (
         "no later position has what a node streamed last",
         "returns::what_the_next_master_began_from",
+    ),
+    (
+        "only the last node that asked for a chunk may have it",
+        "begun::tests::",
     ),
 ];
