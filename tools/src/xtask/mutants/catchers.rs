@@ -361,7 +361,7 @@ pub(super) const CATCHERS: &[(&str, &str)] = &[
         "returns::a_master_that_goes_on",
     ),
     (
-        "what a master has that went on is no base",
+        "a master that went on tells nothing",
         "returns::a_master_that_goes_on",
     ),
     (

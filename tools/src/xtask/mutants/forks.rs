@@ -186,7 +186,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "parted",
     },
     Mutant {
-        name: "what a master has that went on is no base",
+        name: "a master that went on tells nothing",
         file: "begun/line.rs",
         old: "of_fork || self.has_gone_on(chunk, node, epoch)",
         new: "of_fork",
