@@ -12,14 +12,14 @@
 //! Numbers are modulo 256. So one counts only where another node had asked for the chunk: else the
 //! two have gone apart, and what fits is chance.
 //!
-//! Where a network fell into parts, the node that asked for a chunk may have begun it in order, and
-//! lost it then to the present master, which knows nothing of that. So it is asked too, if it
-//! lives: what this node did is in its weights, and it brings all of that.
+//! Where a network fell into parts, a node that asked for a chunk may have begun it in order, and
+//! lost it then to the present master, which knows nothing of that. So all that asked are asked
+//! too: what this node did is in the weights of one, and that one brings all of that.
 //!
-//! Else the line of masters is followed back: each is asked what it began from, until one began
-//! from a position of this node's last reign, or of the master that this node had the chunk from.
-//! There the two went apart, and that one has the base. Others may have begun from this node's
-//! reign too, on lines that have ended.
+//! Else the line of masters is followed back (`line`): each is asked what it began from, until one
+//! began from a position of this node's last reign, or of the master that this node had the chunk
+//! from. There the two went apart, and that one has the base. Others may have begun from this
+//! node's reign too, on lines that have ended.
 //!
 //! What a node began from outlives a kill. Where it is not known, as memory was lost or a third
 //! node has begun since, a chunk counts as given if it was asked for.

@@ -14,6 +14,9 @@
 //! out. One that it cannot be told, as its slave is silent, it *owes*: it takes it out when that
 //! slave is back ([`owed`](super::owed)).
 //!
+//! A master may go on by itself, where the node that took its range over is silent. That node has
+//! the base, and the master keeps what it has acknowledged by then.
+//!
 //! Bases, contested deltas and what is owed are in memory, and in a file that outlives a kill
 //! ([`ForkFile`]). Where that cannot be written they are in memory only: a report says so.
 
