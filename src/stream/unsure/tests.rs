@@ -36,16 +36,27 @@ fn position(common: &Common<'_>, epoch: u32) -> Header {
 }
 
 /// A node that surveyed this one, and began later than next, may have taken the chunk from a master
-/// that this node knows nothing of: numbers are not trusted.
+/// that this node knows nothing of: numbers are not trusted. Nor are they where it heard none: it
+/// may have begun without the answer.
 #[test]
 fn who_was_asked_trusts_the_next_master_alone() {
     let folder = folder();
     let (config, fleet) = fleet(&folder);
     let mut common = Common::new(config, fleet.weights(3), fleet.state(3));
     common.leases[0].surveyed = true;
-    for (counter, trusted) in [(2, true), (9, true), (4, false), (16, false)] {
+    for (counter, heard, trusted) in [
+        (2, 1, true),
+        (9, 1, true),
+        (4, 1, false),
+        (16, 1, false),
+        (2, 0, false),
+        (9, 0, false),
+    ] {
         common.forks.unsure.clear();
-        let header = position(&common, epoch_of(counter, 2));
+        let header = Header {
+            seq: heard,
+            ..position(&common, epoch_of(counter, 2))
+        };
         assert_eq!(common.may_go_over(&header), trusted, "epoch {counter}");
         assert_eq!(common.forks.unsure.contains(&0), !trusted);
     }
