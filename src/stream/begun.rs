@@ -14,7 +14,7 @@
 //!
 //! Where a network fell into parts, a node that asked for a chunk may have begun it in order, and
 //! lost it then to the present master, which knows nothing of that. So all that asked are asked
-//! too: what this node did is in the weights of one, and that one brings all of that.
+//! too: what this node did is in the weights of one, and that one brings all of that (`heirs`).
 //!
 //! Else the line of masters is followed back (`line`): each is asked what it began from, until one
 //! began from a position of this node's last reign, or of the master that this node had the chunk
@@ -27,6 +27,7 @@
 //! Invariant: nothing here changes weights. A chunk leaves the state of a fork here or in
 //! [`rejoin`](super::rejoin).
 
+mod heirs;
 mod line;
 #[cfg(test)]
 mod tests;
@@ -136,7 +137,7 @@ pub(super) fn handle(common: &mut Common<'_>, frame: &Frame<'_>) -> Result<(), D
         }
         late = false;
         if common.was_taken_over(chunk, header.sender, begun) {
-            common.join_again(range, chunk);
+            common.join_again((range, chunk), header.sender);
         } else {
             common.ask_further(chunk, header.sender, begun);
         }
@@ -167,37 +168,13 @@ impl Common<'_> {
         chunks.map(|chunk| Held::new(self.begun(chunk))).collect()
     }
 
-    /// Notes that `node`, which begins a range, asked for a chunk that this node streamed.
-    pub(super) fn note_given(&mut self, chunk: u32, node: u16) {
-        let state = self.state.chunk(chunk);
-        if state.flags.load(Relaxed) & FORKED != 0 {
-            let before = state.given.swap(node + 1, Relaxed).checked_sub(1);
-            // One may have got it, and the next only asked for it.
-            let before = before.filter(|before| *before != node);
-            let heirs = self.forks.heirs.entry(chunk).or_default();
-            heirs.extend(before);
-            heirs.remove(&node);
-        }
-    }
-
-    /// No node has asked for what this one streams last of a chunk.
-    pub(super) fn forget_heirs(&mut self, chunk: u32) {
-        self.state.chunk(chunk).given.store(0, Relaxed);
-        self.forks.heirs.remove(&chunk);
-    }
-
-    /// The last node that asked for what this one streamed last of a chunk.
-    pub(super) fn given(&self, chunk: u32) -> Option<u16> {
-        self.state.chunk(chunk).given.load(Relaxed).checked_sub(1)
-    }
-
     /// A position that acknowledges `ack` came of a chunk that this node streamed before. True: it
     /// has what this node streamed last, and the chunk is joined.
     #[cold]
     pub(super) fn hear_of_fork(&mut self, header: &Header, ack: u8) -> bool {
         let joins = self.acknowledges(header.chunk, ack);
         if joins {
-            self.join_again(header.range, header.chunk);
+            self.join_again((header.range, header.chunk), header.sender);
         } else {
             self.leases[usize::from(header.range)].is_begun = true;
         }
@@ -249,8 +226,10 @@ impl Common<'_> {
         position == (state.epoch.load(Relaxed), state.version.load(Relaxed))
     }
 
-    /// The next master began from what this node streamed last: it holds that as any slave does.
-    pub(super) fn join_again(&mut self, range: u16, chunk: u32) {
+    /// The next master, or one on the line to it, `with`, began from what this node streamed last:
+    /// it holds that as any slave does.
+    pub(super) fn join_again(&mut self, (range, chunk): (u16, u32), with: u16) {
+        self.keep_for_others(chunk, with);
         self.forks.forget_parting(chunk);
         self.owe_half(chunk);
         let state = self.state.chunk(chunk);

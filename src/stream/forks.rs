@@ -21,21 +21,17 @@
 //! ([`ForkFile`]). Where that cannot be written they are in memory only: a report says so.
 
 mod forget;
+mod keep;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering::Relaxed;
 
-use super::Report;
 use super::begun::{Link, Teller};
-use super::common::Common;
-use super::common::chunk_flags::{OUTSTANDING, SURE};
 use super::epochs::{are_of_one_reign, is_later, owner};
 use super::header::Given;
 use super::kept::{Base, Contested, Owed, OwedKey};
 use crate::weights::{ForkFile, ForkKind, ForkRecord};
-use crate::wire::Header;
 
 /// Masters of a chunk before the present one for which a slave keeps a delta, and the next master a
 /// base, at most.
@@ -65,6 +61,8 @@ pub(super) struct Forks<'a> {
     pub(super) tellers: BTreeMap<u32, Teller>,
     /// Nodes that had asked for a chunk that this node streamed, before the one that `given` names.
     pub(super) heirs: BTreeMap<u32, BTreeSet<u16>>,
+    /// Those that were silent for so long that they were given up.
+    pub(super) unheard: BTreeMap<u32, BTreeSet<u16>>,
     /// Where the line of their masters went apart from this node, as far as that is known.
     pub(super) parted: BTreeMap<u32, Link>,
 }
@@ -85,6 +83,7 @@ impl<'a> Forks<'a> {
             apart: BTreeSet::new(),
             tellers: BTreeMap::new(),
             heirs: BTreeMap::new(),
+            unheard: BTreeMap::new(),
             parted: BTreeMap::new(),
         };
         let there = file.records().into_iter();
@@ -143,7 +142,7 @@ impl<'a> Forks<'a> {
         self.set_former(chunk, base);
     }
 
-    fn set_former(&mut self, chunk: u32, base: Base) {
+    pub(super) fn set_former(&mut self, chunk: u32, base: Base) {
         self.forget_former(owner(base.epoch), chunk);
         self.put(&base.former_record(chunk));
         let all = self.former.entry(chunk).or_default();
@@ -201,7 +200,17 @@ impl<'a> Forks<'a> {
     /// What `node`, this one, had taken of `chunk` when it went on with it: numbers alone.
     pub(super) fn gone_on(&self, chunk: u32, node: u16) -> Option<&Base> {
         let mut all = self.former(chunk);
-        all.find(|base| owner(base.epoch) == node)
+        all.find(|base| owner(base.epoch) == node && base.weights.is_empty())
+    }
+
+    /// What `node`, this one, streamed last of `chunk` and gave away, for an heir: another one
+    /// brings it.
+    pub(super) fn given_away(&self, chunk: u32, node: u16, heir: u16) -> Option<&Base> {
+        let mut all = self.former(chunk);
+        all.find(|base| {
+            let own = owner(base.epoch) == node && !base.weights.is_empty();
+            own && base.by != heir
+        })
     }
 
     /// The last of these for a node that streamed the chunk last in epoch `last` (0: not known): a
@@ -286,106 +295,5 @@ impl<'a> Forks<'a> {
             self.file.remove(&Contested::key(chunk, oldest.master));
         }
         self.contested.insert(chunk, all);
-    }
-}
-
-impl Common<'_> {
-    /// Reports that what must outlive a kill is in memory only, if it is.
-    pub(super) fn look_if_kept(&mut self) {
-        if let Some(errno) = self.forks.failed.take() {
-            self.report(Report::NotKept { errno });
-        }
-    }
-
-    /// Keeps the position of `chunk` that is held as what this node begins from.
-    pub(super) fn keep_base(&mut self, chunk: u32) {
-        let state = self.state.chunk(chunk);
-        let len = self.config.chunk_weights as usize;
-        let acks = self.state.applied(chunk).iter();
-        let base = Base {
-            epoch: state.epoch.load(Relaxed),
-            version: state.version.load(Relaxed),
-            acks: acks.map(|ack| ack.load(Relaxed)).collect(),
-            weights: (0..len).map(self.held_position(chunk)).collect(),
-            back_ns: 0,
-        };
-        self.forks.begin_from(chunk, base);
-        self.look_if_kept();
-    }
-
-    /// This node is about to go on with a range that another took over in between, and is silent.
-    /// What it has taken by now that one is to know when it is back: it may have it too.
-    #[cold]
-    pub(super) fn keep_as_gone_on(&mut self, now_ns: u64, range: u16) {
-        if !self.exactly_once() {
-            return;
-        }
-        for chunk in self.ranges.of(range) {
-            let acks = self.state.applied(chunk).iter();
-            let base = Base {
-                epoch: self.streamed(range),
-                version: self.state.chunk(chunk).version.load(Relaxed),
-                acks: acks.map(|ack| ack.load(Relaxed)).collect(),
-                // That one has those: it holds what it began from.
-                weights: Vec::new(),
-                // Its master is there.
-                back_ns: now_ns.max(1),
-            };
-            self.forks.set_former(chunk, base);
-        }
-        self.look_if_kept();
-    }
-
-    /// The first position of another master than before, or of the same after others, is about to
-    /// be taken: what of this node's it does not acknowledge is contested.
-    #[cold]
-    pub(super) fn begin_with(&mut self, now_ns: u64, header: &Header, ack: u8) {
-        self.forks.note_back(now_ns, header.sender, header.chunk);
-        let state = self.state.chunk(header.chunk);
-        let flags = state.flags.load(Relaxed);
-        // Else put back, and kept as contested, when that turned out.
-        if flags & (SURE | OUTSTANDING) != SURE {
-            self.note_contested(header.chunk, ack, header.epoch);
-        }
-        self.forks.note_streams(now_ns, header.chunk, header.sender);
-    }
-
-    /// A position of another master than before, of epoch `next`, takes the place of the one that
-    /// is held: keeps what of this node's it does not acknowledge.
-    pub(super) fn note_contested(&mut self, chunk: u32, ack: u8, next: u32) {
-        let state = self.state.chunk(chunk);
-        let outstanding = state.flags.load(Relaxed) & OUTSTANDING != 0;
-        if outstanding && ack != state.seq.load(Relaxed) {
-            self.keep_contested(chunk, next);
-        } else {
-            let held = state.epoch.load(Relaxed);
-            // What was put back is of that very reign, and its master may have it.
-            if !self.forks.has_contested_of(chunk, held) {
-                self.forks.forget_contested(chunk, owner(held));
-            }
-        }
-    }
-
-    /// Keeps the delta that this node has under way: the master of epoch `next` does not
-    /// acknowledge it.
-    #[cold]
-    pub(super) fn keep_contested(&mut self, chunk: u32, next: u32) {
-        let state = self.state.chunk(chunk);
-        if !self.exactly_once() || state.flags.load(Relaxed) & OUTSTANDING == 0 {
-            return;
-        }
-        let (_, _, sent) = self.chunk_views(chunk);
-        let portion = self.scale(chunk);
-        let epoch = state.epoch.load(Relaxed);
-        let contested = Contested {
-            master: owner(epoch),
-            epoch,
-            next,
-            seq: state.seq.load(Relaxed),
-            weights: (0..sent.len()).map(|i| portion * sent.load(i)).collect(),
-            back_ns: 0,
-        };
-        self.forks.set_contested(chunk, contested);
-        self.look_if_kept();
     }
 }

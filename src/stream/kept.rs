@@ -12,7 +12,8 @@ const KEPT_NS: u64 = 8_000_000_000;
 /// Longer, where such a one may be silent: until all were heard for that time, or this is over, ns.
 const SILENT_NS: u64 = 60_000_000_000;
 
-/// What a range was begun from, of one chunk.
+/// What a range was begun from, of one chunk. Or what this node streamed last of one, and gave
+/// away.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
     pub(super) epoch: u32,
@@ -20,6 +21,8 @@ pub(super) struct Base {
     pub(super) acks: Vec<u8>,
     /// Empty once no node needs them any more.
     pub(super) weights: Vec<f32>,
+    /// The node that brings what this node gave away; else the master of then.
+    pub(super) by: u16,
     /// Since when the master of then takes part again, ns; 0: it does not.
     pub(super) back_ns: u64,
 }
@@ -66,6 +69,7 @@ impl Base {
         ForkRecord {
             position: (self.epoch, self.version),
             seq: u8::from(self.back_ns != 0),
+            life: u64::from(self.by) + 1,
             acks: self.acks.clone(),
             weights: self.weights.clone(),
             ..empty(Self::key(chunk))
@@ -86,6 +90,8 @@ impl Base {
             version,
             acks: record.acks,
             weights: record.weights,
+            // 0 in files of before.
+            by: (record.life as u16).checked_sub(1).unwrap_or(owner(epoch)),
             back_ns: u64::from(record.seq),
         }
     }

@@ -248,7 +248,8 @@ impl Common<'_> {
         let mut nodes: Vec<u16> = self.silent(now_ns).collect();
         if self.forks.was_silent(now_ns, BACK * self.config.silence_ns) {
             let masters = self.forks.of_bases().chain(self.forks.of_contested());
-            nodes.extend(masters.filter(|node| !self.is_gone(*node)));
+            let others = masters.filter(|node| *node != self.config.node);
+            nodes.extend(others.filter(|node| !self.is_gone(*node)));
         }
         nodes.sort_unstable();
         nodes.dedup();

@@ -19,6 +19,7 @@ use zerocopy::IntoBytes;
 
 use super::common::Common;
 use super::common::chunk_flags::{FORKED, JOINED, OUTSTANDING};
+use super::epochs::owner;
 use super::header::Given;
 use super::kept::{Owed, OwedKey};
 use super::pieces::{all_pieces, pieces_of, send_list};
@@ -204,7 +205,9 @@ impl Common<'_> {
         }
     }
 
-    /// What was contested of the slave of a debt: a delta (its epoch, its number), or nothing.
+    /// What was contested of the slave of a debt: a delta (its epoch, its number), or nothing. Or a
+    /// position of its own, which it gave to this node: that is in the weights, another brings it
+    /// too, and what it was added to is not kept any more.
     fn pay(&mut self, key: OwedKey, sent: Option<(u32, u8)>, delta: &[f32]) {
         let Some(owed) = self.forks.owed().get(&key).copied() else {
             return;
@@ -214,6 +217,9 @@ impl Common<'_> {
         if sent.is_some_and(is_owed) {
             let weights = delta.len().min(owed.weights as usize);
             self.take_out(key, &delta[..weights]);
+        } else if sent.is_some_and(|(epoch, _)| owner(epoch) == key.node) {
+            self.forks.settle(key);
+            self.note_doubled(key.node);
         } else {
             self.forks.settle(key);
         }

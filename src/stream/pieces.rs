@@ -112,7 +112,7 @@ pub(super) fn take_newest(common: &mut Common<'_>, frame: &Frame<'_>, bytes: &[u
     let newest = (header.epoch, header.chunk_version);
     let ack = frame.acks[usize::from(common.config.node)];
     if state.flags.load(Relaxed) & FORKED != 0 && common.has_own(header.chunk, newest, ack) {
-        common.join_again(header.range, header.chunk);
+        common.join_again((header.range, header.chunk), header.sender);
     }
     let flags = state.flags.load(Relaxed);
     if flags & JOINED == 0 {

@@ -18,6 +18,7 @@ use zerocopy::IntoBytes;
 use super::common::Common;
 use super::common::chunk_flags::JOINED;
 use super::header::Given;
+use super::kept::{Base, Contested};
 use super::missing::master_gives;
 use super::remains::GIVEN;
 use super::{Config, Outbox, To, epochs, header};
@@ -235,7 +236,7 @@ fn offer(common: &Common<'_>, ask: &Header, epoch: u32, held: &[Held], out: &mut
 /// many pieces that was; `None`: there was no room.
 fn send_piece(
     common: &mut Common<'_>,
-    wanted: Wanted,
+    asked: Wanted,
     piece: u8,
     out: &mut impl Outbox,
 ) -> Option<u8> {
@@ -244,19 +245,11 @@ fn send_piece(
         chunk,
         given: wanted,
         last,
-    } = wanted;
+    } = asked;
     let state = common.state.chunk(chunk);
-    let base = match wanted {
-        Given::Base(before) => {
-            let own = common.config.node;
-            let gone_on = (own == u16::from(before)).then(|| common.forks.gone_on(chunk, own));
-            let kept = || common.forks.base_for(chunk, [to, before.into()], last);
-            gone_on.flatten().or_else(kept)
-        }
-        Given::Begun => common.forks.base(chunk),
-        _ => None,
-    };
     let contested = common.forks.contested(chunk, to, (wanted, last));
+    let base = base_of(common, asked, contested);
+    let contested = contested.filter(|_| base.is_none());
     let there = wanted == Given::Replica || base.is_some() || contested.is_some();
     let given = if there { wanted } else { Given::Nothing };
     let version = state.version.load(Relaxed);
@@ -276,7 +269,7 @@ fn send_piece(
     let value = |i: usize| match (wanted, base, contested) {
         (Given::Replica, ..) if streams => w.load(i),
         (Given::Replica, ..) => held(i),
-        (Given::Base(_), Some(base), _) => base.weights[i],
+        (Given::Base(_) | Given::Contested(_), Some(base), _) => base.weights[i],
         (_, _, Some(contested)) => contested.weights[i],
         _ => 0.0,
     };
@@ -307,6 +300,32 @@ fn send_piece(
     common.counters.restores_sent += u64::from(went);
     let all = common.config.precision.f32_pieces();
     went.then_some(if dtype == Dtype::F32 { 1 } else { all })
+}
+
+/// The base that a node wants, or what this one gave away, where that comes after the delta that is
+/// contested.
+fn base_of<'a>(
+    common: &'a Common<'_>,
+    wanted: Wanted,
+    contested: Option<&Contested>,
+) -> Option<&'a Base> {
+    let Wanted {
+        to, chunk, last, ..
+    } = wanted;
+    let (own, forks) = (common.config.node, &common.forks);
+    match wanted.given {
+        Given::Base(before) => {
+            let gone_on = (own == u16::from(before)).then(|| forks.gone_on(chunk, own));
+            let kept = || forks.base_for(chunk, [to, before.into()], last);
+            gone_on.flatten().or_else(kept)
+        }
+        Given::Begun => forks.base(chunk),
+        Given::Contested(before) if u16::from(before) == own => {
+            let given = forks.given_away(chunk, own, to);
+            given.filter(|base| contested.is_none_or(|one| epochs::is_later(base.epoch, one.epoch)))
+        }
+        _ => None,
+    }
 }
 
 /// What goes of the values of a chunk: all, where the precision of the job says them to the last

@@ -102,14 +102,6 @@ impl Common<'_> {
         }
     }
 
-    /// Another node that had asked for a chunk, where the last one does not have what this node
-    /// streamed last, or is given up.
-    fn next_heir(&mut self, chunk: u32) -> Option<u16> {
-        let next = self.forks.heirs.get_mut(&chunk)?.pop_first()?;
-        self.state.chunk(chunk).given.store(next + 1, Relaxed);
-        Some(next)
-    }
-
     /// Follows the line of masters of a chunk, back from the present one, to where it went apart
     /// from this node.
     fn follow(&mut self, chunk: u32, link: Option<Link>) {
@@ -172,6 +164,9 @@ impl Common<'_> {
                 continue;
             }
             self.forks.tellers.remove(&chunk);
+            if heir {
+                self.give_up_heir(chunk, teller.node);
+            }
             let next = heir.then(|| self.next_heir(chunk)).flatten();
             if let Some(next) = next {
                 let teller = Teller::new(next, teller.link);

@@ -52,3 +52,38 @@ fn all_that_asked_for_a_chunk_are_asked_how_it_went_on() {
         assert_eq!(common.forks.parted.get(&0).map(|link| link.by), Some(4));
     }
 }
+
+/// What node 0 streamed last went to several nodes. The present master has it from node `with`, who
+/// brings it (0: node 0 does): the others leave it out. Also where a later life of node 0 is asked.
+#[test]
+fn what_several_nodes_may_have_is_kept_for_all_but_one() {
+    for (askers, unheard, with, is_kept) in [
+        (vec![2], None, 2, false),
+        (vec![2, 3], None, 3, true),
+        (vec![3, 2, 1], None, 3, true),
+        (vec![3], Some(2), 3, true),
+        (vec![2, 3], None, 4, false),
+        (vec![2], Some(2), 0, true),
+        (vec![2], None, 0, false),
+    ] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let mut common = Common::new(config.clone(), fleet.weights(0), fleet.state(0));
+        askers.iter().for_each(|node| common.note_given(0, *node));
+        unheard
+            .into_iter()
+            .for_each(|node| common.give_up_heir(0, node));
+        match with {
+            0 => common.keep_for_unheard(0),
+            node => common.keep_for_others(0, node),
+        }
+        common.forget_heirs(0);
+        let next = Common::new(config.clone(), fleet.weights(0), fleet.state(0));
+        for common in [common, next] {
+            let given = |node: &u16| common.forks.given_away(0, 0, *node).is_some();
+            let gets: Vec<u16> = (1..4).filter(given).collect();
+            let others = (1..4).filter(|node| is_kept && *node != with);
+            assert_eq!(gets, others.collect::<Vec<_>>(), "{askers:?}, {with}");
+        }
+    }
+}

@@ -1,7 +1,9 @@
 //! Which bases are given, and how long they are kept.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::super::common::Common;
 use super::super::epochs::epoch_of;
 use super::super::tests::{config, folder};
 use super::*;
@@ -28,6 +30,7 @@ fn base(counter: u32, node: u16, version: u32) -> Base {
         version,
         acks: vec![0; 3],
         weights: vec![1.0; 4],
+        by: node,
         back_ns: 0,
     }
 }

@@ -44,6 +44,9 @@ fn a_debt_is_about_one_of_the_two_masters_that_the_slave_had() {
         common.pay(key, Some((epoch, seq)), &[1.0; 32]);
         let left = if is_owed { -1.0 } else { 0.0 };
         assert_eq!(fleet.weights(0).load(0), left, "epoch {epoch:x}");
+        // What it gave away is no delta.
+        let doubled = u64::from(epoch == epoch_of(6, 2));
+        assert_eq!(common.counters.doubled_deltas, doubled);
         assert!(common.forks.owed().is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::begun::Link;
 use super::super::common::chunk_flags::{SURE, WHOLE};
 use super::super::common::{Common, note_taken};
-use super::super::epochs::{are_of_one_reign, owner, same_reign};
+use super::super::epochs::{are_of_one_reign, is_later, owner, same_reign};
 use super::super::header::Given;
 use super::super::kept::Base;
 use super::LOST_NS;
@@ -135,6 +135,7 @@ impl Asked {
             version: frame.header.chunk_version,
             acks: frame.acks.to_vec(),
             weights: self.came.clone(),
+            by: owner(frame.header.epoch),
             back_ns: 0,
         };
         let is_of = |link: &Link| self.node == link.by && are_of_one_reign(link.epoch, came.epoch);
@@ -160,22 +161,15 @@ impl Asked {
         let own = own.filter(|own| went_on || came.is_later(own)).cloned();
         let newer = own.as_ref().map(|_| came.acks.clone());
         let mut base = own.unwrap_or(came);
-        let applied = common.state.applied(self.chunk);
-        let applied = |node: u16| applied[usize::from(node)].load(Relaxed);
-        let differs = |node: &u16| applied(*node) != base.acks[usize::from(*node)];
-        // After as many versions numbers may have come around.
-        let newest = common.state.chunk(self.chunk).version.load(Relaxed);
-        let many = newest.wrapping_sub(base.version) >= NUMBERS;
-        let others = common.others();
-        let contested = others
-            .filter(|node| differs(node) || many && common.peers[usize::from(*node)].heard_ns != 0)
-            .map(|node| (node, Given::Contested(self.before as u8)));
-        self.others = contested.collect();
+        self.others = self.applied_since(common, &base.acks, base.version);
         if let Some(newer) = newer {
             // What the master before had taken after this node's base is with the present one. What
             // of that came to this node too is in both.
             let former = Given::Former(owner(base.epoch) as u8);
             let is_newer = |node: u16| newer[usize::from(node)] != base.acks[usize::from(node)];
+            let applied = common.state.applied(self.chunk);
+            let applied = |node: u16| applied[usize::from(node)].load(Relaxed);
+            let differs = |node: &u16| applied(*node) != base.acks[usize::from(*node)];
             let both = common
                 .others()
                 .filter(|node| is_newer(*node) && differs(node));
@@ -195,6 +189,52 @@ impl Asked {
         self.ask_first(now_ns);
     }
 
+    /// The nodes of which this one may have applied another delta than the position of `version`
+    /// acknowledges, and what they are asked for.
+    fn applied_since(&self, common: &Common<'_>, acks: &[u8], version: u32) -> Vec<(u16, Given)> {
+        let applied = common
+            .state
+            .applied(self.chunk)
+            .iter()
+            .map(|ack| ack.load(Relaxed));
+        let differ: Vec<bool> = applied
+            .zip(acks)
+            .map(|(applied, ack)| applied != *ack)
+            .collect();
+        // After as many versions numbers may have come around.
+        let newest = common.state.chunk(self.chunk).version.load(Relaxed);
+        let many = newest.wrapping_sub(version) >= NUMBERS;
+        let heard = |node: u16| common.peers[usize::from(node)].heard_ns != 0;
+        let others = common.others();
+        let asked = others.filter(|node| differ[usize::from(*node)] || many && heard(*node));
+        let given = Given::Contested(self.before as u8);
+        asked.map(|node| (node, given)).collect()
+    }
+
+    /// A node gave this one what it streamed last, and brings it by itself, or another one does.
+    /// Then it is in the weights of both who went apart, with all deltas that it acknowledges.
+    fn take_given(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
+        let header = &frame.header;
+        let given = (header.epoch, header.chunk_version);
+        let before = self.base.as_ref().map(|base| (base.epoch, base.version));
+        let later = before.is_some_and(|(epoch, version)| {
+            let newer = given.1.wrapping_sub(version) as i32 > 0;
+            is_later(given.0, epoch) || given.0 == epoch && newer
+        });
+        if let Some(base) = &mut self.base
+            && common.begun(self.chunk) == Some(given)
+            && later
+        {
+            base.weights.clone_from(&self.came);
+            self.mute.clear();
+            self.others = self.applied_since(common, frame.acks, given.1);
+            self.others.retain(|(node, _)| *node != header.sender);
+            self.ask_first(now_ns);
+        } else {
+            self.next(now_ns);
+        }
+    }
+
     pub(super) fn take_contested(
         &mut self,
         now_ns: u64,
@@ -202,6 +242,11 @@ impl Asked {
         frame: &Frame<'_>,
         nothing: bool,
     ) {
+        // A delta never went to its own sender.
+        if !nothing && owner(frame.header.epoch) == self.node {
+            self.take_given(now_ns, common, frame);
+            return;
+        }
         let node = usize::from(self.node);
         let (epoch, seq) = (frame.header.epoch, frame.header.seq);
         let applied = common.state.applied(self.chunk)[node].load(Relaxed);
@@ -237,6 +282,7 @@ impl Asked {
         let Some(base) = &self.base else {
             return;
         };
+        common.keep_for_unheard(self.chunk);
         let (_, last, _) = common.chunk_views(self.chunk);
         kernels::copy_in(last, &base.weights);
         let mut mute = Vec::new();

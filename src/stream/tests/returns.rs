@@ -114,6 +114,101 @@ fn what_came_too_late_for_the_next_master_is_counted_where_that_is_dead() {
     }
 }
 
+/// What becomes of the heir that a node gave a range to.
+#[derive(Clone, Copy, Debug)]
+enum Heir {
+    /// It is silent until the node has given it up.
+    ComesLate,
+    /// It is silent, and the node takes the range back.
+    LosesIt,
+    /// The same, and another part of the network takes the range too.
+    HasRival,
+}
+
+/// Cuts the ways from `from` to `to`, or makes them good.
+fn set_ways(run: &mut Run<'_, '_>, from: &[u16], to: &[u16], faults: Faults) {
+    for one in from {
+        to.iter()
+            .for_each(|other| run.world.set_way(*one, *other, faults));
+    }
+}
+
+/// A node gives a range back in order to node 0, which is cut off before it is heard. All that was
+/// done apart counts once when it is back.
+fn gives_to_a_silent_heir(run: &mut Run<'_, '_>, heir: Heir) {
+    let far = Faults {
+        delay_ns: 1_000_000,
+        ..near()
+    };
+    let all: Vec<u16> = (0..run.living.len() as u16).collect();
+    run.work(&all, 500);
+    run.settle();
+    run.world.pause(0);
+    run.wait("taken over", |run| run.is_taken(0, &all[1..]));
+    let giver = owner_at(run, 1, 0).expect("a master");
+    // One that is with it, where there are two parts.
+    let with = all.iter().skip(4).map(|_| giver % 4 + 1);
+    let part: Vec<u16> = [giver].into_iter().chain(with).collect();
+    let others: Vec<u16> = all[1..]
+        .iter()
+        .copied()
+        .filter(|node| !part.contains(node))
+        .collect();
+    run.world.set_way(0, giver, far);
+    run.world.go_on(0);
+    work_until(run, &[giver], takes);
+    set_ways(run, &part, &others, nothing());
+    let asked = |run: &Run<'_, '_>| {
+        let chunks = &mut run.world.streamer(giver).unwrap().common.ranges.of(0);
+        chunks.all(|chunk| run.fleet.state(giver).chunk(chunk).given.load(Relaxed) != 0)
+    };
+    work_until(run, &[giver], asked);
+    set_ways(run, &[0], &all[1..], nothing());
+    work_until(run, &[giver], |run| !takes(run));
+    run.work(&all, 100);
+    set_ways(run, &all[1..], &[0], nothing());
+    match heir {
+        Heir::ComesLate => run.wait("begun", |run| run.is_taken(0, &others)),
+        Heir::LosesIt => {
+            set_ways(run, &part, &others, near());
+            run.wait("taken back", |run| run.is_taken(0, &all[1..]));
+        }
+        Heir::HasRival => {
+            set_ways(run, &others, &part, nothing());
+            run.wait("taken by both parts", |run| {
+                run.is_taken(0, &part) && run.is_taken(0, &others)
+            });
+        }
+    }
+    run.work(&all, 100);
+    set_ways(run, &all[1..], &all[1..], near());
+    let until_ns = run.world.now_ns() + 30 * SILENCE_NS;
+    while run.world.now_ns() < until_ns {
+        run.world.step_by(STRIDE_NS);
+    }
+    run.world.set_faults(near());
+    run.settle();
+    // What it keeps is for none that is away.
+    run.world.leave(giver);
+    run.wait("left", |run| {
+        run.world.streamer(giver).is_some_and(Streamer::has_left)
+    });
+}
+
+#[test]
+fn what_was_given_to_a_silent_heir_counts_once() {
+    for heir in [Heir::ComesLate, Heir::LosesIt, Heir::HasRival] {
+        for seed in 0..4 {
+            let nodes = if matches!(heir, Heir::HasRival) { 5 } else { 4 };
+            with_run(seed, &quick(nodes, seed), near(), |run| {
+                gives_to_a_silent_heir(run, heir);
+                let lost = run.counts(|one| one.abandoned_chunks + one.doubled_deltas);
+                assert_eq!(lost, 0, "seed {seed}");
+            });
+        }
+    }
+}
+
 /// Node 0 stands still until others have its range, with work that is in no replica. Returns who
 /// has it, and the third.
 fn stands_still(run: &mut Run<'_, '_>) -> (u16, u16) {

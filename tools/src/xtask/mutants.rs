@@ -238,8 +238,10 @@ mod tests {
     fn each_catcher_is_of_a_mutant() {
         let mutants = Of::Stream.set().mutants;
         let mut named = std::collections::BTreeSet::new();
-        for (name, _) in catchers::CATCHERS {
-            assert!(mutants.iter().any(|mutant| mutant.name == *name), "{name}");
+        let lines = include_str!("mutants/catchers.txt").lines().count();
+        assert_eq!(catchers::all().count(), lines);
+        for (name, _) in catchers::all() {
+            assert!(mutants.iter().any(|mutant| mutant.name == name), "{name}");
             assert!(named.insert(name), "{name}: twice");
         }
     }

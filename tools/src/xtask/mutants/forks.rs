@@ -163,7 +163,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "what was put back is forgotten when a third master comes",
-        file: "forks.rs",
+        file: "forks/keep.rs",
         old: "!self.forks.has_contested_of(chunk, held)",
         new: "true",
     },
@@ -199,7 +199,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "only the last node that asked for a chunk may have it",
-        file: "begun.rs",
+        file: "begun/heirs.rs",
         old: "before.filter(|before| *before != node)",
         new: "before.filter(|before| *before != node && node > u16::MAX)",
     },
@@ -244,5 +244,35 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "replicas.rs",
         old: "finite && said == values",
         new: "finite",
+    },
+    Mutant {
+        name: "what two heirs may have is kept for neither",
+        file: "begun/heirs.rs",
+        old: "all.remove(&with) && !all.is_empty()",
+        new: "false",
+    },
+    Mutant {
+        name: "what an heir may have that was given up is not kept",
+        file: "begun/heirs.rs",
+        old: "unheard.is_some_and(|nodes| !nodes.is_empty())",
+        new: "false",
+    },
+    Mutant {
+        name: "who brings what was given leaves it out too",
+        file: "forks.rs",
+        old: "own && base.by != heir",
+        new: "own",
+    },
+    Mutant {
+        name: "what is given is asked of slaves once more",
+        file: "rejoin/asked.rs",
+        old: "self.applied_since(common, frame.acks, given.1)",
+        new: "self.applied_since(common, &base.acks, base.version)",
+    },
+    Mutant {
+        name: "a position that another was begun from is left out",
+        file: "rejoin/asked.rs",
+        old: "common.begun(self.chunk) == Some(given)",
+        new: "true",
     },
 ];

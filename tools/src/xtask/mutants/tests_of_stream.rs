@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::catchers::CATCHERS;
-use super::{Mutant, failed, with_mutant};
+use super::{Mutant, catchers, failed, with_mutant};
 
 /// Which tests run, one after the other, until one fails: those that caught the mutant before,
 /// those of the changed file, those that go through states, all others, and the long ones.
@@ -23,7 +22,7 @@ pub(super) fn first_failure(
     let Some((number, mutant)) = mutant else {
         return fails(tests, None, &[EXPLORE, OTHERS]);
     };
-    let before = CATCHERS.iter().find(|(name, _)| *name == mutant.name);
+    let before = catchers::all().find(|(name, _)| *name == mutant.name);
     if let Some((_, test)) = before {
         let caught = fails(tests, Some(number), &[&[test, "--include-ignored"]])?;
         if caught.is_some() {
