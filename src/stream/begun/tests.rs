@@ -87,3 +87,28 @@ fn what_several_nodes_may_have_is_kept_for_all_but_one() {
         }
     }
 }
+
+/// What a silent node may have would count twice: it is waited for. One along the line of masters
+/// has nothing that this node did.
+#[test]
+fn an_heir_is_waited_for_while_it_is_silent() {
+    let folder = folder();
+    let (config, fleet) = fleet(&folder);
+    let silence_ns = config.silence_ns;
+    let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+    common.note_given(0, 2);
+    let older = Held::new(Some((epoch_of(15, 3), 40)));
+    common.ask_further(0, 4, &older);
+    for silences in [0, 1, 15] {
+        common.give_up_tellers(1 + silences * silence_ns, 0);
+        assert_eq!(common.knows_how_begun(0), 2, "{silences}");
+        assert!(common.is_untold(0));
+    }
+    assert!(common.forks.unheard.is_empty());
+    // Then the node is asked that the present master had the chunk from, which is silent, too.
+    common.give_up_tellers(1 + 16 * silence_ns, 0);
+    assert!(common.forks.unheard[&0].contains(&2));
+    assert_eq!(common.knows_how_begun(0), 3);
+    common.give_up_tellers(1 + 16 * silence_ns, 0);
+    assert!(!common.is_untold(0));
+}
