@@ -267,7 +267,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "what is given is asked of slaves once more",
         file: "rejoin/asked.rs",
         old: "self.applied_since(common, frame.acks, given.1)",
-        new: "self.applied_since(common, &base.acks, base.version)",
+        new: "self.others.clone()",
     },
     Mutant {
         name: "a position that another was begun from is left out",

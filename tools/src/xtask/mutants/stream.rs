@@ -98,7 +98,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a replaced master joins as if nothing had forked",
         file: "begun.rs",
         old: "common.ask_further(chunk, header.sender, begun);",
-        new: "common.join_again(range, chunk);",
+        new: "common.join_again((range, chunk), header.sender);",
     },
     Mutant {
         name: "a range that is taken over is no further on than one that is given",
