@@ -7,6 +7,8 @@
 //! asked no more.
 
 mod chunk;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 

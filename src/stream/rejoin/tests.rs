@@ -115,3 +115,64 @@ fn numbers_without_a_base_are_nothing() {
         assert_eq!(epoch_taken(&rejoin.asked[0]), None);
     }
 }
+
+/// Node 0 began the chunk from what node 1 streamed last. Node 3 began it from something older, so
+/// that the two went apart. Another brings what node 1 did: that one gives it in place of a delta.
+/// Of others only what came after it may be contested. What node 1 streamed at another time is not
+/// it.
+#[test]
+fn what_another_brings_takes_the_place_of_the_base() {
+    let given = |asked: &Asked| Given::Contested(asked.before as u8);
+    for (version, taken) in [(44, true), (45, false), (39, false)] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let begun = [39, 44].into_iter().find(|begun| *begun == version);
+        fleet
+            .state(0)
+            .chunk(0)
+            .begun_version
+            .store(begun.unwrap_or(44), Relaxed);
+        for (applied, ack) in fleet.state(0).applied(0).iter().zip([0, 9, 3, 1]) {
+            applied.store(ack, Relaxed);
+        }
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        let epoch = epoch_of(5, 1);
+        common.forks.parted.insert(0, Link { by: 3, epoch });
+        let mut asked = Asked::new(0, &common, 0, (3, 1));
+        asked.came.fill(1.0);
+        // That is version 40.
+        comes(&mut asked, &common, epoch);
+        let nodes = |asked: &Asked| {
+            asked
+                .others
+                .iter()
+                .map(|(node, _)| *node)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((nodes(&asked), asked.node), (vec![1, 2, 3], 1));
+        asked.came.fill(2.0);
+        let says = (Dtype::F32, 0, 0);
+        let header = header::restore(&common, 0, (epoch, version), given(&asked), says);
+        let frame = Frame {
+            header: wire::Header {
+                sender: 1,
+                ..header
+            },
+            acks: &[0, 9, 3, 0],
+            payload: &[],
+        };
+        asked.take_contested(0, &common, &frame, false);
+        let (weight, left) = if taken {
+            (2.0, vec![3])
+        } else {
+            (1.0, vec![2, 3])
+        };
+        let base = asked.base.as_ref().expect("it came");
+        assert_eq!(
+            (base.weights[0], base.epoch, base.version),
+            (weight, epoch, 40)
+        );
+        assert_eq!(base.acks, [0; 4]);
+        assert_eq!(nodes(&asked), left, "version {version}");
+    }
+}

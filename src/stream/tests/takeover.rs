@@ -576,6 +576,31 @@ fn one_deaf_ear_moves_no_range() {
     });
 }
 
+/// A node that no other hears takes nothing: those that say that all are silent may only be deaf.
+#[test]
+fn who_is_heard_by_none_takes_no_range() {
+    for seed in 0..4 {
+        with_run(seed, &quick(3, seed), Faults::default(), |run| {
+            let nothing = Faults {
+                drop: 1.0,
+                ..Faults::default()
+            };
+            run.world.pause(0);
+            run.world.set_way(1, 2, nothing);
+            let until_ns = run.world.now_ns() + 200 * SILENCE_NS;
+            while run.world.now_ns() < until_ns {
+                run.world.step_by(STRIDE_NS);
+            }
+            for node in [1, 2] {
+                let one = run.world.streamer(node).expect("it is there");
+                assert_eq!(one.owner(0), Some(0), "seed {seed}: node {node}");
+            }
+            run.world.set_faults(Faults::default());
+            run.wait("taken over", |run| run.is_taken(0, &[1, 2]));
+        });
+    }
+}
+
 /// Cuts node 0 of three off, until one of the others has taken its range: that one, and the third.
 fn cut_off(run: &mut Run<'_, '_>, faults: Faults) -> (u16, u16) {
     let nothing = Faults {
