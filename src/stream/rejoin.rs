@@ -131,6 +131,8 @@ impl Rejoin {
 
     fn ask(&mut self, now_ns: u64, common: &Common<'_>, out: &mut impl Outbox) {
         let mut waiting: Vec<_> = self.asked.iter_mut().collect();
+        // What this node has itself is not asked for.
+        waiting.retain(|one| one.node != common.config.node);
         waiting.retain(|one| one.asked_ns == 0 || now_ns - one.asked_ns >= AGAIN_NS);
         while let Some(first) = waiting.first() {
             let last_of = |one: &Asked| common.state.chunk(one.chunk).epoch.load(Relaxed);

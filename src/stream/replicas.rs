@@ -204,11 +204,16 @@ fn is_known(common: &Common<'_>, header: &Header) -> bool {
     begun && !epochs::is_later(header.epoch, epoch)
 }
 
-/// Whether this node has taken a position of a chunk in the epoch of an ask, or streams it.
+/// Whether this node has taken a position of a chunk in the epoch of an ask, or streams it. Or
+/// whether it is about to bring what it did apart: two that are would wait for each other.
 fn follows(common: &Common<'_>, header: &Header, chunk: u32) -> bool {
     let taken = common.state.chunk(chunk).epoch.load(Relaxed);
     let joined = common.state.chunk(chunk).flags.load(Relaxed) & JOINED != 0;
-    common.streams(header.range) || joined && !epochs::is_later(header.epoch, taken)
+    let taken = joined && !epochs::is_later(header.epoch, taken);
+    let promised = common.promised(header.range);
+    let apart = common.forks.apart.contains(&chunk) && !common.was_asked_for(chunk);
+    let brings = apart && !epochs::is_later(header.epoch, promised);
+    common.streams(header.range) || taken || brings
 }
 
 /// The chunks that an ask without a list is about.

@@ -39,6 +39,14 @@ impl Common<'_> {
         self.state.chunk(chunk).given.load(Relaxed).checked_sub(1)
     }
 
+    /// Whether a node may have what this one streamed last of a chunk: then it is not settled yet
+    /// who brings that.
+    pub(in super::super) fn was_asked_for(&self, chunk: u32) -> bool {
+        let some = |all: Option<&BTreeSet<u16>>| all.is_some_and(|all| !all.is_empty());
+        let (heirs, unheard) = (&self.forks.heirs, &self.forks.unheard);
+        self.given(chunk).is_some() || some(heirs.get(&chunk)) || some(unheard.get(&chunk))
+    }
+
     /// Another node that had asked for a chunk, where the last one does not have what this node
     /// streamed last, or is given up.
     pub(super) fn next_heir(&mut self, chunk: u32) -> Option<u16> {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::common::Common;
 use super::super::epochs::{are_of_one_reign, is_later, owner};
+use super::super::kept::Base;
 use crate::wire::Held;
 
 /// An heir that is silent is waited for so many times the shortest silence: what it has of this
@@ -106,10 +107,11 @@ impl Common<'_> {
     /// from this node.
     fn follow(&mut self, chunk: u32, link: Option<Link>) {
         let went_on = link.and_then(|link| self.went_on(chunk, link));
+        let passed = link.and_then(|link| self.passed_by(chunk, link));
         let link = link.filter(|link| link.epoch != 0);
         let parted = link.filter(|link| self.may_have_parted(chunk, link.epoch));
         let next = link.map(|link| owner(link.epoch));
-        match (went_on.or(parted), next) {
+        match (went_on.or(parted).or(passed), next) {
             (Some(link), _) => {
                 self.forks.parted.insert(chunk, link);
                 self.forks.apart.insert(chunk);
@@ -132,6 +134,29 @@ impl Common<'_> {
             epoch: base.epoch,
             ..link
         })
+    }
+
+    /// Whether the line leads from the present master to before the position that this node took
+    /// the chunk over at, and by no reign of it. So what this node did since then is not in it: the
+    /// two part at the own base. What was done before that the master of then brings by itself,
+    /// unless it has joined this node.
+    fn passed_by(&self, chunk: u32, link: Link) -> Option<Link> {
+        let own = self.own_base(chunk).filter(|own| own.back_ns == 0)?;
+        // The present master knows what it began from, if there was anything.
+        let master = owner(self.promised(self.ranges.range_of(chunk)));
+        let known = link.epoch != 0 || link.by == master;
+        (known && is_later(own.epoch, link.epoch)).then_some(Link {
+            by: self.config.node,
+            epoch: own.epoch,
+        })
+    }
+
+    /// The position of another master that this node took the chunk over at, if it is kept.
+    pub(in super::super) fn own_base(&self, chunk: u32) -> Option<&Base> {
+        let base = self.forks.base(chunk)?;
+        let begun = self.begun(chunk) == Some((base.epoch, base.version));
+        let foreign = owner(base.epoch) != self.config.node;
+        (begun && foreign && !base.weights.is_empty()).then_some(base)
     }
 
     /// Whether a base that came from `node`, of `epoch`, may tell where this node and others went

@@ -112,3 +112,43 @@ fn an_heir_is_waited_for_while_it_is_silent() {
     common.give_up_tellers(1 + 16 * silence_ns, 0);
     assert!(!common.is_untold(0));
 }
+
+/// Node 0 keeps what it took the chunk over from: a position of node 1. The line of masters leads
+/// back to before that, and by no reign of node 0: it parts from it at its own base. Not if node 1
+/// has joined it since, nor if the line ends at a node that does not know.
+#[test]
+fn a_line_that_passes_a_node_by_parts_from_it_at_its_own_base() {
+    let older = Some((epoch_of(3, 4), 7));
+    let later = Some((epoch_of(12, 2), 60));
+    for (told, back, version, parts) in [
+        (vec![older], false, 40, true),
+        (vec![None], false, 40, true),
+        (vec![later, Some((epoch_of(3, 2), 7))], false, 40, true),
+        (vec![later, None], false, 40, false),
+        (vec![older, None], true, 40, false),
+        (vec![older, None], false, 41, false),
+    ] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let state = fleet.state(0).chunk(0);
+        let (last, epoch) = (state.epoch.load(Relaxed), epoch_of(5, 1));
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        state.epoch.store(epoch, Relaxed);
+        state.version.store(40, Relaxed);
+        common.keep_base(0);
+        state.epoch.store(last, Relaxed);
+        state.begun_version.store(version, Relaxed);
+        if back {
+            common.forks.note_back(1, 1, 0);
+        }
+        for position in &told {
+            assert!(common.is_untold(0), "{told:?}");
+            let node = common.knows_how_begun(0);
+            common.ask_further(0, node, &Held::new(*position));
+        }
+        assert!(!common.is_untold(0), "{told:?}");
+        let own = Link { by: 0, epoch };
+        let parted = common.forks.parted.get(&0).copied();
+        assert_eq!(parted, parts.then_some(own), "{told:?}");
+    }
+}

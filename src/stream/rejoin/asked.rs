@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::begun::Link;
 use super::super::common::chunk_flags::{SURE, WHOLE};
 use super::super::common::{Common, note_taken};
-use super::super::epochs::{are_of_one_reign, is_later, owner, same_reign};
+use super::super::epochs::{are_of_one_reign, owner, same_reign};
 use super::super::header::Given;
 use super::super::kept::Base;
 use super::LOST_NS;
@@ -81,6 +81,10 @@ impl Asked {
         common: &mut Common<'_>,
         (range, all_live): (u16, bool),
     ) {
+        if self.node == common.config.node {
+            self.take_own(now_ns, common, range);
+            return;
+        }
         if common.is_alive(now_ns, self.node) && !self.without.contains(&self.node) {
             return;
         }
@@ -107,6 +111,24 @@ impl Asked {
         }
     }
 
+    /// The base is the position that this node took the chunk over at. What its master did until
+    /// then, that one brings: it is waited for, and if it is dead that is lost.
+    fn take_own(&mut self, now_ns: u64, common: &mut Common<'_>, range: u16) {
+        let Some(base) = common.own_base(self.chunk).cloned() else {
+            // It is as if none was known.
+            common.forks.parted.remove(&self.chunk);
+            self.node = owner(common.promised(range));
+            return;
+        };
+        let lives = common.is_alive(now_ns, owner(base.epoch));
+        let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
+        if lives || waited {
+            self.before = common.config.node;
+            self.take_base(now_ns, common, (base, false));
+            common.note_abandoned(range, u32::from(!lives));
+        }
+    }
+
     /// No node has gone apart from this one: then from the node that gave this one the chunk. True:
     /// that one was not asked for yet.
     fn looks_further_back(&mut self, now_ns: u64, common: &Common<'_>) -> bool {
@@ -126,18 +148,23 @@ impl Asked {
         first.map_or(Given::Base(self.before as u8), |(_, given)| *given)
     }
 
-    /// A base came. If the line of masters is known, the one of where it went apart from this node
-    /// counts; else one of this node's own reign. Another counts only if no node has that: it may
-    /// be from long ago, or of a line that has ended.
-    pub(super) fn weigh_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
-        let came = Base {
+    /// The position that came, with the acknowledgements of its last frame.
+    fn came_as_base(&self, frame: &Frame<'_>) -> Base {
+        Base {
             epoch: frame.header.epoch,
             version: frame.header.chunk_version,
             acks: frame.acks.to_vec(),
             weights: self.came.clone(),
             by: owner(frame.header.epoch),
             back_ns: 0,
-        };
+        }
+    }
+
+    /// A base came. If the line of masters is known, the one of where it went apart from this node
+    /// counts; else one of this node's own reign. Another counts only if no node has that: it may
+    /// be from long ago, or of a line that has ended.
+    pub(super) fn weigh_base(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
+        let came = self.came_as_base(frame);
         let is_of = |link: &Link| self.node == link.by && are_of_one_reign(link.epoch, came.epoch);
         let parted = common.forks.parted.get(&self.chunk);
         let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
@@ -214,21 +241,16 @@ impl Asked {
     /// A node gave this one what it streamed last, and brings it by itself, or another one does.
     /// Then it is in the weights of both who went apart, with all deltas that it acknowledges.
     fn take_given(&mut self, now_ns: u64, common: &Common<'_>, frame: &Frame<'_>) {
-        let header = &frame.header;
-        let given = (header.epoch, header.chunk_version);
-        let before = self.base.as_ref().map(|base| (base.epoch, base.version));
-        let later = before.is_some_and(|(epoch, version)| {
-            let newer = given.1.wrapping_sub(version) as i32 > 0;
-            is_later(given.0, epoch) || given.0 == epoch && newer
-        });
+        let given = self.came_as_base(frame);
+        let begun = common.begun(self.chunk);
         if let Some(base) = &mut self.base
-            && common.begun(self.chunk) == Some(given)
-            && later
+            && begun == Some((given.epoch, given.version))
+            && given.is_later(base)
         {
-            base.weights.clone_from(&self.came);
+            base.weights = given.weights;
             self.mute.clear();
-            self.others = self.applied_since(common, frame.acks, given.1);
-            self.others.retain(|(node, _)| *node != header.sender);
+            self.others = self.applied_since(common, &given.acks, given.version);
+            self.others.retain(|(node, _)| *node != frame.header.sender);
             self.ask_first(now_ns);
         } else {
             self.next(now_ns);
@@ -293,7 +315,9 @@ impl Asked {
                 _ => mute.push(*node),
             }
         }
-        common.owe_all(self.chunk, base.epoch, &mute);
+        // Since its own base this node was the master itself.
+        let own = self.before == common.config.node && owner(base.epoch) != self.before;
+        common.owe_all(self.chunk, if own { 0 } else { base.epoch }, &mute);
         common.owe_half(self.chunk);
         let applied = common.state.applied(self.chunk);
         for (kept, ack) in applied.iter().zip(&base.acks) {

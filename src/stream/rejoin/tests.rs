@@ -6,7 +6,7 @@ use super::super::begun::Link;
 use super::super::epochs::epoch_of;
 use super::super::header::Given;
 use super::super::tests::{config, folder};
-use super::super::{Config, Deltas};
+use super::super::{Config, Deltas, To};
 use super::*;
 use crate::sim::Fleet;
 
@@ -174,5 +174,57 @@ fn what_another_brings_takes_the_place_of_the_base() {
         );
         assert_eq!(base.acks, [0; 4]);
         assert_eq!(nodes(&asked), left, "version {version}");
+    }
+}
+
+/// To whom something was sent.
+struct Whom(Vec<To>);
+
+impl Outbox for Whom {
+    fn send(&mut self, to: To, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        fill(&mut vec![0; len]);
+        self.0.push(to);
+        true
+    }
+}
+
+/// Node 0 went apart from the present master, 3, at its own base, a position of node 1. What that
+/// did until then it brings itself, and is waited for. If it is dead that is lost, which is told.
+#[test]
+fn the_master_of_the_own_base_is_waited_for() {
+    let (own, given) = (epoch_of(9, 0), Given::Contested(0));
+    for lives in [true, false] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let state = fleet.state(0).chunk(0);
+        state.flags.store(FORKED, Relaxed);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        let epoch = epoch_of(5, 1);
+        common.promise(0, epoch_of(20, 3));
+        state.epoch.store(epoch, Relaxed);
+        state
+            .begun_version
+            .store(state.version.load(Relaxed), Relaxed);
+        common.keep_base(0);
+        state.epoch.store(own, Relaxed);
+        fleet.state(0).applied(0)[2].store(7, Relaxed);
+        common.forks.apart.insert(0);
+        common.forks.parted.insert(0, Link { by: 0, epoch });
+        let mut rejoin = Rejoin::default();
+        let mut asked = Whom(Vec::new());
+        for now_ns in [1, LOST_NS, LOST_NS + LOOK_NS] {
+            common.peers[3].heard_ns = now_ns;
+            common.peers[1].heard_ns = if lives { now_ns } else { 0 };
+            let waits = rejoin.asked.iter().all(|one| one.base.is_none());
+            assert!(waits || lives, "at {now_ns} ns");
+            rejoin.poll(now_ns, &mut common, &mut asked);
+        }
+        let one = &rejoin.asked[0];
+        assert_eq!(
+            (epoch_taken(one), &one.others),
+            (Some(epoch), &vec![(2, given)])
+        );
+        assert_eq!(common.counters.abandoned_chunks, u64::from(!lives));
+        assert!(asked.0.iter().all(|to| *to == To::Node(2)) && !asked.0.is_empty());
     }
 }

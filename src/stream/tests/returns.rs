@@ -450,6 +450,92 @@ fn a_master_that_goes_on_says_what_it_has_taken_by_then() {
     assert!(joined > 0, "no two went apart");
 }
 
+/// Node 0 is cut off, and goes on with its range when two others have had it one after the other.
+/// The first of them may have joined the second by then.
+fn two_take_it_in_turns(run: &mut Run<'_, '_>, joins: bool) {
+    run.work(&[0, 1, 2, 3], 500);
+    run.settle();
+    run.work(&[0, 1, 2, 3], 50);
+    set_ways(run, &[0], &[1, 2, 3], nothing());
+    set_ways(run, &[1, 2, 3], &[0], nothing());
+    run.work(&[0], 20);
+    run.wait("taken over", |run| run.is_taken(0, &[1, 2, 3]));
+    let second = owner_at(run, 3, 0).expect("a master");
+    let third = 3 - second;
+    run.work(&[0, 1, 2, 3], 500);
+    set_ways(run, &[second], &[third, 3], nothing());
+    set_ways(run, &[third, 3], &[second], nothing());
+    run.work(&[second], 20);
+    run.wait("taken over again", |run| run.is_taken(0, &[third, 3]));
+    run.work(&[0, 1, 2, 3], 500);
+    if joins {
+        set_ways(run, &[second], &[third, 3], near());
+        set_ways(run, &[third, 3], &[second], near());
+        run.wait("joined", |run| run.is_taken(0, &[1, 2, 3]));
+        run.work(&[0, 1, 2, 3], 2_000);
+    }
+    run.world.set_way(third, 3, nothing());
+    run.world.leave(3);
+    let until_ns = run.world.now_ns() + 3 * SILENCE_NS;
+    work_until(run, &[0, 1, 2], |run| run.world.now_ns() >= until_ns);
+    // A new life of node 0 knows nothing of the others, and hears of them from one that leaves.
+    run.world.kill(0);
+    run.world.restart(0);
+    set_ways(run, &[0], &[1, 2, 3], near());
+    set_ways(run, &[3], &[0], near());
+    run.wait("gone on", |run| owner_at(run, third, 0) == Some(0));
+    run.work(&[0, 1, 2], 500);
+    run.world.set_faults(near());
+    run.wait("left", |run| {
+        run.world.streamer(3).is_some_and(Streamer::has_left)
+    });
+    run.world.kill(3);
+    run.living = vec![0, 1, 2];
+}
+
+/// Of two that took a range over in turns the second has a base of the first alone. The master of
+/// before both goes on by itself. All that was done apart counts once: each brings its own, and two
+/// that are apart tell each other what they have of the other.
+#[test]
+fn who_took_over_from_another_brings_what_it_did_since() {
+    for seed in 0..8 {
+        let config = Config {
+            masters: 3,
+            ..quick(4, seed)
+        };
+        with_run(seed, &config, near(), |run| {
+            two_take_it_in_turns(run, false);
+            run.settle();
+            let lost = run.counts(|one| one.abandoned_chunks + one.doubled_deltas);
+            assert_eq!(lost, 0, "seed {seed}");
+            assert!(run.counts(|one| one.forks_joined) > 0, "seed {seed}");
+        });
+    }
+}
+
+/// The first of the two joins the second, which has all that both did then. What was done before it
+/// took over is in no base: that is told.
+#[test]
+fn who_took_over_from_one_that_has_joined_it_tells_what_is_lost() {
+    for seed in 0..4 {
+        let config = Config {
+            masters: 3,
+            ..quick(4, seed)
+        };
+        with_run(seed, &config, near(), |run| {
+            two_take_it_in_turns(run, true);
+            run.wait("equal", |run| {
+                let weights = |node: u16| {
+                    let w = run.fleet.weights(node);
+                    (0..run.added.len()).map(move |i| w.load(i))
+                };
+                weights(0).eq(weights(1)) && weights(0).eq(weights(2))
+            });
+            assert!(run.counts(|one| one.abandoned_chunks) > 0, "seed {seed}");
+        });
+    }
+}
+
 /// Two parts of a network take the range of a node over, from positions of it that are not the
 /// same, and come together; then a third master has it. The node is back: two know where one parted
 /// from it, and the line of masters says which of them counts.

@@ -266,13 +266,49 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what is given is asked of slaves once more",
         file: "rejoin/asked.rs",
-        old: "self.applied_since(common, frame.acks, given.1)",
+        old: "self.applied_since(common, &given.acks, given.version)",
         new: "self.others.clone()",
     },
     Mutant {
         name: "a position that another was begun from is left out",
         file: "rejoin/asked.rs",
-        old: "common.begun(self.chunk) == Some(given)",
+        old: "begun == Some((given.epoch, given.version))",
         new: "true",
+    },
+    Mutant {
+        name: "who took over from another has no base",
+        file: "begun/line.rs",
+        old: "known && is_later(own.epoch, link.epoch)",
+        new: "false",
+    },
+    Mutant {
+        name: "who joined another brings what it did before all the same",
+        file: "begun/line.rs",
+        old: "self.own_base(chunk).filter(|own| own.back_ns == 0)?",
+        new: "self.own_base(chunk)?",
+    },
+    Mutant {
+        name: "a node that does not know how it began is the first",
+        file: "begun/line.rs",
+        old: "link.epoch != 0 || link.by == master",
+        new: "true",
+    },
+    Mutant {
+        name: "the master of the own base is not waited for",
+        file: "rejoin/asked.rs",
+        old: "lives || waited",
+        new: "true",
+    },
+    Mutant {
+        name: "two that come back wait for each other",
+        file: "replicas.rs",
+        old: "apart && !epochs::is_later(header.epoch, promised)",
+        new: "false",
+    },
+    Mutant {
+        name: "what is contested is said before it is settled who brings what",
+        file: "replicas.rs",
+        old: "common.forks.apart.contains(&chunk) && !common.was_asked_for(chunk)",
+        new: "common.forks.apart.contains(&chunk)",
     },
 ];
