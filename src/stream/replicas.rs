@@ -9,6 +9,9 @@
 //! Who answers a survey promises the epoch that the range will begin anew in. So what it offers
 //! stays the newest that it holds.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

@@ -56,7 +56,7 @@ impl Common<'_> {
     }
 
     /// An heir was silent for too long.
-    pub(super) fn give_up_heir(&mut self, chunk: u32, node: u16) {
+    pub(in super::super) fn give_up_heir(&mut self, chunk: u32, node: u16) {
         self.forks.unheard.entry(chunk).or_default().insert(node);
     }
 
