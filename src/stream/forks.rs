@@ -17,10 +17,12 @@
 //! A master may go on by itself, where the node that took its range over is silent. That node has
 //! the base, and the master keeps what it has acknowledged by then.
 //!
-//! Bases, contested deltas and what is owed are in memory, and in a file that outlives a kill
-//! ([`ForkFile`]). Where that cannot be written they are in memory only: a report says so.
+//! Bases, contested deltas, what is owed and who had asked for a chunk are in memory, and in a file
+//! that outlives a kill ([`ForkFile`]). Where that cannot be written they are in memory only: a
+//! report says so.
 
 mod forget;
+mod heirs;
 mod keep;
 #[cfg(test)]
 mod tests;
@@ -60,9 +62,9 @@ pub(super) struct Forks<'a> {
     /// it began them.
     pub(super) tellers: BTreeMap<u32, Teller>,
     /// Nodes that had asked for a chunk that this node streamed, before the one that `given` names.
-    pub(super) heirs: BTreeMap<u32, BTreeSet<u16>>,
+    heirs: BTreeMap<u32, BTreeSet<u16>>,
     /// Those that were silent for so long that they were given up.
-    pub(super) unheard: BTreeMap<u32, BTreeSet<u16>>,
+    unheard: BTreeMap<u32, BTreeSet<u16>>,
     /// Where the line of their masters went apart from this node, as far as that is known.
     pub(super) parted: BTreeMap<u32, Link>,
 }
@@ -108,6 +110,7 @@ impl<'a> Forks<'a> {
                 all.push(Contested::of(record));
             }
             ForkKind::Owed => self.owed.extend([OwedKey::of(&record)]),
+            ForkKind::Heir => self.take_heir(&record),
         }
     }
 

@@ -36,11 +36,13 @@ pub enum ForkKind {
     Contested = 2,
     /// Such a delta of another node that is in this node's weights, and may be elsewhere too.
     Owed = 3,
+    /// A node that may have what this node streamed last.
+    Heir = 4,
 }
 
 impl ForkKind {
     fn from_code(code: u32) -> Option<Self> {
-        let all = [Self::Base, Self::Contested, Self::Owed];
+        let all = [Self::Base, Self::Contested, Self::Owed, Self::Heir];
         all.into_iter().find(|kind| *kind as u32 == code)
     }
 }

@@ -18,20 +18,21 @@ impl Common<'_> {
     pub(in super::super) fn note_given(&mut self, chunk: u32, node: u16) {
         let state = self.state.chunk(chunk);
         if state.flags.load(Relaxed) & FORKED != 0 {
-            let before = state.given.swap(node + 1, Relaxed).checked_sub(1);
+            let before = state.given.load(Relaxed).checked_sub(1);
             // One may have got it, and the next only asked for it.
-            let before = before.filter(|before| *before != node);
-            let heirs = self.forks.heirs.entry(chunk).or_default();
-            heirs.extend(before);
-            heirs.remove(&node);
+            if let Some(before) = before.filter(|before| *before != node) {
+                self.forks.add_heir(chunk, before);
+                self.look_if_kept();
+            }
+            state.given.store(node + 1, Relaxed);
+            self.forks.remove_heir(chunk, node);
         }
     }
 
     /// No node has asked for what this one streams last of a chunk.
     pub(in super::super) fn forget_heirs(&mut self, chunk: u32) {
         self.state.chunk(chunk).given.store(0, Relaxed);
-        self.forks.heirs.remove(&chunk);
-        self.forks.unheard.remove(&chunk);
+        self.forks.forget_heirs(chunk);
     }
 
     /// The last node that asked for what this one streamed last of a chunk.
@@ -42,42 +43,42 @@ impl Common<'_> {
     /// Whether a node may have what this one streamed last of a chunk: then it is not settled yet
     /// who brings that.
     pub(in super::super) fn was_asked_for(&self, chunk: u32) -> bool {
-        let some = |all: Option<&BTreeSet<u16>>| all.is_some_and(|all| !all.is_empty());
-        let (heirs, unheard) = (&self.forks.heirs, &self.forks.unheard);
-        self.given(chunk).is_some() || some(heirs.get(&chunk)) || some(unheard.get(&chunk))
+        let mut others = self.forks.heirs(chunk).chain(self.forks.unheard(chunk));
+        self.given(chunk).is_some() || others.next().is_some()
     }
 
     /// Another node that had asked for a chunk, where the last one does not have what this node
     /// streamed last, or is given up.
     pub(super) fn next_heir(&mut self, chunk: u32) -> Option<u16> {
-        let next = self.forks.heirs.get_mut(&chunk)?.pop_first()?;
+        let next = self.forks.heirs(chunk).next()?;
         self.state.chunk(chunk).given.store(next + 1, Relaxed);
+        self.forks.remove_heir(chunk, next);
         Some(next)
     }
 
     /// An heir was silent for too long.
     pub(in super::super) fn give_up_heir(&mut self, chunk: u32, node: u16) {
-        self.forks.unheard.entry(chunk).or_default().insert(node);
+        self.forks.give_up(chunk, node);
+        self.look_if_kept();
     }
 
-    /// The present master has what this node streamed last of a chunk from `with`. Of other heirs
-    /// each may have it too.
+    /// `with` has what this node streamed last of a chunk. Of other heirs each may have it too.
     pub(super) fn keep_for_others(&mut self, chunk: u32, with: u16) {
-        let mut all = self.forks.unheard.get(&chunk).cloned().unwrap_or_default();
-        all.extend(self.forks.heirs.get(&chunk).into_iter().flatten());
-        all.extend(self.given(chunk));
-        // Else it is not known which of them it went on from.
-        if all.remove(&with) && !all.is_empty() {
-            self.keep_as_given(chunk, with);
+        let others = self.forks.unheard(chunk).chain(self.forks.heirs(chunk));
+        let all: BTreeSet<u16> = others.chain(self.given(chunk)).collect();
+        if all.len() > 1 {
+            // One that is no heir is on the line to the present master: then no heir brings it.
+            let by = all.get(&with).unwrap_or(&self.config.node);
+            self.keep_as_given(chunk, *by);
         }
     }
 
     /// This node is about to bring what it streamed last of a chunk.
     pub(in super::super) fn keep_for_unheard(&mut self, chunk: u32) {
-        let unheard: Option<BTreeSet<u16>> = self.forks.unheard.remove(&chunk);
-        if unheard.is_some_and(|nodes| !nodes.is_empty()) {
+        if self.forks.unheard(chunk).next().is_some() {
             self.keep_as_given(chunk, self.config.node);
         }
+        self.forks.forget_heirs(chunk);
     }
 
     #[cold]

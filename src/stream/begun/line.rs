@@ -71,9 +71,7 @@ impl Common<'_> {
             by: sender,
             epoch: begun.position().map_or(0, |(epoch, _)| epoch),
         };
-        if let Some(heirs) = self.forks.heirs.get_mut(&chunk) {
-            heirs.remove(&sender);
-        }
+        self.forks.remove_heir(chunk, sender);
         let (teller, given) = (self.forks.tellers.remove(&chunk), self.given(chunk));
         let by_heir = teller.is_some() && given == Some(sender);
         let heir = match teller {

@@ -248,13 +248,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what two heirs may have is kept for neither",
         file: "begun/heirs.rs",
-        old: "all.remove(&with) && !all.is_empty()",
+        old: "all.len() > 1",
         new: "false",
     },
     Mutant {
         name: "what an heir may have that was given up is not kept",
         file: "begun/heirs.rs",
-        old: "unheard.is_some_and(|nodes| !nodes.is_empty())",
+        old: "self.forks.unheard(chunk).next().is_some()",
         new: "false",
     },
     Mutant {
@@ -310,5 +310,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "replicas.rs",
         old: "common.forks.apart.contains(&chunk) && !common.was_asked_for(chunk)",
         new: "common.forks.apart.contains(&chunk)",
+    },
+    Mutant {
+        name: "who had asked for a chunk is forgotten by a kill",
+        file: "forks/heirs.rs",
+        old: "new && !known",
+        new: "false",
     },
 ];
