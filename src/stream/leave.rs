@@ -190,6 +190,13 @@ impl Common<'_> {
             .filter(move |node| members.contains(node) || is_told(*node))
     }
 
+    /// Whether all that live have told this life of all others, in hellos: it may have heard their
+    /// positions alone.
+    pub(super) fn all_have_told(&self, now_ns: u64) -> bool {
+        let has_told = |by: u16| self.peers[usize::from(by)].told.iter().all(Option::is_some);
+        self.living(now_ns).all(has_told)
+    }
+
     /// Takes what a node's hello says of whether it stays.
     pub(super) fn hear_stay(&mut self, node: u16, stay: Stay) {
         let peer = &mut self.peers[usize::from(node)];

@@ -184,7 +184,8 @@ impl Rejoin {
     fn all_live(&self, now_ns: u64, common: &Common<'_>) -> bool {
         let started = now_ns.saturating_sub(self.started_ns) < STARTED * common.config.silence_ns;
         let lives = |node: u16| common.is_alive(now_ns, node);
-        common.members().all(lives) && (!started || common.known(now_ns).all(lives))
+        let known = || common.all_have_told(now_ns) && common.known(now_ns).all(lives);
+        common.members().all(lives) && (!started || known())
     }
 
     /// Takes a piece of what was asked for.

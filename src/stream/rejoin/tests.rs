@@ -228,3 +228,32 @@ fn the_master_of_the_own_base_is_waited_for() {
         assert!(asked.0.iter().all(|to| *to == To::Node(2)) && !asked.0.is_empty());
     }
 }
+
+/// A streamer that has just started, and that all members send positions to, knows of others once
+/// all of them have told it.
+#[test]
+fn who_has_just_started_waits_until_all_have_told_of_others() {
+    let folder = folder();
+    let (config, fleet) = fleet(&folder);
+    let places = usize::from(config.places());
+    let started_ns = STARTED * config.silence_ns;
+    let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+    let rejoin = Rejoin {
+        started_ns: 1,
+        ..Rejoin::default()
+    };
+    let heard = |common: &mut Common<'_>, now_ns: u64| {
+        (1..4).for_each(|node| common.peers[node].heard_ns = now_ns);
+    };
+    heard(&mut common, 1);
+    for node in 1..4 {
+        assert!(!rejoin.all_live(1, &common), "node {node} has told nothing");
+        common.peers[node].told = vec![Some(wire::NodeSeen::default()); places];
+    }
+    assert!(rejoin.all_live(1, &common));
+    common.peers[2].told[3] = None;
+    assert!(!rejoin.all_live(1, &common), "it did not tell of all");
+    // It may tell nothing at all.
+    heard(&mut common, 1 + started_ns);
+    assert!(rejoin.all_live(1 + started_ns, &common));
+}

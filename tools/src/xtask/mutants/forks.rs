@@ -62,7 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "who has just started knows only whom it heard",
         file: "rejoin.rs",
-        old: "!started || common.known(now_ns).all(lives)",
+        old: "!started || known()",
         new: "common.members().all(lives)",
     },
     Mutant {
@@ -316,5 +316,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "forks/heirs.rs",
         old: "new && !known",
         new: "false",
+    },
+    Mutant {
+        name: "who has just started knows all at once",
+        file: "rejoin.rs",
+        old: "common.all_have_told(now_ns) && common.known(now_ns).all(lives)",
+        new: "common.known(now_ns).all(lives)",
     },
 ];
