@@ -53,6 +53,8 @@ pub struct Peer {
     pub ready: bool,
     /// Whether it stays, as its last hello said.
     pub stay: Stay,
+    /// When it left with ranges that it streamed, as it heard no other, ns; 0: it did not.
+    pub(super) left_with_ranges_ns: u64,
     /// Whether its solvers have finished and all that they added is with others, as its last hello
     /// said.
     pub settled: bool,

@@ -138,7 +138,7 @@ pub(super) fn handle(
     strangers::check_first_weights(common, frame, &hello);
     common.counters.hellos_taken += 1;
     common.trained.hear(now_ns, hello.trained_ms);
-    common.hear_stay(sender, hello.stay);
+    common.hear_stay(now_ns, sender, hello.stay);
     common.peers[usize::from(sender)].settled = hello.settled;
     common.hear_life(now_ns, sender, hello.incarnation);
     if let Some(of_us) = hello.seen_of(common.config.node) {

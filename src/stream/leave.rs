@@ -198,9 +198,14 @@ impl Common<'_> {
     }
 
     /// Takes what a node's hello says of whether it stays.
-    pub(super) fn hear_stay(&mut self, node: u16, stay: Stay) {
+    pub(super) fn hear_stay(&mut self, now_ns: u64, node: u16, stay: Stay) {
+        let streams = (0..self.config.places()).any(|range| self.owner(range) == Some(node));
         let peer = &mut self.peers[usize::from(node)];
         let before = std::mem::replace(&mut peer.stay, stay);
+        if before != stay {
+            let left = stay == Stay::Gone && streams;
+            peer.left_with_ranges_ns = if left { now_ns.max(1) } else { 0 };
+        }
         let first = peer.heard_ns == 0 && node >= self.config.nodes;
         if stay == Stay::Gone && before != stay {
             self.report(Report::Left { node });
@@ -219,7 +224,7 @@ impl Common<'_> {
     pub(super) fn hear_of_gone(&mut self, now_ns: u64, node: u16, told: NodeSeen) {
         let another = node != self.config.node && !self.is_gone(node);
         if told.gone && another && !self.is_alive(now_ns, node) {
-            self.hear_stay(node, Stay::Gone);
+            self.hear_stay(now_ns, node, Stay::Gone);
         }
     }
 

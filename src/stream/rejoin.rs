@@ -185,7 +185,12 @@ impl Rejoin {
         let started = now_ns.saturating_sub(self.started_ns) < STARTED * common.config.silence_ns;
         let lives = |node: u16| common.is_alive(now_ns, node);
         let known = || common.all_have_told(now_ns) && common.known(now_ns).all(lives);
-        common.members().all(lives) && (!started || known())
+        // One that heard none left with all that it kept, and may be back.
+        let took_all = |node: u16| {
+            let left_ns = common.peers[usize::from(node)].left_with_ranges_ns;
+            left_ns != 0 && now_ns.saturating_sub(left_ns) < LOST_NS
+        };
+        common.members().all(lives) && (!started || known()) && !common.others().any(took_all)
     }
 
     /// Takes a piece of what was asked for.

@@ -9,6 +9,7 @@ use super::super::tests::{config, folder};
 use super::super::{Config, Deltas, To};
 use super::*;
 use crate::sim::Fleet;
+use crate::wire::Stay;
 
 /// Node 0 began chunk 0 from a position of node 1, in its epoch 5, and streamed it until epoch 9.
 fn fleet(folder: &tempfile::TempDir) -> (Config, Fleet) {
@@ -256,4 +257,36 @@ fn who_has_just_started_waits_until_all_have_told_of_others() {
     // It may tell nothing at all.
     heard(&mut common, 1 + started_ns);
     assert!(rejoin.all_live(1 + started_ns, &common));
+}
+
+/// A node that hears none leaves with its ranges, and with the bases that it keeps for others. It
+/// may be back: others wait for that as for one that is silent. Not so one that gave all away.
+#[test]
+fn who_left_with_its_ranges_is_waited_for() {
+    for (streams, again, waits) in [
+        (true, Stay::Gone, true),
+        (true, Stay::Stays, false),
+        (false, Stay::Gone, false),
+    ] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        let rejoin = Rejoin {
+            started_ns: 1,
+            ..Rejoin::default()
+        };
+        let now_ns = LOST_NS;
+        if streams {
+            common.promise(2, epoch_of(9, 3));
+        }
+        common.hear_stay(now_ns, 3, Stay::Gone);
+        common.hear_stay(now_ns, 3, again);
+        for later_ns in [1, LOST_NS - 1, LOST_NS] {
+            let now_ns = now_ns + later_ns;
+            (1..4).for_each(|node| common.peers[node].heard_ns = now_ns);
+            let live = rejoin.all_live(now_ns, &common);
+            let waits = waits && later_ns < LOST_NS;
+            assert_eq!(live, !waits, "{streams} {again:?} after {later_ns} ns");
+        }
+    }
 }
