@@ -252,7 +252,7 @@ impl OwedKey {
     }
 }
 
-fn empty(key: ForkKey) -> ForkRecord {
+pub(super) fn empty(key: ForkKey) -> ForkRecord {
     ForkRecord {
         key,
         position: (0, 0),

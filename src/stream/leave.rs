@@ -199,12 +199,14 @@ impl Common<'_> {
 
     /// Takes what a node's hello says of whether it stays.
     pub(super) fn hear_stay(&mut self, now_ns: u64, node: u16, stay: Stay) {
-        let streams = (0..self.config.places()).any(|range| self.owner(range) == Some(node));
+        let before = self.peers[usize::from(node)].stay;
+        let mut ranges = 0..self.config.places();
+        let leaves = stay == Stay::Gone && before != stay;
+        let took_all = leaves && ranges.any(|range| self.owner(range) == Some(node));
         let peer = &mut self.peers[usize::from(node)];
-        let before = std::mem::replace(&mut peer.stay, stay);
+        peer.stay = stay;
         if before != stay {
-            let left = stay == Stay::Gone && streams;
-            peer.left_with_ranges_ns = if left { now_ns.max(1) } else { 0 };
+            peer.left_with_ranges_ns = if took_all { now_ns.max(1) } else { 0 };
         }
         let first = peer.heard_ns == 0 && node >= self.config.nodes;
         if stay == Stay::Gone && before != stay {

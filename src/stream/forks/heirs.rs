@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::super::kept::empty;
 use super::Forks;
 use crate::weights::{ForkKey, ForkKind, ForkRecord};
 
@@ -65,17 +66,14 @@ impl Forks<'_> {
 }
 
 fn heir(chunk: u32, node: u16, given_up: bool) -> ForkRecord {
+    let key = ForkKey {
+        kind: ForkKind::Heir,
+        chunk,
+        node,
+        epoch: 0,
+    };
     ForkRecord {
-        key: ForkKey {
-            kind: ForkKind::Heir,
-            chunk,
-            node,
-            epoch: 0,
-        },
-        position: (0, 0),
         seq: given_up.into(),
-        life: 0,
-        acks: Vec::new(),
-        weights: Vec::new(),
+        ..empty(key)
     }
 }
