@@ -323,4 +323,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "common.all_have_told(now_ns) && common.known(now_ns).all(lives)",
         new: "common.known(now_ns).all(lives)",
     },
+    Mutant {
+        name: "who left with its ranges is not waited for",
+        file: "rejoin.rs",
+        old: "left_ns != 0 && now_ns.saturating_sub(left_ns) < LOST_NS",
+        new: "left_ns > now_ns",
+    },
+    Mutant {
+        name: "who gave its ranges away is waited for",
+        file: "leave.rs",
+        old: "if took_all { now_ns.max(1) } else { 0 }",
+        new: "now_ns.max(1)",
+    },
 ];
