@@ -54,7 +54,7 @@ pub struct PoseidonSummary {
 pub struct WorkerSummary {
     /// Index of the worker.
     pub worker: u16,
-    /// Iterations that it made.
+    /// The iteration that it came to; where late updates are dropped, it may have left some out.
     pub iterations: u64,
     /// Training pictures per second.
     pub images_per_s: f64,

@@ -144,6 +144,9 @@ impl<'l> Lead<'l> {
         if !client.settle()? {
             return Ok(());
         }
+        // Where late updates are dropped, the others may have come to the end without this worker's
+        // last ones: its weights are those of the end.
+        self.count(client.clock());
         // The last one is there too: the run may be gone on with for more iterations.
         if client.is_checkpoint_due() {
             self.save(&own, &helpers)?;
@@ -188,13 +191,7 @@ impl<'l> Lead<'l> {
             .loss
             .map_or(loss, |before| before + LOSS_SMOOTHING * (loss - before));
         self.loss = Some(smoothed);
-        self.worker
-            .buffer
-            .shared
-            .globals()
-            .local_iterations
-            .store(t + 1, Relaxed);
-        SolverMeter::Iterations.set(self.meters, t + 1);
+        self.count(t + 1);
         SolverMeter::Images.add(self.meters, sum.images);
         SolverMeter::TrainNs.add(self.meters, self.clock.now_ns() - start);
         SolverMeter::LossBits.set(self.meters, smoothed.to_bits().into());
@@ -204,6 +201,13 @@ impl<'l> Lead<'l> {
         SyncMeter::BytesSent.set(self.meters, sent);
         SyncMeter::BytesReceived.set(self.meters, received);
         Ok(())
+    }
+
+    /// Says that this worker has come to iteration `clock`.
+    fn count(&self, clock: u64) {
+        let globals = self.worker.buffer.shared.globals();
+        globals.local_iterations.store(clock, Relaxed);
+        SolverMeter::Iterations.set(self.meters, clock);
     }
 
     fn elapsed_ns(&self) -> u64 {
