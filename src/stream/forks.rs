@@ -224,12 +224,6 @@ impl<'a> Forks<'a> {
         before.reduce(|a, b| if b.is_later(a) { b } else { a })
     }
 
-    /// The chunk was begun from what `before` streamed last: that one has not gone apart.
-    pub(super) fn begin_whole(&mut self, chunk: u32, before: Option<u16>) {
-        // No node has that number.
-        self.make_former(chunk, before.unwrap_or(u16::MAX));
-    }
-
     /// Whether there is anything that a node whose range another has begun may ask for, or that
     /// this one has to ask for.
     pub(super) fn keeps_any(&self) -> bool {

@@ -21,7 +21,9 @@ pub(super) struct Base {
     pub(super) acks: Vec<u8>,
     /// Empty once no node needs them any more.
     pub(super) weights: Vec<f32>,
-    /// The node that brings what this node gave away; else the master of then.
+    /// The node that brings what this node gave away. Of a base: the node that brings what was done
+    /// until then, where others begin from something older. That is the master of then, or this
+    /// node, once that one has joined it or has lost its memory.
     pub(super) by: u16,
     /// Since when the master of then takes part again, ns; 0: it does not.
     pub(super) back_ns: u64,
@@ -32,6 +34,11 @@ impl Base {
     pub(super) fn is_later(&self, other: &Self) -> bool {
         let later = self.version.wrapping_sub(other.version) as i32 > 0;
         is_later(self.epoch, other.epoch) || self.epoch == other.epoch && later
+    }
+
+    /// Whether it has no weights (any more), and is one of `master`.
+    pub(super) fn is_numbers_of(&self, master: u16) -> bool {
+        self.weights.is_empty() && owner(self.epoch) == master
     }
 
     /// Whether its master takes part again for long, and no member was silent since `silent_ns`.
@@ -45,6 +52,16 @@ impl Base {
         let new = owner(self.epoch) == node && self.back_ns == 0 && !self.weights.is_empty();
         if new {
             self.back_ns = now_ns.max(1);
+        }
+        new
+    }
+
+    /// `node` does not bring what it did until then: `by` does. True: it is the master of then, and
+    /// that is new.
+    pub(super) fn is_left_to(&mut self, by: u16, node: u16) -> bool {
+        let new = owner(self.epoch) == node && self.by == node && !self.weights.is_empty();
+        if new {
+            self.by = by;
         }
         new
     }

@@ -57,6 +57,7 @@ impl Common<'_> {
         // In this order: who is killed in between does it once more.
         if before != 0 {
             self.raise_epochs();
+            self.forks.note_lost(node, self.config.node);
         }
         self.state.forget_partials_of(node);
         let peer = &mut self.peers[usize::from(node)];

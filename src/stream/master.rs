@@ -318,7 +318,8 @@ impl Master {
         if header.epoch != epoch {
             return Err(DropReason::Epoch);
         }
-        common.forks.note_back(now_ns, header.sender, header.chunk);
+        let joined = (common.config.node, header.chunk);
+        common.forks.note_joined(now_ns, header.sender, joined);
         // Positions go by the turn from the next poll on.
         self.look_at_turns(common);
         let state = common.state.chunk(header.chunk);

@@ -207,8 +207,11 @@ impl Rejoin {
         let nothing = wanted.is_nothing(header);
         // Numbers alone are no base, unless one is kept here that they belong to.
         let numbers = header.dtype == Dtype::None;
-        let of_own = common.has_gone_on(one.chunk, one.node, header.epoch);
-        let nothing = nothing || wanted.is_given(header) && numbers && !of_own;
+        let of_own = || {
+            let gone_on = common.has_gone_on(one.chunk, one.node, header.epoch);
+            gone_on || common.knows_by_numbers(one.chunk, &one.came_as_base(frame))
+        };
+        let nothing = nothing || wanted.is_given(header) && numbers && !of_own();
         let forked = common.state.chunk(one.chunk).flags.load(Relaxed) & FORKED != 0;
         if !forked || header.sender != one.node || !nothing && !wanted.is_given(header) {
             return Err(DropReason::Late);
@@ -221,7 +224,8 @@ impl Rejoin {
         }
         one.pieces |= pieces_of(&common.config, header);
         if one.pieces == all_pieces(&common.config) {
-            let of_fork = !nothing && common.is_of_parting(one.chunk, one.node, header.epoch);
+            let of_fork = !nothing
+                && common.is_of_parting(one.chunk, one.node, (header.epoch, header.chunk_version));
             match (&one.base, nothing) {
                 (None, _) if of_fork => one.weigh_base(now_ns, common, frame),
                 (None, _) => one.without.push(one.node),

@@ -325,7 +325,12 @@ fn base_of<'a>(
         Given::Base(before) => {
             let gone_on = (own == u16::from(before)).then(|| forks.gone_on(chunk, own));
             let kept = || forks.base_for(chunk, [to, before.into()], last);
-            gone_on.flatten().or_else(kept)
+            let numbers = || {
+                forks
+                    .base(chunk)
+                    .filter(|base| base.is_numbers_of(before.into()))
+            };
+            gone_on.flatten().or_else(kept).or_else(numbers)
         }
         Given::Begun => forks.base(chunk),
         Given::Contested(before) if u16::from(before) == own => {

@@ -177,7 +177,7 @@ fn end(common: &mut Common<'_>, going: &Going) {
         if before.is_some_and(|before| !going.is_from(at, before) || going.has_rivals(before)) {
             common.keep_base(chunk);
         } else {
-            common.forks.begin_whole(chunk, before);
+            common.begin_whole(chunk, before);
         }
         from = from.or(before);
         masters.extend(before);

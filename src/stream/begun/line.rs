@@ -136,10 +136,9 @@ impl Common<'_> {
 
     /// Whether the line leads from the present master to before the position that this node took
     /// the chunk over at, and by no reign of it. So what this node did since then is not in it: the
-    /// two part at the own base. What was done before that the master of then brings by itself,
-    /// unless it has joined this node.
+    /// two part at the own base. What was done before that the master of then brings by itself.
     fn passed_by(&self, chunk: u32, link: Link) -> Option<Link> {
-        let own = self.own_base(chunk).filter(|own| own.back_ns == 0)?;
+        let own = self.own_base(chunk)?;
         // The present master knows what it began from, if there was anything.
         let master = owner(self.promised(self.ranges.range_of(chunk)));
         let known = link.epoch != 0 || link.by == master;
@@ -157,11 +156,26 @@ impl Common<'_> {
         (begun && foreign && !base.weights.is_empty()).then_some(base)
     }
 
-    /// Whether a base that came from `node`, of `epoch`, may tell where this node and others went
-    /// apart. Its own position is one only where that node went on by itself.
-    pub(in super::super) fn is_of_parting(&self, chunk: u32, node: u16, epoch: u32) -> bool {
+    /// Whether a base that came from `node`, at (epoch, version), may tell where this node and
+    /// others went apart. Its own position is one only where that node went on by itself, or gave
+    /// it to this one, and to another.
+    pub(in super::super) fn is_of_parting(
+        &self,
+        chunk: u32,
+        node: u16,
+        position: (u32, u32),
+    ) -> bool {
+        let epoch = position.0;
         let of_fork = owner(epoch) != node && self.may_have_parted(chunk, epoch);
-        of_fork || self.has_gone_on(chunk, node, epoch)
+        let given = owner(epoch) == node && self.begun(chunk) == Some(position);
+        of_fork || given || self.has_gone_on(chunk, node, epoch)
+    }
+
+    /// Whether the numbers alone of a position that another node began from say enough: this node
+    /// took the chunk over from the same master, at a position that is not later.
+    pub(in super::super) fn knows_by_numbers(&self, chunk: u32, came: &Base) -> bool {
+        let own = self.own_base(chunk);
+        own.is_some_and(|own| are_of_one_reign(own.epoch, came.epoch) && !own.is_later(came))
     }
 
     /// Whether `node`, of which a base is kept here, went on by itself in the reign of `epoch`.

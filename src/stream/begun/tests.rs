@@ -132,19 +132,18 @@ fn an_heir_is_waited_for_while_it_is_silent() {
 }
 
 /// Node 0 keeps what it took the chunk over from: a position of node 1. The line of masters leads
-/// back to before that, and by no reign of node 0: it parts from it at its own base. Not if node 1
-/// has joined it since, nor if the line ends at a node that does not know.
+/// back to before that, and by no reign of node 0: it parts from it at its own base. Not if the
+/// line ends at a node that does not know.
 #[test]
 fn a_line_that_passes_a_node_by_parts_from_it_at_its_own_base() {
     let older = Some((epoch_of(3, 4), 7));
     let later = Some((epoch_of(12, 2), 60));
-    for (told, back, version, parts) in [
-        (vec![older], false, 40, true),
-        (vec![None], false, 40, true),
-        (vec![later, Some((epoch_of(3, 2), 7))], false, 40, true),
-        (vec![later, None], false, 40, false),
-        (vec![older, None], true, 40, false),
-        (vec![older, None], false, 41, false),
+    for (told, version, parts) in [
+        (vec![older], 40, true),
+        (vec![None], 40, true),
+        (vec![later, Some((epoch_of(3, 2), 7))], 40, true),
+        (vec![later, None], 40, false),
+        (vec![older, None], 41, false),
     ] {
         let folder = folder();
         let (config, fleet) = fleet(&folder);
@@ -156,9 +155,6 @@ fn a_line_that_passes_a_node_by_parts_from_it_at_its_own_base() {
         common.keep_base(0);
         state.epoch.store(last, Relaxed);
         state.begun_version.store(version, Relaxed);
-        if back {
-            common.forks.note_back(1, 1, 0);
-        }
         for position in &told {
             assert!(common.is_untold(0), "{told:?}");
             let node = common.knows_how_begun(0);
@@ -169,4 +165,21 @@ fn a_line_that_passes_a_node_by_parts_from_it_at_its_own_base() {
         let parted = common.forks.parted.get(&0).copied();
         assert_eq!(parted, parts.then_some(own), "{told:?}");
     }
+}
+
+/// Node 1 gave node 0 what it streamed last, version 40 of its epoch 5, and gave it to another one
+/// too. So the two parted there. Another position of it says nothing of that.
+#[test]
+fn what_was_given_to_two_is_where_they_parted() {
+    let folder = folder();
+    let (config, fleet) = fleet(&folder);
+    let chunk = fleet.state(0).chunk(0);
+    chunk.begun_version.store(40, Relaxed);
+    let common = Common::new(config, fleet.weights(0), fleet.state(0));
+    let epoch = epoch_of(5, 1);
+    assert!(common.is_of_parting(0, 1, (epoch, 40)));
+    assert!(!common.is_of_parting(0, 1, (epoch, 41)));
+    assert!(!common.is_of_parting(0, 1, (epoch_of(4, 1), 40)));
+    // A base of it that another node keeps.
+    assert!(common.is_of_parting(0, 3, (epoch, 41)));
 }

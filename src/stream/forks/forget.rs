@@ -1,5 +1,7 @@
 //! How long what is kept of forks is kept: until those that need it take part again, and some more.
 
+use std::collections::BTreeSet;
+
 use super::super::common::Common;
 use super::super::epochs::owner;
 use super::super::kept::Base;
@@ -58,20 +60,50 @@ impl Forks<'_> {
     #[inline]
     pub(in super::super) fn note_back(&mut self, now_ns: u64, node: u16, chunk: u32) {
         if !(self.bases.is_empty() && self.former.is_empty()) {
-            self.note_base_back(now_ns, node, chunk);
+            self.change_bases(chunk, |base| base.note_back(now_ns, node));
         }
     }
 
+    /// A delta of `node` came for `chunk`, which `own`, this node, streams. If it streamed that
+    /// before, it has joined: what it did then is this node's to bring.
+    #[inline]
+    pub(in super::super) fn note_joined(
+        &mut self,
+        now_ns: u64,
+        node: u16,
+        (own, chunk): (u16, u32),
+    ) {
+        if !(self.bases.is_empty() && self.former.is_empty()) {
+            let joined =
+                |base: &mut Base| base.note_back(now_ns, node) | base.is_left_to(own, node);
+            self.change_bases(chunk, joined);
+        }
+    }
+
+    /// `node` lost its memory: what it did before it gave chunks away is left to `own`, this node.
+    pub(in super::super) fn note_lost(&mut self, node: u16, own: u16) {
+        let chunks: BTreeSet<u32> = self
+            .bases
+            .keys()
+            .chain(self.former.keys())
+            .copied()
+            .collect();
+        for chunk in chunks {
+            self.change_bases(chunk, |base| base.is_left_to(own, node));
+        }
+    }
+
+    /// Changes bases of a chunk: those for which `change` returns true.
     #[cold]
-    fn note_base_back(&mut self, now_ns: u64, node: u16, chunk: u32) {
+    fn change_bases(&mut self, chunk: u32, mut change: impl FnMut(&mut Base) -> bool) {
         let mut records = Vec::new();
         if let Some(base) = self.bases.get_mut(&chunk)
-            && base.note_back(now_ns, node)
+            && change(base)
         {
             records.push(base.record(chunk));
         }
         for base in self.former.get_mut(&chunk).into_iter().flatten() {
-            if base.note_back(now_ns, node) {
+            if change(base) {
                 records.push(base.former_record(chunk));
             }
         }

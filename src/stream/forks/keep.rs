@@ -24,6 +24,21 @@ impl Common<'_> {
         self.look_if_kept();
     }
 
+    /// The chunk is begun from what `before` streamed last: that one has not gone apart, and needs
+    /// no weights of it. But another may have begun the chunk from an older position.
+    pub(in super::super) fn begin_whole(&mut self, chunk: u32, before: Option<u16>) {
+        // No node has that number.
+        self.forks.make_former(chunk, before.unwrap_or(u16::MAX));
+        if before.is_some() && self.exactly_once() {
+            let numbers = Base {
+                weights: Vec::new(),
+                ..self.held_as_base(chunk)
+            };
+            self.forks.set_base(chunk, numbers);
+            self.look_if_kept();
+        }
+    }
+
     /// The position of `chunk` that is held.
     pub(in super::super) fn held_as_base(&self, chunk: u32) -> Base {
         let state = self.state.chunk(chunk);

@@ -147,3 +147,50 @@ fn a_delta_of_a_reign_before_the_last_is_not_given() {
     forks.set_contested(3, contested(18, 3));
     assert_eq!(given(&forks, epoch_of(18, 3)), Some(epoch_of(18, 3)));
 }
+
+/// Node 2 was the master, and brings itself what it did before it lost the chunk. But not once it
+/// has joined the node that took it over, 1, or has lost its memory: then that is left to node 1,
+/// also after a kill.
+#[test]
+fn what_a_joined_or_empty_master_did_is_left_to_the_next() {
+    for (lost, node, left) in [
+        (false, 2, true),
+        (true, 2, true),
+        (false, 0, false),
+        (true, 0, false),
+    ] {
+        let folder = folder();
+        let fleet = Fleet::new(&config(Deltas::ExactlyOnce), folder.path()).unwrap();
+        let file = fleet.state(0).forks();
+        let mut forks = Forks::of(file, 9);
+        forks.begin_from(3, base(1, 2, 400));
+        if lost {
+            forks.note_lost(node, 1);
+        } else {
+            forks.note_joined(S, node, (1, 3));
+        }
+        for forks in [forks, Forks::of(file, 9)] {
+            let by = forks.base(3).map(|base| base.by);
+            assert_eq!(by, Some(if left { 1 } else { 2 }), "{lost} {node}");
+        }
+    }
+}
+
+/// A chunk that the master before gave in order needs no weights to find back. Others that began it
+/// from an older position ask what it was.
+#[test]
+fn of_a_chunk_that_was_given_in_order_the_numbers_are_kept() {
+    let folder = folder();
+    let config = config(Deltas::ExactlyOnce);
+    let fleet = Fleet::new(&config, folder.path()).unwrap();
+    let chunk = fleet.state(0).chunk(0);
+    chunk.epoch.store(epoch_of(5, 1), Relaxed);
+    let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+    for (before, kept) in [(Some(1), true), (None, false)] {
+        common.begin_whole(0, before);
+        let base = common.forks.base(0);
+        assert_eq!(base.is_some_and(|base| base.is_numbers_of(1)), kept);
+        assert!(!base.is_some_and(|base| base.is_numbers_of(2)));
+        assert!(common.forks.of_bases().next().is_none());
+    }
+}

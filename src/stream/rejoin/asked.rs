@@ -10,7 +10,7 @@ use super::super::header::Given;
 use super::super::kept::Base;
 use super::LOST_NS;
 use crate::weights::kernels;
-use crate::wire::Frame;
+use crate::wire::{Dtype, Frame};
 
 /// Versions within which the number of a delta does not come again: each takes one at most.
 const NUMBERS: u32 = 128;
@@ -101,7 +101,7 @@ impl Asked {
             return;
         }
         if let Some(base) = self.perhaps.take() {
-            self.take_base(now_ns, common, (base, false));
+            self.take_or_wait(now_ns, common, (base, false));
         } else if !self.looks_further_back(now_ns, common) {
             common.forget_half(self.chunk);
             common.state.chunk(self.chunk).flags.store(0, Relaxed);
@@ -112,7 +112,8 @@ impl Asked {
     }
 
     /// The base is the position that this node took the chunk over at. What its master did until
-    /// then, that one brings: it is waited for, and if it is dead that is lost.
+    /// then, that one brings: it is waited for. If it does not, that is lost, unless the present
+    /// master began from an older position of it: then this node brings it.
     fn take_own(&mut self, now_ns: u64, common: &mut Common<'_>, range: u16) {
         let Some(base) = common.own_base(self.chunk).cloned() else {
             // It is as if none was known.
@@ -120,12 +121,36 @@ impl Asked {
             self.node = owner(common.promised(range));
             return;
         };
-        let lives = common.is_alive(now_ns, owner(base.epoch));
+        let master = owner(base.epoch);
+        let brings = base.by == master && common.is_alive(now_ns, master);
         let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
-        if lives || waited {
-            self.before = common.config.node;
-            self.take_base(now_ns, common, (base, false));
-            common.note_abandoned(range, u32::from(!lives));
+        if base.by == master && !brings && !waited {
+            return;
+        }
+        let older = self.perhaps.take().filter(|_| !brings);
+        if let Some(older) = older {
+            self.take_base(now_ns, common, (older, false));
+            if base.by == master {
+                // It may be back, and bring it too.
+                common.note_doubled(master);
+            }
+            return;
+        }
+        self.before = common.config.node;
+        self.take_base(now_ns, common, (base, false));
+        common.note_abandoned(range, u32::from(!brings));
+    }
+
+    /// Takes the base that came. But this node may have taken the chunk over at a later position of
+    /// the same master: what that did in between it may bring by itself.
+    fn take_or_wait(&mut self, now_ns: u64, common: &Common<'_>, (came, went_on): (Base, bool)) {
+        let own = common.own_base(self.chunk).filter(|_| !went_on);
+        let is_later = |own: &Base| are_of_one_reign(own.epoch, came.epoch) && own.is_later(&came);
+        if own.is_some_and(is_later) {
+            self.perhaps = Some(came);
+            self.node = common.config.node;
+        } else {
+            self.take_base(now_ns, common, (came, went_on));
         }
     }
 
@@ -149,7 +174,7 @@ impl Asked {
     }
 
     /// The position that came, with the acknowledgements of its last frame.
-    fn came_as_base(&self, frame: &Frame<'_>) -> Base {
+    pub(super) fn came_as_base(&self, frame: &Frame<'_>) -> Base {
         Base {
             epoch: frame.header.epoch,
             version: frame.header.chunk_version,
@@ -170,9 +195,11 @@ impl Asked {
         let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
         if parted.map_or_else(of_last_reign, is_of) {
             let went_on = common.has_gone_on(self.chunk, self.node, came.epoch);
-            self.take_base(now_ns, common, (came, went_on));
+            self.take_or_wait(now_ns, common, (came, went_on));
         } else {
-            self.perhaps.get_or_insert(came);
+            if frame.header.dtype != Dtype::None {
+                self.perhaps.get_or_insert(came);
+            }
             self.without.push(self.node);
         }
     }
@@ -185,7 +212,7 @@ impl Asked {
         let before = owner(came.epoch);
         let own = common.forks.bases_of(self.chunk, &[before]).next();
         let own = own.filter(|_| before != common.config.node);
-        let own = own.filter(|own| went_on || came.is_later(own)).cloned();
+        let own = own.filter(|own| went_on || !own.is_later(&came)).cloned();
         let newer = own.as_ref().map(|_| came.acks.clone());
         let mut base = own.unwrap_or(came);
         self.others = self.applied_since(common, &base.acks, base.version);

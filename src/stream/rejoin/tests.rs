@@ -31,6 +31,7 @@ fn comes(asked: &mut Asked, common: &Common<'_>, epoch: u32) {
         sender: asked.node,
         chunk_version: 40,
         content: Given::Base(asked.before as u8).content(),
+        dtype: Dtype::F32,
         ..header::survey(common, 0, asked.chunk, epoch)
     };
     let frame = Frame {
@@ -114,6 +115,54 @@ fn numbers_without_a_base_are_nothing() {
         rejoin.handle(0, &mut common, &frame).expect("it was asked");
         assert_eq!(rejoin.asked[0].without, [1]);
         assert_eq!(epoch_taken(&rejoin.asked[0]), None);
+    }
+}
+
+/// Node 0 took the chunk over from node 1, at version `own`, and so did node 3, which keeps numbers
+/// alone: node 1 gave it what it streamed last, version 40. They say enough where that is not
+/// older: what node 1 had taken in between is with node 3.
+#[test]
+fn numbers_of_a_position_that_is_not_older_are_enough() {
+    for (own, enough, others) in [
+        (30, true, vec![(1, Given::Former(1))]),
+        (40, true, vec![]),
+        (50, false, vec![]),
+    ] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let state = fleet.state(0).chunk(0);
+        state.flags.store(FORKED, Relaxed);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
+        state.epoch.store(epoch, Relaxed);
+        state.version.store(own, Relaxed);
+        common.keep_base(0);
+        common.note_begun(0);
+        state.epoch.store(last, Relaxed);
+        fleet.state(0).applied(0)[1].store(5, Relaxed);
+        common.forks.apart.insert(0);
+        common.forks.parted.insert(0, Link { by: 3, epoch });
+        let mut rejoin = Rejoin::default();
+        rejoin.asked.push(Asked::new(0, &common, 0, (3, 1)));
+        let says = (Dtype::None, 0, 0);
+        let header = header::restore(&common, 0, (epoch, 40), Given::Base(1), says);
+        let frame = Frame {
+            header: wire::Header {
+                sender: 3,
+                seq: 1,
+                ..header
+            },
+            acks: &[0, if own == 30 { 5 } else { 0 }, 0, 0],
+            payload: &[],
+        };
+        rejoin.handle(0, &mut common, &frame).expect("it was asked");
+        let one = &rejoin.asked[0];
+        let taken = one.base.as_ref().map(|base| base.version);
+        assert_eq!(taken, enough.then_some(own));
+        let mut former = one.others.clone();
+        former.retain(|(_, given)| matches!(given, Given::Former(_)));
+        assert_eq!(former, others, "version {own}");
+        assert_eq!(one.without.contains(&3), !enough);
     }
 }
 
@@ -227,6 +276,63 @@ fn the_master_of_the_own_base_is_waited_for() {
         );
         assert_eq!(common.counters.abandoned_chunks, u64::from(!lives));
         assert!(asked.0.iter().all(|to| *to == To::Node(2)) && !asked.0.is_empty());
+    }
+}
+
+/// Node 0 took the chunk over at version 50 of node 1, and node 3 at version 40. What node 1 did in
+/// between it brings itself, and is waited for. Node 0 brings it where node 1 has joined it, or is
+/// dead: then that one may be back, and bring it too, which is told.
+#[test]
+fn what_was_done_before_a_later_beginning_is_brought_by_one() {
+    for (lives, joined, waits, taken, doubled) in [
+        (true, false, false, 50, 0),
+        (false, false, true, 40, 1),
+        (true, true, false, 40, 0),
+        (false, true, false, 40, 0),
+    ] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let state = fleet.state(0).chunk(0);
+        state.flags.store(FORKED, Relaxed);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
+        common.promise(0, epoch_of(20, 3));
+        state.epoch.store(epoch, Relaxed);
+        state.version.store(50, Relaxed);
+        common.keep_base(0);
+        common.note_begun(0);
+        state.epoch.store(last, Relaxed);
+        // So that a slave is asked for what is contested.
+        fleet.state(0).applied(0)[2].store(7, Relaxed);
+        if joined {
+            common.forks.note_joined(1, 1, (0, 0));
+        }
+        common.forks.apart.insert(0);
+        common.forks.parted.insert(0, Link { by: 3, epoch });
+        let mut rejoin = Rejoin {
+            range: 0,
+            epoch: common.promised(0),
+            ..Rejoin::default()
+        };
+        let mut asked = Asked::new(1, &common, 0, (3, 1));
+        comes(&mut asked, &common, epoch);
+        assert_eq!((epoch_taken(&asked), asked.node), (None, 0));
+        rejoin.asked.push(asked);
+        let mut out = Whom(Vec::new());
+        let mut version = None;
+        for now_ns in [1, LOST_NS - 1, LOST_NS + 1] {
+            common.peers[3].heard_ns = now_ns;
+            common.peers[1].heard_ns = if lives { now_ns } else { 0 };
+            rejoin.due_ns = 0;
+            rejoin.poll(now_ns, &mut common, &mut out);
+            let base = rejoin.asked.first().and_then(|one| one.base.as_ref());
+            version = version.or(base.map(|base| base.version));
+            let has = !waits || now_ns > LOST_NS;
+            assert_eq!(version.is_some(), has, "at {now_ns} ns");
+        }
+        assert_eq!(version, Some(taken), "lives: {lives}, joined: {joined}");
+        assert_eq!(common.counters.doubled_deltas, doubled);
+        assert_eq!(common.counters.abandoned_chunks, 0);
     }
 }
 

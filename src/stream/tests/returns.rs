@@ -536,6 +536,78 @@ fn who_took_over_from_one_that_has_joined_it_tells_what_is_lost() {
     }
 }
 
+/// When the master of before is back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Back {
+    /// As soon as the two parts come together.
+    AtOnce,
+    /// Once all others are in step, as far as they are without it.
+    Late,
+    /// Before: it has joined the part that has its newer positions.
+    WithNewer,
+    /// At once, without its memory.
+    Empty,
+}
+
+/// The master of range 0 dies when one part of a network has newer positions of it than the other.
+/// Both parts take the range over, and the one with the older ones goes on with it.
+fn older_of_two_parts_goes_on(run: &mut Run<'_, '_>, back: Back) {
+    let (all, newer, older) = ([0, 1, 2, 3, 4], [1, 2], [3, 4]);
+    run.work(&all, 500);
+    run.settle();
+    set_ways(run, &older, &[0, 1, 2], nothing());
+    set_ways(run, &[0, 1, 2], &older, nothing());
+    // What it adds to ranges of the other part would be lost with its memory.
+    let adds: &[u16] = if back == Back::Empty {
+        &newer
+    } else {
+        &[0, 1, 2]
+    };
+    run.work(adds, 100);
+    steps(run.world, 200);
+    run.world.kill(0);
+    run.living = vec![1, 2, 3, 4];
+    run.wait("taken over by both parts", |run| {
+        run.is_taken(0, &newer) && run.is_taken(0, &older)
+    });
+    run.work(&[1, 2, 3, 4], 300);
+    match back {
+        Back::Late => {}
+        Back::Empty => run.world.lose(0),
+        Back::AtOnce | Back::WithNewer => run.world.restart(0),
+    }
+    if back == Back::WithNewer {
+        run.wait("joined", |run| run.is_taken(0, &[0, 1, 2]));
+        run.work(&[0, 1, 2], 2_000);
+    }
+    run.world.set_faults(near());
+    if back == Back::Late {
+        run.work(&[1, 2, 3, 4], 2_000);
+    }
+    run.world.restart(0);
+    run.living = all.to_vec();
+    run.work(&[1, 2, 3, 4], 500);
+}
+
+/// The two parts parted at the older position. What the master of before did until the newer one is
+/// its own to bring, if it still can; else the master that began from there brings it.
+#[test]
+fn what_only_one_of_two_parts_had_of_a_dead_master_counts_once() {
+    for back in [Back::AtOnce, Back::Late, Back::WithNewer, Back::Empty] {
+        let mut won = 0;
+        for seed in 0..6 {
+            with_run(seed, &quick(5, seed), near(), |run| {
+                older_of_two_parts_goes_on(run, back);
+                won += u32::from(owner_at(run, 3, 0).is_some_and(|node| node > 2));
+                run.settle();
+                let lost = run.counts(|one| one.abandoned_chunks + one.doubled_deltas);
+                assert_eq!(lost, 0, "seed {seed}, {back:?}");
+            });
+        }
+        assert!(won > 2, "{back:?}: the newer positions won");
+    }
+}
+
 /// Two parts of a network take the range of a node over, from positions of it that are not the
 /// same, and come together; then a third master has it. The node is back: two know where one parted
 /// from it, and the line of masters says which of them counts.

@@ -188,8 +188,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a master that went on tells nothing",
         file: "begun/line.rs",
-        old: "of_fork || self.has_gone_on(chunk, node, epoch)",
-        new: "of_fork",
+        old: "of_fork || given || self.has_gone_on(chunk, node, epoch)",
+        new: "of_fork || given",
     },
     Mutant {
         name: "who leaves does not wait for a master that needs a contested delta",
@@ -282,12 +282,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "false",
     },
     Mutant {
-        name: "who joined another brings what it did before all the same",
-        file: "begun/line.rs",
-        old: "self.own_base(chunk).filter(|own| own.back_ns == 0)?",
-        new: "self.own_base(chunk)?",
-    },
-    Mutant {
         name: "a node that does not know how it began is the first",
         file: "begun/line.rs",
         old: "link.epoch != 0 || link.by == master",
@@ -296,8 +290,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the master of the own base is not waited for",
         file: "rejoin/asked.rs",
-        old: "lives || waited",
-        new: "true",
+        old: "base.by == master && !brings && !waited",
+        new: "false",
     },
     Mutant {
         name: "two that come back wait for each other",
@@ -334,5 +328,41 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "leave.rs",
         old: "if took_all { now_ns.max(1) } else { 0 }",
         new: "now_ns.max(1)",
+    },
+    Mutant {
+        name: "what a master did before a later beginning is brought twice",
+        file: "rejoin/asked.rs",
+        old: "own.is_some_and(is_later)",
+        new: "false",
+    },
+    Mutant {
+        name: "of a chunk that was given in order nothing is kept",
+        file: "forks/keep.rs",
+        old: "before.is_some() && self.exactly_once()",
+        new: "false",
+    },
+    Mutant {
+        name: "numbers alone say nothing",
+        file: "begun/line.rs",
+        old: "are_of_one_reign(own.epoch, came.epoch) && !own.is_later(came)",
+        new: "false",
+    },
+    Mutant {
+        name: "a position that two were given counts for none",
+        file: "begun/line.rs",
+        old: "owner(epoch) == node && self.begun(chunk) == Some(position)",
+        new: "false",
+    },
+    Mutant {
+        name: "who has joined brings what it did before",
+        file: "forks/forget.rs",
+        old: "base.note_back(now_ns, node) | base.is_left_to(own, node)",
+        new: "base.note_back(now_ns, node)",
+    },
+    Mutant {
+        name: "who lost its memory brings what it did before",
+        file: "lives.rs",
+        old: "self.forks.note_lost(node, self.config.node);",
+        new: "",
     },
 ];
