@@ -122,7 +122,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "no base is kept",
         file: "restore.rs",
         old: "common.keep_base(chunk);",
-        new: "common.forks.begin_whole(chunk, before);",
+        new: "common.begin_whole(chunk, before);",
     },
     Mutant {
         name: "what is contested is not left out",
