@@ -296,4 +296,15 @@ mod tests {
         assert!(same_reign(last, last) && same_reign(epoch_of(2, 7), epoch_of(3, 7)));
         assert!(!same_reign(last, after(last, 8)) && !same_reign(epoch_of(2, 7), epoch_of(4, 7)));
     }
+
+    /// One part of a network takes a range over; in the other its master gives it on in order. The
+    /// part that took it over wins, as only that one keeps the weights that it began from.
+    #[test]
+    fn who_takes_over_wins_against_those_who_give_on() {
+        for counter in [1, 2, COUNTER - 3, COUNTER] {
+            let first = epoch_of(counter, 0);
+            let given = (1..7).fold(first, |epoch, node| after(epoch, node % 3));
+            assert!(is_later(after_parting(first, 1), given), "{counter}");
+        }
+    }
 }
