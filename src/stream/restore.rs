@@ -10,6 +10,9 @@
 //! Invariant: a chunk is taken whole from one node, and no living node holds a later position of
 //! it. So what any of them knows to be in a position is in the restored weights.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use super::common::Common;
