@@ -641,7 +641,8 @@ pub(super) fn thinnest_links_lose_and_double_nothing(seeds: Range<u64>) {
 #[test]
 fn runs_on_links_of_modems_that_lost_work_once_lose_none() {
     for seed in [
-        331, 376, 981, 2232, 2377, 2510, 3062, 3134, 3200, 4520, 4637, 4763, 5489, 6791, 9305, 9680,
+        331, 376, 981, 2232, 2377, 2510, 3062, 3134, 3200, 4520, 4637, 4763, 5489, 6791, 9305,
+        9680, 12_747, 13_385,
     ] {
         for in_sends in [false, true] {
             let told = run_thin(seed, 2 + (seed % 5) as u16, (THINNEST, in_sends));
