@@ -136,9 +136,10 @@ impl Common<'_> {
 
     /// Whether the line leads from the present master to before the position that this node took
     /// the chunk over at, and by no reign of it. So what this node did since then is not in it: the
-    /// two part at the own base. What was done before that the master of then brings by itself.
+    /// two part at the own base. What was done before that the master of then brings by itself,
+    /// unless it has joined this node.
     fn passed_by(&self, chunk: u32, link: Link) -> Option<Link> {
-        let own = self.own_base(chunk)?;
+        let own = self.own_base(chunk).filter(|own| own.back_ns == 0)?;
         // The present master knows what it began from, if there was anything.
         let master = owner(self.promised(self.ranges.range_of(chunk)));
         let known = link.epoch != 0 || link.by == master;

@@ -122,15 +122,17 @@ impl Asked {
             return;
         };
         let master = owner(base.epoch);
-        let brings = base.by == master && common.is_alive(now_ns, master);
+        let lives = common.is_alive(now_ns, master);
         let waited = now_ns.saturating_sub(self.began_ns) >= LOST_NS;
-        if base.by == master && !brings && !waited {
+        let older = self.perhaps.take();
+        let left = older.is_some() && base.by != master;
+        if !lives && !waited && !left {
+            self.perhaps = older;
             return;
         }
-        let older = self.perhaps.take().filter(|_| !brings);
-        if let Some(older) = older {
+        if let Some(older) = older.filter(|_| left || !lives) {
             self.take_base(now_ns, common, (older, false));
-            if base.by == master {
+            if !left {
                 // It may be back, and bring it too.
                 common.note_doubled(master);
             }
@@ -138,7 +140,7 @@ impl Asked {
         }
         self.before = common.config.node;
         self.take_base(now_ns, common, (base, false));
-        common.note_abandoned(range, u32::from(!brings));
+        common.note_abandoned(range, u32::from(!lives));
     }
 
     /// Takes the base that came. But this node may have taken the chunk over at a later position of

@@ -290,7 +290,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the master of the own base is not waited for",
         file: "rejoin/asked.rs",
-        old: "base.by == master && !brings && !waited",
+        old: "!lives && !waited && !left",
         new: "false",
     },
     Mutant {
