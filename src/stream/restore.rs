@@ -97,7 +97,7 @@ impl Restore {
                     self.begin(common, range, told_ns, after);
                 }
             } else if going.poll(now_ns, common, (&mut self.window, &mut room), out) {
-                end(common, &going);
+                end(now_ns, common, &going);
             } else {
                 self.going.push(going);
             }
@@ -168,8 +168,9 @@ fn find(going: &mut [Going], range: u16) -> Result<&mut Going, DropReason> {
 }
 
 /// All chunks are there: the range streams.
-fn end(common: &mut Common<'_>, going: &Going) {
+fn end(now_ns: u64, common: &mut Common<'_>, going: &Going) {
     let chunks = common.ranges.of(going.range);
+    let own = common.config.node;
     let mut from = None;
     let mut masters = BTreeSet::new();
     for (at, chunk) in chunks.clone().enumerate() {
@@ -179,6 +180,8 @@ fn end(common: &mut Common<'_>, going: &Going) {
         // in between, and may have gone on from there.
         if before.is_some_and(|before| !going.is_from(at, before) || going.has_rivals(before)) {
             common.keep_base(chunk);
+        } else if before.is_none() && common.holds(chunk) && !going.is_from(at, own) {
+            common.keep_own_base(now_ns, chunk);
         } else {
             common.begin_whole(chunk, before);
         }

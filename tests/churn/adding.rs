@@ -118,7 +118,7 @@ fn one_after_the_other(name: &str, unicast: bool, sealed: bool) {
     let mut churn = Churn::begin(name, seed(), unicast, sealed);
     churn.run(seconds(25), 1);
     churn.wait_for_sum();
-    assert_eq!(churn.cluster.abandoned(), 0, "{}", churn.cluster.told);
+    assert_eq!(churn.cluster.losses(), 0, "{}", churn.cluster.told);
 }
 
 /// Three at a time: all come back, and hold the same. What was under way between two that died is

@@ -329,9 +329,10 @@ impl Cluster {
         self.hosts.wait_until_ready(0..NODES);
     }
 
-    /// What all nodes say that they have lost.
-    pub(crate) fn abandoned(&self) -> u64 {
-        let of = |node| self.hosts.meter(node, "abandoned_chunks");
+    /// How often nodes said that work of theirs is lost, in all their lives.
+    pub(crate) fn losses(&self) -> usize {
+        let said = |node| self.hosts.log(&format!("log{node}"));
+        let of = |node| said(node).matches("is lost in some chunks").count();
         (0..NODES).map(of).sum()
     }
 

@@ -110,10 +110,10 @@ fn train(name: &str, unicast: bool, sealed: bool) -> f64 {
         .sum();
     eprintln!(
         "{name}, seed {}: accuracy {accuracy:.4} after {made} iterations, {} events, steps halved \
-         {halved} times, {} chunks abandoned, portions {portions:.2}\n{}",
+         {halved} times, work lost {} times, portions {portions:.2}\n{}",
         seed(),
         cluster.events.len(),
-        cluster.abandoned(),
+        cluster.losses(),
         told(&sampler.steps(), &cluster.events, from, to)
     );
     // Each of the eight counted at least as one of the four that the job begins with: that makes 2.

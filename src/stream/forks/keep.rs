@@ -24,6 +24,18 @@ impl Common<'_> {
         self.look_if_kept();
     }
 
+    /// Keeps the position of `chunk` that is held: this node's own, of before it lost its memory.
+    /// Another may have taken the chunk over from there, and was not heard.
+    pub(in super::super) fn keep_own_base(&mut self, now_ns: u64, chunk: u32) {
+        let base = Base {
+            // Its master is there.
+            back_ns: now_ns.max(1),
+            ..self.held_as_base(chunk)
+        };
+        self.forks.begin_from(chunk, base);
+        self.look_if_kept();
+    }
+
     /// The chunk is begun from what `before` streamed last: that one has not gone apart, and needs
     /// no weights of it. But another may have begun the chunk from an older position.
     pub(in super::super) fn begin_whole(&mut self, chunk: u32, before: Option<u16>) {

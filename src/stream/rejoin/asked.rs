@@ -144,9 +144,11 @@ impl Asked {
     }
 
     /// Takes the base that came. But this node may have taken the chunk over at a later position of
-    /// the same master: what that did in between it may bring by itself.
+    /// the same master: what that did in between it may bring by itself, unless it lost its memory,
+    /// and began from there.
     fn take_or_wait(&mut self, now_ns: u64, common: &Common<'_>, (came, went_on): (Base, bool)) {
-        let own = common.own_base(self.chunk).filter(|_| !went_on);
+        let own = common.own_base(self.chunk);
+        let own = own.filter(|_| !went_on && self.node != owner(came.epoch));
         let is_later = |own: &Base| are_of_one_reign(own.epoch, came.epoch) && own.is_later(&came);
         if own.is_some_and(is_later) {
             self.perhaps = Some(came);
@@ -196,7 +198,8 @@ impl Asked {
         let parted = common.forks.parted.get(&self.chunk);
         let of_last_reign = || common.is_of_last_reign(self.chunk, came.epoch);
         if parted.map_or_else(of_last_reign, is_of) {
-            let went_on = common.has_gone_on(self.chunk, self.node, came.epoch);
+            let went_on = frame.header.dtype == Dtype::None
+                && common.has_gone_on(self.chunk, self.node, came.epoch);
             self.take_or_wait(now_ns, common, (came, went_on));
         } else {
             if frame.header.dtype != Dtype::None {

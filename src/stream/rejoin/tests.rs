@@ -166,6 +166,32 @@ fn numbers_of_a_position_that_is_not_older_are_enough() {
     }
 }
 
+/// Node 0 took the chunk over at version 50 of node 1. Where node 1 itself says that it began from
+/// version 40, as it had lost its memory, it brings nothing of what is in between. Node 3 would.
+#[test]
+fn a_master_that_began_from_its_own_older_position_is_not_waited_for() {
+    for (node, at_once) in [(1, true), (3, false)] {
+        let folder = folder();
+        let (config, fleet) = fleet(&folder);
+        let state = fleet.state(0).chunk(0);
+        state.flags.store(FORKED, Relaxed);
+        let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
+        let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
+        state.epoch.store(epoch, Relaxed);
+        state.version.store(50, Relaxed);
+        common.keep_base(0);
+        common.note_begun(0);
+        state.epoch.store(last, Relaxed);
+        let parted = Link { by: node, epoch };
+        common.forks.parted.insert(0, parted);
+        let mut asked = Asked::new(0, &common, 0, (node, 1));
+        comes(&mut asked, &common, epoch);
+        let taken = asked.base.as_ref().map(|base| base.version);
+        assert_eq!(taken, at_once.then_some(40), "of node {node}");
+        assert_eq!(asked.perhaps.is_none(), at_once, "of node {node}");
+    }
+}
+
 /// Node 0 began the chunk from what node 1 streamed last. Node 3 began it from something older, so
 /// that the two went apart. Another brings what node 1 did: that one gives it in place of a delta.
 /// Of others only what came after it may be contested. What node 1 streamed at another time is not

@@ -14,11 +14,13 @@ use crate::sim::Fleet;
 /// weights when it is back.
 #[test]
 fn weights_of_the_beginning_are_kept_for_one_that_may_have_gone_apart() {
-    for (giver, rivals, keeps) in [
-        (1, vec![], false),
-        (1, vec![1], false),
-        (1, vec![2], true),
-        (2, vec![], true),
+    for (master, giver, rivals, keeps) in [
+        (1, 1, vec![], false),
+        (1, 1, vec![1], false),
+        (1, 1, vec![2], true),
+        (1, 2, vec![], true),
+        // Its own, of before it lost its memory.
+        (0, 2, vec![], true),
     ] {
         let folder = folder();
         let config = Config {
@@ -31,7 +33,7 @@ fn weights_of_the_beginning_are_kept_for_one_that_may_have_gone_apart() {
         let chunks = common.ranges.of(0);
         common.promise(0, epoch_of(9, 0));
         let mut going = Going::new(&common, 0, (0, rivals.clone()));
-        let epoch = epoch_of(5, 1);
+        let epoch = epoch_of(5, master);
         for chunk in chunks.clone() {
             let state = common.state.chunk(chunk);
             state.epoch.store(epoch, Relaxed);
@@ -39,7 +41,7 @@ fn weights_of_the_beginning_are_kept_for_one_that_may_have_gone_apart() {
         }
         let offers = vec![wire::Held::new(Some((epoch, 40))); chunks.len()];
         going.note_offer(0, giver, &offers).expect("a block");
-        end(&mut common, &going);
+        end(1, &mut common, &going);
         let base = common.forks.base(0).expect("its numbers at least");
         assert_eq!(base.epoch, epoch);
         assert_eq!(!base.weights.is_empty(), keeps, "{giver}, {rivals:?}");

@@ -608,6 +608,71 @@ fn what_only_one_of_two_parts_had_of_a_dead_master_counts_once() {
     }
 }
 
+/// A master lost its memory, and began from its own last position, as another holds it. The node
+/// that had taken over from it meanwhile was cut off before any heard that.
+#[test]
+fn who_took_over_from_a_master_that_lost_its_memory_brings_what_it_did() {
+    let (mut back, mut older) = (0, 0);
+    for seed in 0..12 {
+        with_run(seed, &quick(4, seed), near(), |run| {
+            run.work(&[0, 1, 2, 3], 500);
+            run.settle();
+            // Then one alone has its newest positions, and may be the next master.
+            if seed % 2 == 1 {
+                set_ways(run, &[0], &[2, 3], nothing());
+                run.work(&[1], 100);
+                steps(run.world, 200);
+            }
+            run.world.kill(0);
+            run.living = vec![1, 2, 3];
+            let far = Faults {
+                delay_ns: 1_000_000,
+                ..near()
+            };
+            set_ways(run, &[1, 2, 3], &[1, 2, 3], far);
+            let going = |run: &Run<'_, '_>, node: u16| {
+                let one = run.world.streamer(node);
+                one.is_some_and(|one| one.restore.is_going(0))
+            };
+            let next = |run: &Run<'_, '_>| (1..4).find(|node| going(run, *node));
+            work_until(run, &[1, 2, 3], |run| next(run).is_some());
+            let next = next(run).expect("one takes it");
+            // What it asks has arrived by then, and what it is told is under way.
+            let until_ns = run.world.now_ns() + 1_500_000;
+            work_until(run, &[next], |run| run.world.now_ns() >= until_ns);
+            let others: Vec<u16> = (0..4).filter(|node| *node != next).collect();
+            set_ways(run, &[next], &others, nothing());
+            work_until(run, &[next], |run| !going(run, next));
+            set_ways(run, &[0], &others, near());
+            // The one that is back has to hear that it is there.
+            let few = Faults {
+                drop: 0.9,
+                ..near()
+            };
+            run.world.set_way(next, 0, few);
+            run.world.lose(0);
+            run.living = vec![0, 1, 2, 3];
+            work_until(run, &[1, 2, 3], |run| {
+                let one = run.world.streamer(0);
+                one.is_some_and(|one| one.common.is_alive(run.world.now_ns(), next))
+            });
+            set_ways(run, &[next], &others, nothing());
+            set_ways(run, &others, &[next], nothing());
+            run.work(&[1, 2, 3], 100);
+            run.wait("taken by the others", |run| run.is_taken(0, &others));
+            back += u32::from(owner_at(run, 0, 0) == Some(0));
+            older += u32::from(next == 1 && seed % 2 == 1);
+            run.work(&[0, 1, 2, 3], 300);
+            run.world.set_faults(near());
+            run.work(&[0, 1, 2, 3], 500);
+            run.settle();
+            let lost = run.counts(|one| one.abandoned_chunks + one.doubled_deltas);
+            assert_eq!(lost, 0, "seed {seed}");
+        });
+    }
+    assert!(back > 3 && older > 1, "{back} and {older} of 12 runs");
+}
+
 /// Two parts of a network take the range of a node over, from positions of it that are not the
 /// same, and come together; then a third master has it. The node is back: two know where one parted
 /// from it, and the line of masters says which of them counts.

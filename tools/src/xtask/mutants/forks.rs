@@ -365,4 +365,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         old: "self.forks.note_lost(node, self.config.node);",
         new: "",
     },
+    Mutant {
+        name: "a position that its master had lost is no base",
+        file: "restore.rs",
+        old: "common.holds(chunk) && !going.is_from(at, own)",
+        new: "false",
+    },
+    Mutant {
+        name: "a master that lost its memory is waited for",
+        file: "rejoin/asked.rs",
+        old: "!went_on && self.node != owner(came.epoch)",
+        new: "!went_on",
+    },
+    Mutant {
+        name: "a position that its master had lost counts as the newest",
+        file: "rejoin/asked.rs",
+        old: "frame.header.dtype == Dtype::None",
+        new: "true",
+    },
 ];
