@@ -25,6 +25,18 @@ fn fleet(folder: &tempfile::TempDir) -> (Config, Fleet) {
     (config, fleet)
 }
 
+/// Node 0 took the chunk over at `version` of node 1. The epoch of that position.
+fn took_over_at(common: &mut Common<'_>, version: u32) -> u32 {
+    let state = common.state.chunk(0);
+    let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
+    state.epoch.store(epoch, Relaxed);
+    state.version.store(version, Relaxed);
+    common.keep_base(0);
+    common.note_begun(0);
+    common.state.chunk(0).epoch.store(last, Relaxed);
+    epoch
+}
+
 /// A base of `epoch` comes from the node that is asked.
 fn comes(asked: &mut Asked, common: &Common<'_>, epoch: u32) {
     let header = wire::Header {
@@ -130,15 +142,9 @@ fn numbers_of_a_position_that_is_not_older_are_enough() {
     ] {
         let folder = folder();
         let (config, fleet) = fleet(&folder);
-        let state = fleet.state(0).chunk(0);
-        state.flags.store(FORKED, Relaxed);
+        fleet.state(0).chunk(0).flags.store(FORKED, Relaxed);
         let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
-        let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
-        state.epoch.store(epoch, Relaxed);
-        state.version.store(own, Relaxed);
-        common.keep_base(0);
-        common.note_begun(0);
-        state.epoch.store(last, Relaxed);
+        let epoch = took_over_at(&mut common, own);
         fleet.state(0).applied(0)[1].store(5, Relaxed);
         common.forks.apart.insert(0);
         common.forks.parted.insert(0, Link { by: 3, epoch });
@@ -173,15 +179,9 @@ fn a_master_that_began_from_its_own_older_position_is_not_waited_for() {
     for (node, at_once) in [(1, true), (3, false)] {
         let folder = folder();
         let (config, fleet) = fleet(&folder);
-        let state = fleet.state(0).chunk(0);
-        state.flags.store(FORKED, Relaxed);
+        fleet.state(0).chunk(0).flags.store(FORKED, Relaxed);
         let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
-        let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
-        state.epoch.store(epoch, Relaxed);
-        state.version.store(50, Relaxed);
-        common.keep_base(0);
-        common.note_begun(0);
-        state.epoch.store(last, Relaxed);
+        let epoch = took_over_at(&mut common, 50);
         let parted = Link { by: node, epoch };
         common.forks.parted.insert(0, parted);
         let mut asked = Asked::new(0, &common, 0, (node, 1));
@@ -318,16 +318,10 @@ fn what_was_done_before_a_later_beginning_is_brought_by_one() {
     ] {
         let folder = folder();
         let (config, fleet) = fleet(&folder);
-        let state = fleet.state(0).chunk(0);
-        state.flags.store(FORKED, Relaxed);
+        fleet.state(0).chunk(0).flags.store(FORKED, Relaxed);
         let mut common = Common::new(config, fleet.weights(0), fleet.state(0));
-        let (epoch, last) = (epoch_of(5, 1), state.epoch.load(Relaxed));
         common.promise(0, epoch_of(20, 3));
-        state.epoch.store(epoch, Relaxed);
-        state.version.store(50, Relaxed);
-        common.keep_base(0);
-        common.note_begun(0);
-        state.epoch.store(last, Relaxed);
+        let epoch = took_over_at(&mut common, 50);
         // So that a slave is asked for what is contested.
         fleet.state(0).applied(0)[2].store(7, Relaxed);
         if joined {
